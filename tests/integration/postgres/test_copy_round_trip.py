@@ -15,9 +15,11 @@ import pyarrow as pa
 import pytest
 from psycopg import sql
 
-from outfall.postgres.catalogue.columns import read_columns
+from outfall.errors import ValueRefusedError
+from outfall.postgres.catalogue.columns import TableColumn, read_columns
 from outfall.postgres.catalogue.types import why_not
 from outfall.postgres.copy.stream import CopyEncoder
+from outfall.postgres.copy.values import ValuePlace, fitted
 from outfall.postgres.names import TableName
 
 DAY = 86_400_000_000
@@ -117,7 +119,7 @@ CASES = [
         Case(kind, "time", [time(0), time(23, 59, 59, 999999), time(12, 34, 56, 789012)])
         for kind in (pa.time64("ns"), pa.time64("us"))
     ],
-    Case(pa.time64("ns"), "time(0)", [time(12, 34, 56, 400000)], found=[time(12, 34, 56)]),
+    Case(pa.time64("ns"), "time(0)", [time(12, 34, 56)]),
     Case(pa.list_(pa.time64("ns")), "time[]", [[time(1), None], []]),
     Case(pa.binary(), "bytea", [b"", b"\0", bytes(range(256)), b"\\x00"]),
     Case(pa.date32(), "date", [date(1, 1, 1), date(9999, 12, 31), date(1969, 12, 31), date(2000, 1, 1)]),
@@ -285,3 +287,72 @@ def test_values_come_back(connection: psycopg.Connection[Any], case: Case, forma
     found = read(connection, case.asked)
     assert len(found) == len(wanted)
     assert [(f, w) for f, w in zip(found, wanted, strict=True) if not same(f, w)] == []
+
+
+STRINGS = {
+    ("numeric(6,2)", "numeric"): ["1.25", "1.255", "1.250", " 1.255 ", "1255e-3", "1255e-2", "-.005", "NaN"],
+    ("numeric(6,0)", "numeric"): ["1", "1.5", "1.0", "15e-1", "1e1"],
+    ("date", "timestamp"): ["2024-01-31", "2024-01-31 00:00", "2024-01-31 00:00:00.000", "2024-01-31T12:00"],
+    ("timestamp", "timestamptz"): [
+        "2024-01-31", "2024-01-31 12:34:56", "2024-01-31 12:34:56.789 PM BC", "2024-01-31 12:34:56+02",
+        "2024-01-31 12:34:56 Europe/Berlin", "2024-01-31 12:34:56Z", "2024-01-31T12:34:56.123456 UTC",
+    ],
+    ("timestamp(3)", "timestamp"): ["2024-01-31 12:34:56.789", "2024-01-31 12:34:56.7890", "20240131T123456.7895"],
+    ("timestamptz(0)", "timestamptz"): ["2024-01-31 12:34:56.000+02", "2024-01-31 12:34:56.5+02"],
+    ("time(1)", "time"): ["12:34:56.5", "12:34:56.55", "123456.55", "04:05 PM", "040506.10"],
+    ('"char"', "text"): ["a", "ab", "é"],
+    ("name", "text"): ["a" * 63, "a" * 64],
+    ("varchar(3)", "text"): ["abc", "abc "],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("type", "finer"), STRINGS, ids=str)
+def test_a_string_is_rejected_if_the_server_would_change_it(
+    connection: psycopg.Connection[Any], type: str, finer: str
+) -> None:
+    connection.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (c {type})".encode())
+    (column,) = read_columns(connection, TableName(None, "t"))
+    for text in STRINGS[type, finer]:
+        asked = f"SELECT (%s::{type})::{finer} IS DISTINCT FROM %s::{finer}"
+        (changed,) = connection.execute(asked.encode(), (text, text)).fetchone() or (None,)
+        assert _is_rejected(pa.array([text]), column) is changed, text
+
+
+TIMES = {
+    "timestamp(3)": [789_000, 789_001],
+    "interval day": [0, 36 * 3_600_000_000],
+    "interval day to hour": [-3_600_000_000, 60_000_000],
+    "interval minute": [60_000_000, 1_000_000],
+    "interval second(2)": [1_230_000, 1_234_000],
+    "interval(0)": [1_000_000, 1],
+    "interval year to month": [0, 1],
+    "interval": [1],
+}
+
+
+@pytest.mark.parametrize("type", TIMES)
+def test_a_time_is_rejected_if_the_server_would_change_it(connection: psycopg.Connection[Any], type: str) -> None:
+    connection.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (c {type})".encode())
+    (column,) = read_columns(connection, TableName(None, "t"))
+    kind, finer = (pa.timestamp("us"), "timestamp") if "timestamp" in type else (pa.duration("us"), "interval")
+    for count in TIMES[type]:
+        value = f"('epoch'::timestamp + interval '{count} us')" if finer == "timestamp" else f"interval '{count} us'"
+        (changed,) = connection.execute(f"SELECT {value} <> {value}::{type}".encode()).fetchone() or (None,)
+        assert _is_rejected(arrow([count], kind), column) is changed, count
+
+
+@pytest.mark.parametrize("type", ["money", "interval day", "numeric(5,2)[]"])
+def test_strings_are_rejected_before_the_first_row_where_the_server_rounds_as_it_is_set(
+    connection: psycopg.Connection[Any], type: str
+) -> None:
+    connection.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (c {type})".encode())
+    (column,) = read_columns(connection, TableName(None, "t"))
+    assert "the server" in (why_not(pa.string(), column) or "")
+
+
+def _is_rejected(values: pa.Array, column: TableColumn) -> bool:
+    try:
+        fitted(values, column.kind, ValuePlace("c"))
+    except ValueRefusedError:
+        return True
+    return False

@@ -16,6 +16,10 @@ DAYS = pa.array([0, 2_145_042_906], pa.int32()).cast(pa.date32())
 JULIAN = pa.array([0, -2_440_589], pa.int32()).cast(pa.date32())
 INSTANTS = pa.array([0, -2_440_588 * 86_400_000_000 - 1], pa.int64()).cast(pa.timestamp("us", "UTC"))
 
+# As the server's catalog has them for interval day, interval day to hour, interval second(2).
+INTERVAL_DAY, INTERVAL_HOUR = f"interval({1 << 3 << 16 | 0xFFFF})", f"interval({(1 << 3 | 1 << 10) << 16 | 0xFFFF})"
+INTERVAL_SECOND_2 = f"interval({1 << 12 << 16 | 2})"
+
 REFUSED: list[tuple[Any, str, str]] = [
     (pa.array([1, 2**15]), "int2", "range of int16"),
     (pa.array([1, -(2**31) - 1]), "int4", "range of int32"),
@@ -45,6 +49,37 @@ REFUSED: list[tuple[Any, str, str]] = [
     (JULIAN, "date", "a date outside"),
     (INSTANTS, "timestamptz", "a timestamp outside"),
     (pa.array([0, 2**62], pa.int64()).cast(pa.timestamp("s")), "timestamp", "range of timestamp"),
+    *[
+        (pa.array(given), type, "cannot hold unchanged")
+        for type, given in {
+            "numeric(6,2)": [1.25, 1.255],
+            "numeric(20,0)": [1e19, 0.5],
+            "numeric(4,2)": ["1.2300", "12.3e-2"],
+            "numeric(6,1)": ["1.50", "1.55"],
+            "numeric(6,-2)": ["1200", "1250"],
+            "numeric(5,2)[]": [[1.25], [1.255]],
+            "char": ["a", "ab"],
+            "date": ["2024-01-31 00:00:00", "2024-01-31 00:00:01"],
+            "time": ["12:34:56.789012", "2024-01-31 12:34:56"],
+            "time(0)": ["12:34:56.000", "12:34:56.5"],
+            "timestamp": ["2024-01-31T12:34:56", "2024-01-31 12:34:56+02"],
+            "timestamp(3)": ["2024-01-31 12:34:56.7890", "2024-01-31 12:34:56.7895"],
+            "timestamptz": ["2024-01-31 12:34:56.789012 Europe/Berlin", "2024-01-31 12:34:56.7890125+02"],
+            "interval": ["1.5 days 00:00:01.123456", "1.1234567 seconds"],
+        }.items()
+    ],
+    (pa.array([1.5, 1.55], pa.float32()), "numeric(6,1)", "cannot hold unchanged"),
+    *[
+        (pa.array([0, -1], pa.int64()).cast(kind), type, "cannot hold unchanged")
+        for kind, type in (
+            (pa.timestamp("us"), "timestamp(5)"),
+            (pa.timestamp("us", "UTC"), "timestamptz(0)"),
+            (pa.duration("us"), INTERVAL_DAY),
+        )
+    ],
+    (pa.array([0, 400_000], pa.int64()).cast(pa.time64("us")), "time(0)", "cannot hold unchanged"),
+    (pa.array([3_600_000_000, 60_000_000]).cast(pa.duration("us")), INTERVAL_HOUR, "cannot hold unchanged"),
+    (pa.array([1_500_000, 1_234_567]).cast(pa.duration("us")), INTERVAL_SECOND_2, "cannot hold unchanged"),
 ]
 
 

@@ -28,6 +28,8 @@ def kind(type: str) -> Kind:
     typmod = -1
     if len(numbers) == 2:
         typmod = (int(numbers[0]) << 16 | int(numbers[1]) & 0x7FF) + 4
+    elif numbers and base in ("timestamp", "timestamptz", "time", "interval"):
+        typmod = int(numbers[0])
     elif numbers:
         typmod = int(numbers[0]) + 4
     return Kind(base, RECEIVE.get(base, f"{base}_recv"), typmod)

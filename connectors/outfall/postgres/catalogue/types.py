@@ -23,8 +23,8 @@
 Map keys must be strings. Values in jsonb must not contain times or intervals, because JSON has no such types.
 
 A domain is treated as its base type. Values that a column cannot hold are rejected before they are sent, and never
-truncated or rounded. There are two exceptions, which the server rounds for every writer: times in a column of fewer
-than six digits, such as timestamp(3), and floats, doubles and strings in a numeric(p,s).
+truncated or rounded. Strings are rejected for money and for intervals with restricted fields, whose input the server
+rounds by its settings.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ from outfall.values import spark_type
 _INTEGERS = frozenset({"int2", "int4", "int8"})
 _JSON = frozenset({"json", "jsonb"})
 _AS_JSON = Kind("json", None)
+_ROUNDED = frozenset({"numeric", "timestamp", "timestamptz", "time", "timetz", "interval"})
+"""Types whose values the server rounds to their type modifier."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ def _why_not(kind: pa.DataType, target: Kind, name: str) -> str | None:
     if pa.types.is_null(kind):
         return None
     if _is_text(kind):
-        return "cast it to binary" if target.name == "bytea" else None
+        return _why_not_text(target)
     rule = _rule(kind)
     if rule is not None:
         return None if target.name in rule.into else rule.otherwise
@@ -174,6 +176,19 @@ def _why_not(kind: pa.DataType, target: Kind, name: str) -> str | None:
         check_json_type(kind, name)
     except ConfigurationError as error:
         return str(error)
+    return None
+
+
+def _why_not_text(target: Kind) -> str | None:
+    """Return why the server must not parse strings into a column: it would silently round some."""
+    if target.name == "bytea":
+        return "cast it to binary"
+    if target.name == "money":
+        return "the server rounds strings to the digits of its currency; use a column of type numeric"
+    if target.name == "interval" and target.typmod >= 0:
+        return "the server drops fields that the column does not have; cast it to an interval, or use type interval"
+    if target.element is not None and target.element.name in _ROUNDED and target.element.typmod >= 0:
+        return "the server rounds the elements; write it as an array"
     return None
 
 

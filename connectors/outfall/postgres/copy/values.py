@@ -16,6 +16,7 @@ from outfall.formats.options import FormatOptions
 from outfall.formats.strings import TEXT, data_of, first_failing, first_row
 from outfall.postgres.catalogue.columns import Kind
 from outfall.postgres.catalogue.types import is_json, is_list
+from outfall.postgres.copy.rounding import coarse, precision_and_scale, rounded_floats, rounded_text
 
 UUID = pa.binary(16)
 _BYTES = pa.large_binary()
@@ -143,7 +144,19 @@ def fitted(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
     elif pa.types.is_timestamp(wanted):
         # Arrow's last timestamp is before the server's.
         _refuse_outside(array.view(pa.int64()), _FIRST_MICROSECOND, 2**63 - 1, "a timestamp", place)
+    if pa.types.is_temporal(wanted) and not pa.types.is_date(wanted):
+        _refuse_rounded(coarse(array, target), "a time", place)
     return array
+
+
+def _refuse_rounded(mask: pa.Array | None, what: str, place: ValuePlace) -> None:
+    if mask is not None:
+        place.refuse_any(
+            mask,
+            f"{what} that the column cannot hold unchanged",
+            "PostgreSQL would silently round it or drop a part of it",
+            "round or cast it in the query, or change the column's type",
+        )
 
 
 def _cast(array: pa.Array, wanted: pa.DataType, place: ValuePlace) -> pa.Array:
@@ -199,13 +212,14 @@ def _refuse_outside(counts: pa.Array, first: int, last: int, what: str, place: V
 def _numeric(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
     if pa.types.is_floating(array.type):
         # As text with the fewest digits that identify the number, like the server's own cast to numeric.
+        _refuse_rounded(rounded_floats(array, target), "a number", place)
         return array
     if pa.types.is_null(array.type):
         return array.cast(pa.decimal128(1, 0))
     if pa.types.is_integer(array.type):
         array = array.cast(pa.decimal128(19, 0))
     if target.typmod >= 0:
-        precision, scale = _precision_and_scale(target.typmod)
+        precision, scale = precision_and_scale(target.typmod)
         given = array.type
         if scale < given.scale or precision - scale < given.precision - given.scale:
             _tried(
@@ -219,18 +233,13 @@ def _numeric(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
     return array
 
 
-def _precision_and_scale(typmod: int) -> tuple[int, int]:
-    packed = typmod - _HEADER
-    scale = packed & 0x7FF
-    return packed >> 16 & 0xFFFF, scale - 0x800 if scale >= 0x400 else scale
-
-
 def _from_text(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
     text = _checked_text(array.cast(TEXT), place)
     if target.name == "uuid":
         return _uuids(text, place)
     if target.name == "name" or (target.name in ("varchar", "bpchar") and target.typmod >= 0):
         _refuse_long(text, target, place)
+    _refuse_rounded(rounded_text(text, target), "a string", place)
     return _jsonb(text, target, place)
 
 
