@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from outfall.errors import CommitRefusedError
+from outfall.errors import CommitRefusedError, TargetError
 from outfall.postgres import PostgresSink
 from outfall.postgres.catalogue.columns import read_columns
 from outfall.postgres.names import TableName
@@ -137,6 +137,52 @@ def test_a_delete_marker_removes_nothing_outside_the_index_that_its_keys_are_of(
     run(sink, recovery, 0, made)
     left = target.run("SELECT id, name FROM t ORDER BY id, version")
     assert left == [(1, "older"), (1, "old"), (2, "y"), (3, "live")]
+
+
+@pytest.mark.parametrize("dead", [None, pytest.param("dead", marks=THOROUGH)])
+@pytest.mark.parametrize(
+    ("predicate", "where", "row"),
+    [
+        ("n > 0", "n > 0", {}),
+        ("n > 0", "n > 5", {}),  # the index decides, and it has an entry for 1 too
+        pytest.param(*["n > 0 AND live AND gone_at IS NULL"] * 2, {}, marks=THOROUGH),
+        pytest.param(None, "n > 0", {}, marks=THOROUGH),
+        ("n > 0", "n > 0", {"update_columns": "name"}),
+        ("n > 0", "n > 0", {"delete_marker": "gone"}),
+    ],
+    ids=str,
+)
+def test_rows_of_one_epoch_count_as_if_each_arrived_alone_beyond_a_partial_index_too(
+    dsn: str, recovery: str, predicate: str | None, where: str, row: dict[str, Any], dead: str | None
+) -> None:
+    made = [{"id": 1, "name": str(place), "n": n} for place, n in enumerate([1, 0, 7, 0, 9, -1])]
+    if "delete_marker" in row:
+        made = [each | {"gone": place == 2} for place, each in enumerate(made)]
+    if dead:
+        made.append(made[0] | {"name": None})
+    found = []
+    for name, epochs in (("t", [made]), ("alone", [[each] for each in made])):
+        target = Target(
+            dsn,
+            f"CREATE TABLE {name} (id bigint, name text NOT NULL, n bigint, live boolean DEFAULT true,"
+            f" gone_at timestamptz); CREATE UNIQUE INDEX ON {name} (id) {f'WHERE {predicate}' if predicate else ''}",
+        )
+        options: dict[str, Any] = {"write_mode": "upsert", "key_columns": "id", "conflict_where": where, **row}
+        sink = PostgresSink(dsn, name, dead_letter_table=dead, **options)
+        for epoch, values in enumerate(epochs):
+            run(sink, f"{recovery}/{name}", epoch, values)
+        found.append(target.run(f"SELECT id, name, n FROM {name} ORDER BY n, name"))
+    assert found[0] == found[1] != []
+
+
+def test_an_index_whose_predicate_needs_a_value_that_no_row_has_is_refused(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint, name text, made uuid DEFAULT gen_random_uuid())")
+    target.run("CREATE UNIQUE INDEX live ON t (id) WHERE made < 'f0000000-0000-0000-0000-000000000000'")
+    sink = target.sink(
+        write_mode="upsert", key_columns="id", conflict_where="made < 'f0000000-0000-0000-0000-000000000000'"
+    )
+    with pytest.raises(TargetError, match="live of t decides conflicts by column 'made'"):
+        run(sink, recovery, 0, [{"id": 1, "name": "a"}])
 
 
 def test_a_column_may_have_any_name(dsn: str, recovery: str) -> None:

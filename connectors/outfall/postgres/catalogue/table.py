@@ -15,6 +15,7 @@ from psycopg import sql
 
 from outfall.errors import ConfigurationError, TargetError
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
+from outfall.postgres.catalogue.conflict import conflicting, insert_nothing
 from outfall.postgres.catalogue.types import new_column_type, why_not
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.connection.errors import describe, lacks_right
@@ -54,6 +55,9 @@ class Table:
                 f"the rows do not fit {self._name}: {'; '.join(told)}", do="change the columns, or the table"
             )
         self._check_conflict(connection)
+        if self._options.conflict_where:
+            given = [field.name for field in self._fields(schema)]
+            conflicting(connection, self._name, self._options.key_columns, self._options.conflict_where, given)
 
     def check_without_rows(self, connection: PostgresConnection) -> None:
         """Reject a table that fits no rows: one that is missing, or does not match the options. Changes nothing.
@@ -289,10 +293,7 @@ def check_constraint(connection: PostgresConnection, table: TableName, name: str
 
 def _check_predicate(connection: PostgresConnection, table: TableName, columns: Sequence[str], where: str) -> None:
     """Let the server plan a statement with the predicate, because only the planner can match it with an index."""
-    planned = sql.SQL(
-        "EXPLAIN INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM {table} WHERE false"
-        " ON CONFLICT ({columns}) WHERE ({where}) DO NOTHING"
-    ).format(table=table.identifier(), columns=sql.SQL(", ").join(map(sql.Identifier, columns)), where=sql.SQL(where))
+    planned = sql.SQL("EXPLAIN {}").format(insert_nothing(table, columns, where))
     try:
         with connection.transaction():
             connection.execute(planned)

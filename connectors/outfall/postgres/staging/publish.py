@@ -14,6 +14,7 @@ from psycopg import sql
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, FencedError, LostCommittableError, OutfallError, TargetError
+from outfall.postgres.catalogue.conflict import conflicting
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.connection.errors import is_rows_fault, may_be_misfit, may_go_later, translated
 from outfall.postgres.ledger import LedgerRow
@@ -361,7 +362,7 @@ class Move:
         """Move all rows with one statement; return the number of changed rows of the table."""
         if not self._columns:
             return 0
-        return _execute(connection, self._statements("all"), {"stages": list(self.expected)})
+        return _execute(connection, self._statements(connection, "all"), {"stages": list(self.expected)})
 
     def sorting(self, connection: PostgresConnection) -> SortingMove:
         """Return a move of the rows that the table accepts."""
@@ -370,8 +371,9 @@ class Move:
         # Deferred constraints would fail all rows at COMMIT without naming one.
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         stages = list(self.expected)
-        found = places(self._options, connection, self._staging, stages)
-        return SortingMove(connection, found, self._statements(found.rows), self._statements(found.one), stages)
+        found = places(self._options, connection, self._staging, stages, self._conflicting(connection))
+        moving, moving_one = (self._statements(connection, rows) for rows in (found.rows, found.one))
+        return SortingMove(connection, found, moving, moving_one, stages)
 
     def row_text(self, place: str) -> sql.Composed:
         """Return a query for the JSON text of one staged row, encoded by the server."""
@@ -389,8 +391,17 @@ class Move:
         found = connection.execute(self.row_text(place)).fetchone()
         return row_log(connection, self._options).name("a row", found[0] if found else "")
 
-    def _statements(self, rows: Rows) -> list[sql.Composed]:
-        return statements(self._options, self._table, self._staging, self._columns, rows)
+    def _statements(self, connection: PostgresConnection, rows: Rows) -> list[sql.Composed]:
+        # Only a statement for all rows ranks them; the others are given the result.
+        which = self._conflicting(connection) if rows == "all" else None
+        return statements(self._options, self._table, self._staging, self._columns, rows, which)
+
+    def _conflicting(self, connection: PostgresConnection) -> sql.Composable | None:
+        """Return which staged rows can be in conflict with others of their key; `None` for all."""
+        where = self._options.conflict_where
+        if not where:
+            return None
+        return conflicting(connection, self._table, self._options.key_columns, where, self._columns)
 
 
 class SortingMove:

@@ -26,6 +26,7 @@ Rows = Literal["all", "addressed", "address", "ranked", "rank"]
 the one at address `place`; or, for upserts, the last rows of their keys from rank `low` to `high` (exclusive), or the
 row at `place` as if it were the last."""
 
+_PLACE = "_outfall_place"
 _RANKS = sql.SQL("pg_temp._outfall_ranks")
 _CONDITIONS: dict[Rows, str] = {
     "all": "{stage} = ANY(%(stages)s)",
@@ -41,7 +42,12 @@ _RANKED: dict[Rows, str] = {
 
 
 def statements(
-    options: PostgresOptions, table: TableName, staging: TableName, columns: Sequence[str], rows: Rows = "all"
+    options: PostgresOptions,
+    table: TableName,
+    staging: TableName,
+    columns: Sequence[str],
+    rows: Rows = "all",
+    conflicting: sql.Composable | None = None,
 ) -> list[sql.Composed]:
     """Return the statements that publish the rows of attempts. The sum of their row counts is the result.
 
@@ -61,23 +67,29 @@ def statements(
         staging: the staging table.
         columns: the target's columns for which the rows have values.
         rows: the selection.
+        conflicting: an expression for whether a row can be in conflict with another one of its key; `None` for all.
     """
     match options.write_mode:
         case "append":
             return [_append(table, staging, columns, rows)]
         case "upsert":
             removal = [_removal(options, table, staging, rows)] if options.delete_marker else []
-            return [*removal, _upsert(options, table, staging, columns, rows)]
+            return [*removal, _upsert(options, table, staging, columns, rows, conflicting)]
         case "delete":
             return [_delete(options, table, staging, rows)]
 
 
 def places(
-    options: PostgresOptions, connection: PostgresConnection, staging: TableName, stages: Sequence[int]
+    options: PostgresOptions,
+    connection: PostgresConnection,
+    staging: TableName,
+    stages: Sequence[int],
+    conflicting: sql.Composable | None = None,
 ) -> Places:
     """Return the addresses of the attempts' rows, in an order for bisection; for upserts, the last row of each key."""
     if options.write_mode == "upsert":
-        return Ranks(connection, staging, options.key_columns, _order(options), _gone(options), stages)
+        keys = _group(options, conflicting)
+        return Ranks(connection, staging, keys, _order(options, conflicting), _gone(options), stages)
     return Addresses(connection, staging)
 
 
@@ -137,7 +149,7 @@ class Ranks:
     Args:
         connection: a connection in a transaction.
         staging: the staging table.
-        keys: the columns of the key.
+        keys: the expressions of the key.
         order: the sort order: by key, last row first.
         gone: the expression for whether a row is a removal.
         stages: the numbers of the attempts.
@@ -150,7 +162,7 @@ class Ranks:
         self,
         connection: PostgresConnection,
         staging: TableName,
-        keys: Sequence[str],
+        keys: Sequence[sql.Composable],
         order: sql.Composable,
         gone: sql.Composable,
         stages: Sequence[int],
@@ -180,12 +192,12 @@ class Ranks:
             ranks=_RANKS,
             own=sql.SQL(", ").join(own),
             aliased=sql.SQL(", ").join(
-                sql.SQL("{} AS {}").format(escaped(key), name) for key, name in zip(keys, own, strict=True)
+                sql.SQL("{} AS {}").format(key, name) for key, name in zip(keys, own, strict=True)
             ),
             gone=gone,
             staging=staging.escaped(),
             all=_these("all"),
-            keys=sql.SQL(", ").join(map(escaped, keys)),
+            keys=sql.SQL(", ").join(keys),
             order=order,
         )
         connection.execute(ranking, {"stages": list(stages)})
@@ -244,14 +256,19 @@ def _delete(options: PostgresOptions, table: TableName, staging: TableName, rows
 
 
 def _upsert(
-    options: PostgresOptions, table: TableName, staging: TableName, columns: Sequence[str], rows: Rows
+    options: PostgresOptions,
+    table: TableName,
+    staging: TableName,
+    columns: Sequence[str],
+    rows: Rows,
+    conflicting: sql.Composable | None,
 ) -> sql.Composed:
     return sql.SQL(
         "WITH {latest}"
         " INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM latest WHERE NOT {gone} ORDER BY {keys}"
         " ON CONFLICT {conflict} {action}"
     ).format(
-        latest=(_merged if options.update_columns else _latest)(options, staging, columns, rows),
+        latest=(_merged if options.update_columns else _latest)(options, staging, columns, rows, conflicting),
         keys=_list(options.key_columns),
         columns=_list(columns),
         table=table.escaped(),
@@ -261,10 +278,17 @@ def _upsert(
     )
 
 
-def _latest(options: PostgresOptions, staging: TableName, columns: Sequence[str], rows: Rows) -> sql.Composed:
+def _latest(
+    options: PostgresOptions,
+    staging: TableName,
+    columns: Sequence[str],
+    rows: Rows,
+    conflicting: sql.Composable | None,
+) -> sql.Composed:
     """Return a query for the last row of each key."""
-    first = sql.SQL("DISTINCT ON ({}) ").format(_list(options.key_columns)) if rows == "all" else sql.SQL("")
-    order = sql.SQL(" ORDER BY {}").format(_order(options)) if rows == "all" else sql.SQL("")
+    group = sql.SQL(", ").join(_group(options, conflicting))
+    first = sql.SQL("DISTINCT ON ({}) ").format(group) if rows == "all" else sql.SQL("")
+    order = sql.SQL(" ORDER BY {}").format(_order(options, conflicting)) if rows == "all" else sql.SQL("")
     return sql.SQL(
         "latest AS (SELECT {first}{columns}, {is_gone} AS {gone} FROM {staging} WHERE {these}{order})"
     ).format(
@@ -278,7 +302,13 @@ def _latest(options: PostgresOptions, staging: TableName, columns: Sequence[str]
     )
 
 
-def _merged(options: PostgresOptions, staging: TableName, columns: Sequence[str], rows: Rows) -> sql.Composed:
+def _merged(
+    options: PostgresOptions,
+    staging: TableName,
+    columns: Sequence[str],
+    rows: Rows,
+    conflicting: sql.Composable | None,
+) -> sql.Composed:
     """Return a query for updated columns from the last row of each key, and others from the first after a removal."""
     updated = _updated(options, columns)
     if rows == "all":
@@ -287,9 +317,11 @@ def _merged(options: PostgresOptions, staging: TableName, columns: Sequence[str]
             for name in columns
         ]
         return sql.SQL(
-            "numbered AS (SELECT {columns}, row_number() OVER of_key AS {n}, bool_or({is_gone}) OVER of_key AS {gone}"
-            " FROM {staging} WHERE {all} WINDOW of_key AS (PARTITION BY {keys} ORDER BY {order})),"
-            " picked AS (SELECT {picked}, {n}, {gone} FROM numbered WINDOW whole AS (PARTITION BY {keys}, {gone}"
+            "numbered AS (SELECT {columns}, {alone} AS {place}, row_number() OVER of_key AS {n},"
+            " bool_or({is_gone}) OVER of_key AS {gone}"
+            " FROM {staging} WHERE {all} WINDOW of_key AS (PARTITION BY {keys}, {alone} ORDER BY {order})),"
+            " picked AS (SELECT {picked}, {n}, {gone} FROM numbered"
+            " WINDOW whole AS (PARTITION BY {keys}, {place}, {gone}"
             " ORDER BY {n} ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)),"
             " latest AS (SELECT {columns}, {gone} FROM picked WHERE {n} = 1)"
         ).format(
@@ -300,7 +332,9 @@ def _merged(options: PostgresOptions, staging: TableName, columns: Sequence[str]
             staging=staging.escaped(),
             all=_these("all"),
             keys=_list(options.key_columns),
-            order=_order(options),
+            alone=_alone(options, conflicting) or sql.SQL("NULL::tid"),
+            place=sql.Identifier(_PLACE),
+            order=_order(options, conflicting),
             picked=sql.SQL(", ").join(picked),
         )
     chosen = [
@@ -328,9 +362,23 @@ def _gone(options: PostgresOptions) -> sql.Composable:
     return sql.SQL("coalesce({}, false)").format(escaped(MARKER)) if options.delete_marker else sql.SQL("false")
 
 
-def _order(options: PostgresOptions) -> sql.Composed:
+def _group(options: PostgresOptions, conflicting: sql.Composable | None) -> list[sql.Composable]:
+    """Return what rows that replace one another share: the key; beyond a partial index, a row is alone."""
+    keys: list[sql.Composable] = [escaped(key) for key in options.key_columns]
+    alone = _alone(options, conflicting)
+    return keys if alone is None else [*keys, alone]
+
+
+def _alone(options: PostgresOptions, conflicting: sql.Composable | None) -> sql.Composable | None:
+    """Return the address of a row that replaces no other one, and NULL for other rows; `None` if all are others."""
+    if conflicting is None:
+        return None
+    return sql.SQL("CASE WHEN NOT ({} OR {}) THEN ctid END").format(_gone(options), conflicting)
+
+
+def _order(options: PostgresOptions, conflicting: sql.Composable | None = None) -> sql.Composed:
     """Return the sort order with the last row of each key first: by the ordering column, then by write order."""
-    keys = [escaped(key) for key in options.key_columns]
+    keys = _group(options, conflicting)
     latest = [sql.SQL("{} DESC NULLS LAST").format(escaped(options.order_column))] if options.order_column else []
     written = [sql.SQL("{} DESC").format(escaped(STAGE)), sql.SQL("{} DESC").format(escaped(ROW))]
     return sql.SQL(", ").join([*keys, *latest, *written])
