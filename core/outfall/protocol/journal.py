@@ -58,6 +58,8 @@ class JournalView:
     """The last completed epoch."""
     open_epoch: int | None = None
     """The epoch of a BEGIN or ABANDONED that is not recorded yet."""
+    opened_at: datetime | None = None
+    """The time of the first BEGIN of the newest epoch; `None` once it is completed or skipped."""
     states: dict[str, StoredValue] = field(default_factory=dict)
     """The state of each part after the last recorded epoch."""
     writer_states: list[StoredValue] = field(default_factory=list)
@@ -142,7 +144,7 @@ class JournalView:
             case Abandoned():
                 return replace(self.before or self, open_epoch=entry.epoch, before=None)
             case Skipped():
-                return replace(self, totals=self.totals_with(entry.counts))
+                return replace(self, opened_at=None, totals=self.totals_with(entry.counts))
             case Repaired():
                 return self
             case Moved():
@@ -174,6 +176,7 @@ class JournalView:
             completed_generation=entry.generation,
             completed_time=entry.time,
             open_epoch=None,
+            opened_at=None,
             drains=entry.drains + entry.drain,
             begun={number: token for number, token in self.begun.items() if number >= entry.generation},
             published=entry.published,
@@ -181,8 +184,10 @@ class JournalView:
         )
 
     def _begun(self, number: int, entry: Begin) -> JournalView:
+        again = self.begin is not None and self.begin.epoch == entry.epoch
         return replace(
             self,
+            opened_at=self.opened_at if again and self.opened_at else entry.time,
             begin=entry,
             generation=number,
             begun={**self.begun, number: entry.nonce},

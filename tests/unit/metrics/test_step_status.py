@@ -155,3 +155,43 @@ def test_a_log_that_cannot_be_read_keeps_what_was_known(
     newest.write_bytes(whole)
     found = watch.look()
     assert (found.state, found.problem) == ("completed", None)
+
+
+@pytest.mark.parametrize("completed", [False, True], ids=["never completed", "completed before"])
+def test_an_epoch_that_begins_again_is_as_old_as_its_first_beginning(
+    step: FileStep, watch: StepWatch, completed: bool
+) -> None:
+    """Otherwise a query that dies every few minutes would never be stuck."""
+    if completed:
+        step.write(0)
+    before = datetime.now(UTC)
+    with crash_at("after BEGIN"):
+        step.write(int(completed))
+    first = watch.look().opened_at
+    assert first is not None
+    assert first >= before
+    for point in ("after BEGIN", "before PREPARED", "after PREPARED"):
+        with crash_at(point):
+            step.write(int(completed))
+        assert watch.look().opened_at == first
+    step.write(int(completed))
+    assert watch.look().opened_at is None
+    with crash_at("after BEGIN"):
+        step.write(int(completed) + 1)
+    again = watch.look().opened_at
+    assert again is not None
+    assert again > first
+
+
+def test_damage_to_an_entry_that_was_read_before_is_seen(step: FileStep) -> None:
+    step.write(0)
+    watch = StepWatch(recovery_config(step.recovery), "sink", again=0)
+    assert watch.look().state == "completed"
+    entry = max(Path(step.recovery, "outfall/sink").glob("*.json"))
+    sound = entry.read_bytes()
+    entry.chmod(0o600)
+    entry.write_bytes(b"\0" * len(sound))
+    found = watch.look()
+    assert (found.state, found.completed) == ("damaged", 0)
+    entry.write_bytes(sound)
+    assert watch.look().state == "completed"

@@ -147,7 +147,7 @@ STEP_SERIES = (
     ),
     Series(
         "outfall_epoch_open_seconds",
-        "Seconds since BEGIN of the open epoch, by its phase; 0 if no epoch is open.",
+        "Seconds since the first BEGIN of the open epoch, by its phase; 0 if no epoch is open.",
         _open,
         ("phase",),
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -63,7 +64,7 @@ class StepStatus:
     phase: Phase | None = None
     """Phase of the open epoch: `tasks` until it is recorded, then `commit`. `None` without an open epoch."""
     opened_at: datetime | None = None
-    """Start of the open epoch, UTC."""
+    """The first BEGIN of the open epoch, UTC: a restart does not change it."""
     changed_at: datetime | None = None
     """Time of the newest entry, UTC."""
     incarnation: str | None = None
@@ -109,13 +110,24 @@ class StepStatus:
 
 
 class StepWatch:
-    """Reads one step repeatedly, and decodes its entries only if they changed."""
+    """Reads one step repeatedly, and decodes its entries only if there are others, or after some time.
 
-    def __init__(self, recovery: RecoveryConfig, step_id: str) -> None:
-        """Create a watch without reading."""
+    Entries never change, except by damage.
+    """
+
+    def __init__(self, recovery: RecoveryConfig, step_id: str, *, again: float = 60.0) -> None:
+        """Create a watch without reading.
+
+        Args:
+            recovery: location of the log.
+            step_id: the step id.
+            again: seconds after which entries are decoded again.
+        """
+        self._again = again
         self._recovery = recovery
         self._step_id = step_id
         self._numbers: list[int] | None = None
+        self._decoded = 0.0
         self._status = StepStatus(step_id, "unreadable")
 
     def look(self) -> StepStatus:
@@ -126,8 +138,10 @@ class StepWatch:
         try:
             with closing(self._recovery.open_read_only(self._step_id)) as log:
                 numbers = log.numbers()
-                if numbers != self._numbers:
+                now = time.monotonic()
+                if numbers != self._numbers or now - self._decoded >= self._again:
                     self._status, self._numbers = _status(log, self._step_id, last=0, before=None), numbers
+                    self._decoded = now
                 else:
                     self._status = _with_heartbeats(self._status, log)
             return self._status
@@ -186,7 +200,7 @@ def _status(log: RecoveryLog, step_id: str, last: int, before: int | None) -> St
         completed=view.completed,
         completed_at=view.completed_time,
         phase=phase,
-        opened_at=begin.time if begin and phase else None,
+        opened_at=view.opened_at if phase else None,
         changed_at=entries[-1].time,
         incarnation=view.incarnation,
         generation=view.generation,
