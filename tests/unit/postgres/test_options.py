@@ -6,6 +6,7 @@ import os
 import pickle
 import pwd
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -17,7 +18,7 @@ from outfall.capabilities import Guarantee
 from outfall.capability_checks import check_sink, guarantee_of, is_fixed, kind_of, requirements_of
 from outfall.errors import ConfigurationError, TargetError, TransientError, ValueRefusedError
 from outfall.postgres import PostgresSink, sink_from_options
-from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
+from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase, set_timeouts
 from outfall.postgres.connection.errors import may_pass, translated
 from outfall.postgres.names import TableName, staging_name
 from outfall.postgres.offsets.part_writer import PartRows
@@ -81,11 +82,14 @@ def test_a_bound_of_statements_is_given_as_the_server_takes_it(given: Any, milli
 class Server(PostgresConnection):
     """Takes settings."""
 
-    def __init__(self, settings: dict[str, str]) -> None:
+    info: Any = None
+
+    def __init__(self, settings: dict[str, str], version: int = 180000) -> None:
         self.settings = settings
+        self.info = SimpleNamespace(server_version=version)
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
-        self.settings |= [params]
+        self.settings |= zip(params[::2], params[1::2], strict=True)
 
     def __del__(self, *args: Any) -> None:
         """There is nothing to close."""
@@ -104,7 +108,18 @@ def test_a_driver_that_stops_frees_the_ledger_whatever_statements_may_take(
 ) -> None:
     server = Server({})
     PostgresSink(DSN, "t", statement_timeout=given).worker.database.limit(server)
-    assert (server.settings, server.patience) == (settings, patience)
+    lifted = {"lock_timeout": "0ms", "transaction_timeout": "0ms"}
+    assert (server.settings, server.patience) == (settings | lifted, patience)
+
+
+def test_a_server_is_sent_no_timeout_that_it_does_not_have() -> None:
+    sent = []
+    for version in (90500, 150000, 170000):
+        server = Server({}, version)
+        set_timeouts(server)
+        sent.append(server.settings.keys())
+    assert [len(names) for names in sent] == [2, 3, 4]
+    assert sent[2] - sent[1] == {"transaction_timeout"}
 
 
 def test_a_sink_survives_pickling_and_shows_no_secret() -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PollingStatus
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
@@ -44,6 +45,15 @@ _SLACK = 60.0
 
 _KEEPALIVES = {"keepalives_idle": 60, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 90_000}
 """These detect a vanished host after a minute and a half, which otherwise takes hours (manual, 32.1.2)."""
+
+_TIMEOUTS = {
+    "statement_timeout": 0,
+    "idle_in_transaction_session_timeout": 90600,
+    "lock_timeout": 0,
+    "transaction_timeout": 170000,
+}
+"""The timeouts of a transaction, and the first version of the server that has them (manual, 19.11.1). A connection that
+`idle_session_timeout` ended between two transactions is replaced when it is taken."""
 
 _HERE = ("localhost", "127.0.0.1", "::1")
 
@@ -192,11 +202,11 @@ class PostgresDatabase:
         self._watch(connection)
         statement = self.options.statement_milliseconds
         silence = int(_LONGEST_SILENCE * 1000)
-        for name, milliseconds in (
-            ("statement_timeout", statement),
-            ("idle_in_transaction_session_timeout", min(statement, silence) if statement else silence),
-        ):
-            connection.execute("SELECT set_config(%s, %s, true)", (name, f"{milliseconds}ms"))
+        set_timeouts(
+            connection,
+            statement_timeout=statement,
+            idle_in_transaction_session_timeout=min(statement, silence) if statement else silence,
+        )
 
     def _watch(self, connection: PostgresConnection) -> None:
         bound = self.options.statement_milliseconds
@@ -269,6 +279,21 @@ class PostgresDatabase:
         return bool(host) and not said and not all(map(_is_here, host.split(",")))
 
 
+def set_timeouts(connection: PostgresConnection, **milliseconds: int) -> None:
+    """Set all timeouts of the open transaction, instead of those of its role or database.
+
+    They are not set for the session, which a pooler shares, nor as startup options, which pgbouncer rejects.
+
+    Args:
+        connection: a connection with an open transaction.
+        milliseconds: the timeouts that are not 0, which means no limit.
+    """
+    version = connection.info.server_version
+    settings = [(name, f"{milliseconds.get(name, 0)}ms") for name, since in _TIMEOUTS.items() if version >= since]
+    calls = sql.SQL(", ").join([sql.SQL("set_config(%s, %s, true)")] * len(settings))
+    connection.execute(sql.SQL("SELECT {}").format(calls), [part for setting in settings for part in setting])
+
+
 class TaskTransaction:
     """A transaction that lasts as long as its task has rows. Without a commit, nothing outlives its connection.
 
@@ -291,9 +316,15 @@ class TaskTransaction:
         """Begin the transaction, and return the connection."""
         connection = self.connect()
         connection.execute("BEGIN")
-        # A COPY lasts as long as its task has rows, regardless of the server's timeout.
-        connection.execute("SET LOCAL statement_timeout = 0")
+        self.extend(connection)
         return connection
+
+    def extend(self, connection: PostgresConnection) -> None:
+        """Let an open transaction last as long as its task has rows, whatever timeouts its role has.
+
+        Only a wait for a lock is limited: a stopped attempt may hold the lock.
+        """
+        set_timeouts(connection, lock_timeout=self._database.options.statement_milliseconds)
 
     def close(self) -> None:
         """Return the connection, or close it if its transaction is open, which rolls back all changes."""

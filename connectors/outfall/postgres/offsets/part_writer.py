@@ -199,9 +199,6 @@ class PartTask:
             )
         encoder = CopyEncoder(written, [found[name] for name in written.names])
         self._transaction.begin()
-        # A COPY may wait for the keys of another attempt that is stopped, so limit the wait for locks.
-        longest = self._tables.options.statement_milliseconds
-        connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{longest}ms",))
         self._copy = RunningCopy(connection, copy_command(self._table, written.names, encoder), encoder)
         self._schema = schema
         return self._copy
@@ -209,6 +206,9 @@ class PartTask:
     def _publish(self, connection: PostgresConnection) -> None:
         sent = self._finish_copy()
         if not sent:
+            # This session was idle as long as the task had rows, and the server may have ended it.
+            self._transaction.close()
+            connection = self._transaction.connect()
             connection.execute("BEGIN")
         self._tables.database.limit(connection)
         wanted = {name: count.row(self._context) for name, count in self._counts.items() if count.hash.rows}

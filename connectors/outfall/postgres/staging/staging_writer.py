@@ -18,7 +18,7 @@ from outfall.dead_letter import DeadLetter
 from outfall.errors import TerminalError, ValueRefusedError
 from outfall.formats.row_text import row_texts
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
-from outfall.postgres.connection.database import PostgresConnection, TaskTransaction
+from outfall.postgres.connection.database import PostgresConnection, TaskTransaction, set_timeouts
 from outfall.postgres.connection.errors import is_rows_fault
 from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, check_same_columns, copy_command
 from outfall.postgres.copy.values import RefusedRowError
@@ -264,6 +264,7 @@ class StreamingCopy(StagingCopy):
             self._copy.abort(error)
         connection.execute("ROLLBACK")
         with connection.transaction(force_rollback=True):
+            set_timeouts(connection)
             log = row_log(connection, self._options)
             if isinstance(error, RefusedRowError):
                 first, batch = self._sent[-1]
