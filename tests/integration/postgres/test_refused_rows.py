@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from outfall.errors import CommitRefusedError, ConfigurationError, OutfallError, TargetError, ValueRefusedError
 from outfall.metrics.step_status import read_status
@@ -19,11 +20,12 @@ from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery import history
 from outfall.recovery.url import recovery_config
+from outfall.replay.sources import letters_at
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.integration.postgres.support import Target, listening, mostly_thorough, rows, run
 from tests.integration.postgres.test_faults import END_OTHERS
-from tests.integration.support.postgres import pgbouncer
+from tests.integration.support.postgres import Databases, pgbouncer
 
 PEOPLE = "CREATE TABLE people (id bigint PRIMARY KEY)"
 
@@ -520,3 +522,31 @@ def test_a_table_for_letters_may_be_made_beforehand_with_columns_of_its_own(dsn:
     target.run("ALTER TABLE dead ADD COLUMN id bigserial PRIMARY KEY, ADD COLUMN seen boolean DEFAULT false")
     run(sink, recovery, 0, rows(1, 2))
     assert target.run("SELECT epoch, seen FROM dead") == [(0, False)]
+
+
+@pytest.mark.parametrize("write_mode", ["append", "upsert"])
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_a_row_that_the_encoding_of_the_server_does_not_have_is_set_aside_in_ascii(
+    postgres: Databases, recovery: str, encoding: str, write_mode: str
+) -> None:
+    """SQL_ASCII has no characters at all: it takes the bytes, and a letter for another reason is ASCII too."""
+    target = Target(postgres.new_database(encoding), "CREATE TABLE t (id bigint PRIMARY KEY, name text, born date)")
+    keys = {"key_columns": ["id"]} if write_mode == "upsert" else {}
+    sink = target.sink(dead_letter_table="dead", write_mode=write_mode, **keys)
+    names = ["ä", "5 €", "𝄞 \\u20ac", "z"]
+    born = ["2020-01-01", *(["2020-02-30"] * 2 if encoding == "SQL_ASCII" else ["2020-01-01"] * 2), "2020-01-01"]
+    run(sink, recovery, 0, [{"id": n, "name": name, "born": born[n]} for n, name in enumerate(names)])
+    run(sink, recovery, 1, [{"id": 4, "name": "later", "born": None}])
+    assert target.ids() == [0, 3, 4]
+    parts = conninfo_to_dict(target.dsn)
+    location = f"postgresql://{parts['user']}@{parts['host']}:{parts['port']}/{parts['dbname']}?table=dead"
+    letters = [found.letter for found in letters_at(location)()]
+    assert all((letter.row + letter.reason).isascii() for letter in letters)
+    assert sorted(json.loads(letter.row)["name"] for letter in letters) == ["5 €", "𝄞 \\u20ac"]
+    assert {letter.code for letter in letters} == {"22008" if encoding == "SQL_ASCII" else "22P05"}
+
+
+def test_a_row_in_utf8_is_set_aside_as_it_is(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint, name date)")
+    run(target.sink(dead_letter_table="dead"), recovery, 0, [{"id": 1, "name": "5 €"}])
+    assert "5 €" in target.run("SELECT row FROM dead")[0][0]

@@ -34,11 +34,12 @@ class Databases:
         self.dsn = dsn
         self._made: list[str] = []
 
-    def new_database(self) -> str:
+    def new_database(self, encoding: str | None = None) -> str:
         """Make an empty database and return its DSN."""
         name = f"outfall_{uuid.uuid4().hex}"
+        how = "STRATEGY file_copy" if encoding is None else f"TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'"
         with psycopg.connect(self.dsn, autocommit=True) as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {} STRATEGY file_copy").format(sql.Identifier(name)))
+            connection.execute(f'CREATE DATABASE "{name}" {how}')
         self._made.append(name)
         return make_conninfo(self.dsn, dbname=name)
 

@@ -80,7 +80,8 @@ def _postgres(location: str) -> Source:
     for name in ("password", "sslpassword"):
         if name in given:
             given[name] = _reference(location, name, given[name])
-    conninfo = make_conninfo(location.partition("?")[0], **given)
+    # A database in SQL_ASCII would return bytes instead of text.
+    conninfo = make_conninfo(location.partition("?")[0], **{**given, "client_encoding": "UTF8"})
     columns = sql.SQL(", ").join(map(sql.Identifier, DEAD_LETTER_SCHEMA.names))
 
     def read() -> Iterator[FoundLetter]:

@@ -5,12 +5,16 @@ are found by bisection. Each attempt runs in a savepoint (manual, SQL SAVEPOINT)
 others.
 
 A dead letter's `row` is text, because `jsonb` rejects the NUL that a rejected string may contain, and does not preserve
-numbers. Cast it where the row is valid: `"row"::jsonb`. Dead letters of tasks are in `refused`, next to the ledger,
-until their attempt has won. This table is unlogged and counted like staging.
+numbers. Cast it where the row is valid: `"row"::jsonb`. If the server's encoding is not UTF8, the text is ASCII: the
+row may have been rejected for a character that this encoding does not have.
+
+Dead letters of tasks are in `refused`, next to the ledger, until their attempt has won. This table is unlogged and
+counted like staging.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +37,8 @@ from outfall.row_logging import RowLog
 
 _COLUMNS = {field.name: new_column_type(field.type, field.name) for field in DEAD_LETTER_SCHEMA}
 _NAMES = sql.SQL(", ").join(map(sql.Identifier, _COLUMNS))
+
+_NON_ASCII = re.compile(r"[^\x00-\x7F]+")
 
 _COPIED = re.compile(r"^COPY .+?, line \d+, column ([^:\n]+)", re.MULTILINE)
 """The server's message about the position of an error in a COPY; a value may follow."""
@@ -151,10 +157,9 @@ class DeadLetterTable:
             _NAMES,
             sql.SQL(", ").join([sql.Placeholder()] * (1 + len(_COLUMNS))),
         )
+        any_text = connection.info.parameter_status("server_encoding") == "UTF8"
         with connection.cursor() as cursor:
-            cursor.executemany(
-                statement, [(stage, *(getattr(letter, name) for name in _COLUMNS)) for letter in letters]
-            )
+            cursor.executemany(statement, [(stage, *_values(letter, any_text)) for letter in letters])
 
     def counts(self, connection: PostgresConnection, stages: Collection[int]) -> dict[int, int]:
         """Return the number of unpublished dead letters of each attempt; 0 if their table is missing."""
@@ -279,6 +284,16 @@ def dead_letters(options: PostgresOptions) -> DeadLetterTable | None:
         raise _is_the_table()
     log = RowLog(options.log_rows, options.key_columns)
     return DeadLetterTable(table, options.metadata_schema, options.max_dead_letters, log)
+
+
+def _values(letter: DeadLetter, any_text: bool) -> list[object]:
+    """Return a dead letter's values; unless the server stores any text, with JSON's escapes of non-ASCII characters."""
+    values = (getattr(letter, name) for name in _COLUMNS)
+    return [_escaped(value) if isinstance(value, str) and not any_text else value for value in values]
+
+
+def _escaped(text: str) -> str:
+    return _NON_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def _is_the_table() -> ConfigurationError:
