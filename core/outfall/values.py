@@ -9,6 +9,9 @@ import pyarrow as pa
 
 from outfall.errors import ConfigurationError, ValueRefusedError
 
+CASE_SENSITIVE = b"outfall.case_sensitive"
+"""Metadata of a schema whose session distinguishes names that differ only in case (`spark.sql.caseSensitive`)."""
+
 
 def to_values(batch: pa.RecordBatch, value_column: str | None) -> list[Any]:
     """Convert rows to values.

@@ -14,7 +14,7 @@ from outfall.errors import ConfigurationError
 from outfall.formats.options import FormatOptions
 from outfall.formats.patterns import DATE, TIMESTAMP, TIMESTAMP_NTZ, Pattern, check_years
 from outfall.formats.strings import TEXT, concat, literal
-from outfall.values import spark_type
+from outfall.values import CASE_SENSITIVE, spark_type
 
 _REASONS = [
     (pa.types.is_duration, "Spark's reader needs the exact type of an interval in its text", "cast it to a string"),
@@ -41,6 +41,30 @@ def check_names(fields: Iterable[Any], path: str, why: str) -> None:
             why=why,
             do="rename or drop one of them",
         )
+
+
+def check_case(schema: pa.Schema) -> None:
+    """Reject names that differ only in case, also inside columns, unless the session distinguishes them.
+
+    Raises:
+        ConfigurationError: names two columns.
+    """
+    if CASE_SENSITIVE not in (schema.metadata or {}):
+        _check_case(schema, "")
+
+
+def _check_case(fields: Iterable[pa.Field], path: str) -> None:
+    seen: dict[str, str] = {}
+    for field in fields:
+        name = f"{path}{field.name}"
+        other = seen.setdefault(field.name.lower(), name)
+        if other != name:
+            raise ConfigurationError(
+                f"the columns {other!r} and {name!r} differ only in case",
+                why="Spark's readers do not distinguish them: they fail, or return only one of them",
+                do="rename one of them, or set spark.sql.caseSensitive=true here and for all readers",
+            )
+        _check_case((field.type.field(index) for index in range(field.type.num_fields)), f"{name}.")
 
 
 def check_json_type(kind: Any, path: str) -> None:

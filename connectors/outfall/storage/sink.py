@@ -19,6 +19,7 @@ from outfall.capabilities import (
 from outfall.errors import ConfigurationError
 from outfall.formats import FormatOptions, check_schema
 from outfall.formats.partition_paths import PartitionOptions, PartitionPaths
+from outfall.formats.types import check_case
 from outfall.options import options_in_save_mode
 
 
@@ -50,6 +51,7 @@ class StorageSink(SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee)
         return Guarantee.EXACTLY_ONCE
 
     def check_schema(self, schema: pa.Schema) -> None:
+        check_case(schema)
         buckets = self.buckets
         check_schema(self.options, schema if buckets is None else buckets.stored_schema(schema))
 

@@ -126,4 +126,5 @@ class StepSettings:
             df = columns.renamed(df).select(found["value"].expression().alias(found["value"].name))
         elif not supports(sink, SupportsPreWriteTopology):
             columns.check_unique()
-        check_schema(sink, df.schema)
+        sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
+        check_schema(sink, df.schema, case_sensitive=sensitive)

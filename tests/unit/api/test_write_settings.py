@@ -107,6 +107,7 @@ class Rows:
 
     def __init__(self, *names: str) -> None:
         self.columns = list(names)
+        self.sparkSession = SimpleNamespace(conf=SimpleNamespace(get=lambda name, default: default))
         self.schema = StructType([StructField(name, LongType()) for name in names])
 
 
