@@ -51,14 +51,14 @@ def test_bytes_are_durable_before_the_offset_is_told(
     driver: GrowingDriver, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[str] = []
-    for name in ("pwritev", "fsync"):
+    for name in ("writev", "fsync"):
         _record(monkeypatch, name, events)
     driver.begin()
     part = driver.part()
     events.clear()
     part.write_batch(rows(1))
     part.snapshot()
-    assert events == [f"pwritev {PART}", f"fsync {PART}", "fsync out"]
+    assert events == [f"writev {PART}", f"fsync {PART}", "fsync out"]
     part.close()
     driver.states[PART] = FileState(offset=9)
     part = driver.part(attempt=1)
@@ -66,7 +66,7 @@ def test_bytes_are_durable_before_the_offset_is_told(
     part.write_batch(rows(2))
     part.snapshot()
     # What the attempt before it has removed may not be durable.
-    assert events == [f"pwritev {PART}", f"fsync {PART}", "fsync out"]
+    assert events == [f"writev {PART}", f"fsync {PART}", "fsync out"]
 
 
 def test_a_cut_is_durable_before_the_offset_is_told(
@@ -145,7 +145,7 @@ def test_a_kill_anywhere_leaves_each_row_once(out: Path, step: str, completed: i
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-@pytest.mark.parametrize("call", ["pwritev", "fsync"])
+@pytest.mark.parametrize("call", ["writev", "fsync"])
 def test_a_disk_error_surfaces_and_is_never_retried_into_success(
     driver: GrowingDriver, out: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:
@@ -175,8 +175,8 @@ def _failing(code: int) -> Any:
 def test_a_write_that_takes_some_of_the_bytes_goes_on(
     driver: GrowingDriver, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.pwrite
-    monkeypatch.setattr(os, "pwritev", lambda fd, buffers, at: real(fd, bytes(buffers[0])[:3], at))
+    real = os.write
+    monkeypatch.setattr(os, "writev", lambda fd, buffers: real(fd, bytes(buffers[0])[:3]))
     driver.begin()
     part = driver.part()
     for number in range(5):
@@ -263,15 +263,15 @@ def test_a_task_writes_all_its_parts_before_it_syncs_them_and_syncs_their_names_
         coordinator = local.coordinator()
         ticket = coordinator.begin(epoch)
         with monkeypatch.context() as patch:
-            for call in ("pwritev", "fsync"):
+            for call in ("writev", "fsync"):
                 _record(patch, call, events)
             answer = local.run_task(ticket, epoch, 0, [(name, rows(1)) for name in some])
         coordinator.finish(ticket, [answer])
     first, second, _ = names
     assert events == [
-        *(f"pwritev {name}" for name in (first, second)),
+        *(f"writev {name}" for name in (first, second)),
         *(f"fsync {first}", "fsync out", f"fsync {second}"),
-        *(f"pwritev {name}" for name in names),
+        *(f"writev {name}" for name in names),
         *(f"fsync {name}" for name in names),
         "fsync out",
     ]

@@ -16,9 +16,12 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from outfall.errors import TargetLostError, TargetNotEmptyError
+from outfall.errors import TargetLostError, TargetNotEmptyError, TransientError
 from outfall.filesystems import sync_directory
 from outfall.trace_points import reached
+
+_TAIL = 1 << 16
+"""Bytes before an offset that are compared around a truncation."""
 
 _SEGMENT = re.compile(r"(part-\d{5,})_(\d{10,})((?:\.\w+)+)")
 
@@ -111,7 +114,8 @@ class PartFiles:
             TargetLostError: it is shorter or missing. It was not changed.
         """
         try:
-            fd = os.open(self.path(segment), os.O_RDWR | (0 if offset else os.O_CREAT), 0o666)
+            # Appending never leaves a hole if another program truncates the file between a check and a write.
+            fd = os.open(self.path(segment), os.O_RDWR | os.O_APPEND | (0 if offset else os.O_CREAT), 0o666)
         except FileNotFoundError as error:
             raise self._lost(segment, offset, None) from error
         size = os.fstat(fd).st_size
@@ -128,7 +132,7 @@ class PartFiles:
         """
         path = self.path(segment)
         try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+            return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError as error:
             raise TargetNotEmptyError(
                 f"{path} exists and was created by another writer",
@@ -136,6 +140,30 @@ class PartFiles:
                 why="it has the name of the part's next segment, and segments of failed attempts have no gaps",
                 do="find the writer and move the file to another location",
             ) from error
+
+    def check_end(self, fd: int, segment: int | None, offset: int) -> None:
+        """Check that an open file still has its name, and that it ends where its writer does.
+
+        Raises:
+            TargetLostError: it is shorter, missing or replaced.
+            TransientError: it is longer.
+        """
+        path = self.path(segment)
+        try:
+            found = os.stat(path)
+        except FileNotFoundError as error:
+            raise self._lost(segment, offset, None, "written") from error
+        if found.st_size < offset:
+            raise self._lost(segment, offset, found.st_size, "written")
+        if not os.path.samestat(found, os.fstat(fd)):
+            raise self._lost(segment, offset, found.st_size, "written to another file of this name")
+        if found.st_size > offset:
+            raise TransientError(
+                f"{path} holds {found.st_size} bytes, but {offset} were written",
+                part=self.part,
+                why="another program appended to it during the epoch",
+                do="stop that program; the next attempt truncates what it appended",
+            )
 
     def has_later(self, segment: int | None) -> bool:
         """Return whether a segment follows a file."""
@@ -188,7 +216,7 @@ class PartFiles:
         if size != offset or (again and self.size(segment) is not None):
             fd = self.open(segment, offset)
             try:
-                cut(fd, offset)
+                self.cut(fd, segment, offset)
                 os.fsync(fd)
             finally:
                 os.close(fd)
@@ -196,23 +224,50 @@ class PartFiles:
             sync_directory(self.directory)
         return size
 
-    def _lost(self, segment: int | None, expected: int, actual: int | None) -> TargetLostError:
+    def cut(self, fd: int, segment: int | None, offset: int) -> bool:
+        """Truncate an open file to its recorded length; return whether it was longer.
+
+        Raises:
+            TargetLostError: it is shorter, or another program truncated it at this moment.
+        """
+        size = os.fstat(fd).st_size
+        if size == offset:
+            return False
+        tail = _tail(fd, offset)
+        reached("file: cutting")
+        if len(tail) < min(offset, _TAIL):
+            raise self._lost(segment, offset, os.fstat(fd).st_size)
+        os.ftruncate(fd, offset)
+        if _tail(fd, offset) != tail:
+            # The file had become shorter, so the call above extended it. Undo that, or the next check would pass.
+            raise self._lost(segment, offset, _remove_padding(fd, offset))
+        reached("file: cut")
+        return True
+
+    def _lost(self, segment: int | None, expected: int, actual: int | None, were: str = "recorded") -> TargetLostError:
         path = self.path(segment)
         return TargetLostError(
-            f"{path} holds {actual} bytes, but {expected} were recorded"
+            f"{path} holds {actual} bytes, but {expected} were {were}"
             if actual is not None
-            else f"{path} is missing, but {expected} bytes of it were recorded",
+            else f"{path} is missing, but {expected} bytes of it were {were}",
             part=self.part,
-            why="the file was truncated, replaced or deleted after its epoch was completed; it was not changed now",
-            do="restore the file, or start the query with a new checkpoint and a new path",
+            why="another program truncated, replaced or deleted the file; it was not changed now",
+            do="exclude the file from that program (such as logrotate), and start again; if the query then misses"
+            " recorded bytes, restore the file, or start the query with a new checkpoint and a new path",
         )
 
 
-def cut(fd: int, offset: int) -> bool:
-    """Truncate a file to its recorded length; return whether it was longer."""
-    if os.fstat(fd).st_size == offset:
-        return False
-    reached("file: cutting")
-    os.ftruncate(fd, offset)
-    reached("file: cut")
-    return True
+def _tail(fd: int, end: int) -> bytes:
+    """Return the bytes before an offset; fewer if the file is shorter."""
+    length = min(end, _TAIL)
+    return os.pread(fd, length, end - length)
+
+
+def _remove_padding(fd: int, end: int) -> int:
+    """Remove NUL bytes from the end of a file; return its length."""
+    while end and not _tail(fd, end).rstrip(b"\0"):
+        end -= min(end, _TAIL)
+    tail = _tail(fd, end)
+    end -= len(tail) - len(tail.rstrip(b"\0"))
+    os.ftruncate(fd, end)
+    return end

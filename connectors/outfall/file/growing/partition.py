@@ -12,7 +12,7 @@ import pyarrow as pa
 from outfall.capabilities import SupportsFlush, WriterInitContext
 from outfall.errors import ConfigurationError
 from outfall.file.encoded_file import EncodedFile
-from outfall.file.growing.part_files import FileState, PartFiles, cut, following
+from outfall.file.growing.part_files import FileState, PartFiles, following
 from outfall.file.growing.registry import Register, RegisterEntry
 from outfall.file.storage.disk import explained, write_all
 from outfall.filesystems import sync_directory
@@ -55,6 +55,7 @@ class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], Support
         self._shape = state.shape if state.offset else None
         self._mine = RegisterEntry.of(context)
         self._dirty = False
+        self._closed_segments: list[tuple[int | None, int]] = []
         self._created: int | None = None
         with explained("opening", self._path, part):
             self._fd = self._take_over()
@@ -79,6 +80,8 @@ class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], Support
     def snapshot(self) -> FileState:
         """Make all bytes and file names durable, and return the position of the part."""
         self.finish()
+        for segment, size in self._closed_segments:
+            self._files.check(segment, size)
         return FileState(offset=self._offset, segment=self._segment, since=self._since, shape=self._shape)
 
     @property
@@ -98,7 +101,7 @@ class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], Support
                 reached("file: part taken over")
                 self._files.remove(self._files.later(self._segment))
                 # An earlier attempt of this driver may have died before its truncation was durable, so sync anyway.
-                self._dirty = cut(fd, self._offset) or follows
+                self._dirty = self._files.cut(fd, self._segment, self._offset) or follows
             except BaseException:
                 os.close(fd)
                 raise
@@ -142,15 +145,17 @@ class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], Support
                 os.close(fd)
                 raise
         os.close(self._fd)
+        self._closed_segments.append((self._segment, self._offset))
         self._fd, self._segment, self._offset, self._since = fd, segment, 0, self._begun()
         self._stream = EncodedStream(self._options)
 
     def _append(self, buffers: list[pa.Buffer]) -> None:
         with explained("writing", self._path, self._files.part), self._register.writing(self._files.part) as held:
             held.check_still(self._mine)
+            self._files.check_end(self._fd, self._segment, self._offset)
             reached("file: writing")
             self._dirty = True
-            self._offset += write_all(self._fd, buffers, self._offset)
+            self._offset += write_all(self._fd, buffers)
             reached("file: written")
 
     def _sync(self) -> None:

@@ -42,8 +42,8 @@ def explained(
         ) from error
 
 
-def write_all(fd: int, buffers: Sequence[Any], position: int | None = None) -> int:
-    """Write all bytes of the buffers, at `position` or at the current position of the descriptor.
+def write_all(fd: int, buffers: Sequence[Any]) -> int:
+    """Append all bytes of the buffers to a file that was opened with `O_APPEND`.
 
     The system may accept only some of the bytes (a signal, a nearly full disk), so this repeats until all are written.
 
@@ -54,7 +54,7 @@ def write_all(fd: int, buffers: Sequence[Any], position: int | None = None) -> i
     total = 0
     while left:
         some = left[:_IOV_MAX]
-        count = os.writev(fd, some) if position is None else os.pwritev(fd, some, position + total)
+        count = os.writev(fd, some)
         total += count
         left = _after(left, count)
     return total

@@ -207,7 +207,7 @@ class OpenFiles:
 
     def create(self, path: str) -> int:
         """Create a file, which must not exist, and return its descriptor."""
-        return self._add(path, os.O_CREAT | os.O_EXCL)
+        return self._add(path, os.O_CREAT | os.O_EXCL | os.O_APPEND)
 
     def get(self, path: str) -> int:
         """Return the descriptor of a file created by `create`, valid until the next call."""
