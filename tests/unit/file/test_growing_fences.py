@@ -13,6 +13,7 @@ from outfall.errors import (
     FencedError,
     SealError,
     StaleWriterError,
+    TargetAheadError,
     TargetLostError,
     TargetNotEmptyError,
     TransientError,
@@ -21,6 +22,7 @@ from outfall.errors import (
 from outfall.file.growing.registry import Records
 from outfall.file.growing.sink import GrowingFiles
 from outfall.file.storage.locks import LINE
+from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import (
     OTHERS,
@@ -413,3 +415,23 @@ def test_a_register_of_a_release_before_tokens_is_taken_as_it_is(driver: Growing
     register.write_bytes(old)
     driver.run({PART: rows(1)})
     assert ids(out) == [0, 1]
+
+
+def test_a_log_copied_in_mid_epoch_writes_the_epoch_again_and_the_original_finds_the_target_ahead(out: Path) -> None:
+    """What docs/file.md and docs/protocol.md say of copied checkpoints and growing files."""
+    log, copied, later = MemoryRecoveryConfig(), MemoryRecoveryConfig(), MemoryRecoveryConfig()
+    original = LocalDriver(growing(out), log)
+    original.run_epoch(0, [[("k", {"id": 0})]])
+    with meanwhile("file: synced", lambda: copied.files.update(log.files)):
+        original.run_epoch(1, [[("k", {"id": 1})]])
+    later.files.update(copied.files)
+    LocalDriver(growing(out), copied).run_epoch(1, [[("k", {"id": 10})]])
+    assert ids(out) == [0, 10]
+    for driver in (original, LocalDriver(growing(out), log)):
+        with pytest.raises(TargetAheadError, match="another copy of it is in use"):
+            driver.run_epoch(2, [[("k", {"id": 2})]])
+    # A copy is refused once another one has begun a later epoch.
+    LocalDriver(growing(out), copied).run_epoch(2, [[("k", {"id": 2})]])
+    with pytest.raises(TargetAheadError):
+        LocalDriver(growing(out), later).run_epoch(1, [[("k", {"id": 11})]])
+    assert ids(out) == [0, 10, 2]
