@@ -39,6 +39,12 @@ _REMEDIES = {
     errno.EPERM: "correct its owner, mode or attributes",
 }
 
+_OPENING = {
+    "hdfs": "install Java and a Hadoop distribution with libhdfs (JAVA_HOME, HADOOP_HOME, ARROW_LIBHDFS_DIR), set"
+    " CLASSPATH to the output of `hadoop classpath --glob`, and check that the namenode of the URL is up"
+}
+"""The remedy for a filesystem that cannot be opened, by scheme. HDFS: the page of pyarrow's HadoopFileSystem."""
+
 
 def open_filesystem(location: Location, wanted_for: str) -> tuple[Any, str]:
     """Open the filesystem of a location, with credentials from its own environment or fsspec's configuration.
@@ -70,10 +76,13 @@ def open_filesystem(location: Location, wanted_for: str) -> tuple[Any, str]:
     except OutfallError:
         raise
     except Exception as error:
+        # Arrow lists each path that it tried for libjvm and libhdfs on a line of its own.
+        why = (str(error).splitlines() or [""])[0]
         raise ConfigurationError(
             f"the filesystem of {location.url()!r} cannot be opened",
-            why=f"{type(error).__name__}: {error}",
-            do="provide credentials in the environment of its client, on driver and executors",
+            why=f"{type(error).__name__}: {why}",
+            do=_OPENING.get(location.scheme, "provide credentials in the environment of its client")
+            + ", on driver and executors",
         ) from error
     return filesystem, path
 

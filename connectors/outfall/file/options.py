@@ -31,9 +31,9 @@ class _DirectoryOptions(SinkOptions):
     """Where files go. A separate base class, so that these options come first in the documentation."""
 
     path: str = Field(
-        description="The directory to write to: a path, a `file:` URI, or for whole files a URL of an object store or"
-        " of HDFS (`s3`, `gs`, `abfs`, `hdfs`, …). The driver and all executors must share it. A relative path becomes"
-        " absolute when the sink is constructed."
+        description="The directory to write to: a path, a `file:` URI, or for whole files a URL of an object store"
+        " (`s3`, `gs`, `abfs`, …) or, never tried, of HDFS (`hdfs`). The driver and all executors must share it. A"
+        " relative path becomes absolute when the sink is constructed."
     )
     parts: int | None = Field(
         default=None,

@@ -64,7 +64,8 @@ class FormatOptions(SinkOptions):
     compression: Compression | None = Field(
         default=None,
         description="The compression codec. Default: `snappy` for Parquet, `none` for other formats. `snappy` is for"
-        " Parquet only. File extensions are Spark's (`.csv.gz`, `.jsonl.zst`, `.snappy.parquet`).",
+        " Parquet only. File extensions are Spark's (`.csv.gz`, `.txt.zst`, `.snappy.parquet`), except `.jsonl`"
+        " (`.jsonl.gz`), where Spark writes `.json`: readers of `*.json` need `*.jsonl`.",
     )
     header: bool = Field(
         default=False, description="csv: whether the first line of each file contains the column names."

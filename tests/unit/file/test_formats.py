@@ -201,3 +201,19 @@ def test_rows_of_json_may_change_their_columns(out: Path) -> None:
     driver.run({"part-00000.jsonl": FIRST})
     driver.run({"part-00000.jsonl": [{"admin": True, "id": 7}]})
     assert driver.states["part-00000.jsonl"].shape is None
+
+
+@pytest.mark.parametrize(
+    ("options", "ending"),
+    [
+        ({}, ".jsonl"),
+        ({"compression": "gzip"}, ".jsonl.gz"),
+        ({"format": "csv", "compression": "gzip"}, ".csv.gz"),
+        ({"format": "text", "compression": "zstd"}, ".txt.zst"),
+        ({"format": "parquet"}, ".snappy.parquet"),
+    ],
+    ids=str,
+)
+def test_extensions_are_those_that_the_pages_name(out: Path, options: dict[str, Any], ending: str) -> None:
+    assert whole(out, **options).worker.suffix == ending
+    assert f"`{ending}`" in (Path(__file__).parents[3] / "docs" / "file.md").read_text()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from outfall.errors import (
+    ConfigurationError,
     FencedError,
     TargetAheadError,
     TargetLostError,
@@ -15,6 +16,7 @@ from outfall.errors import (
 )
 from outfall.file import FileSink
 from outfall.target_record import TargetRecord
+from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import OTHERS, WholeDriver, meanwhile, rows
 from tests.unit.support.remote_target import Place, remote, worker
@@ -269,3 +271,16 @@ def test_a_directory_within_another_querys_or_around_it_is_refused(place: Place,
     with pytest.raises(TargetNotEmptyError, match="inside or around the target"):
         mine.begin()
     assert place.everything() == before
+
+
+def test_hdfs_without_java_or_hadoop_says_what_is_missing_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HADOOP_HOME", "ARROW_LIBHDFS_DIR", "CLASSPATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ARROW_LIBHDFS_DIR", "/nonexistent")
+    with pytest.raises(ConfigurationError, match=r"Unable to load lib(jvm|hdfs)") as caught:
+        LocalDriver(FileSink("hdfs://namenode:8020/out"), MemoryRecoveryConfig()).run_epoch(0, [[{"id": 1}]])
+    text = str(caught.value)
+    for needed in ("Java", "Hadoop distribution", "CLASSPATH", "hadoop classpath --glob", "executors"):
+        assert needed in text
+    assert "credentials" not in text
+    assert "\n" not in text

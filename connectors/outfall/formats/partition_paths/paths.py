@@ -49,7 +49,8 @@ class PartitionOptions(SinkOptions):
     partition_by: Names = Field(
         default=(),
         description="Columns that become directories, as with Spark's `partitionBy`: `carrier=AA/day=2026-11-21`."
-        " As a string, separated by commas. The files omit these columns; readers take them from the path.",
+        " As a string, separated by commas. The files omit these columns; readers take them from the path. NULL"
+        " and the empty string both become `__HIVE_DEFAULT_PARTITION__`, which readers return as NULL.",
     )
     bucket_pattern: str | None = Field(
         default=None,
