@@ -81,6 +81,7 @@ def _listed_by_spark(where: str, step_id: str) -> TargetNotEmptyError:
         f"{where} contains {SPARK_LOG}, the log of Spark's own streaming file sink",
         step=step_id,
         why="Spark reads only the files in this log, so readers would not see new rows",
-        do="use another path; or stop the query that writes there, and delete the log to keep its files (including"
-        ' those of incomplete epochs), or set on_existing="overwrite" to delete the log and the files',
+        do="use another path; or keep its files as in docs/recipes/migrate-from-file-sink.md: finish the last batch of"
+        " the old query, delete the files that are not in the log, and only then move the log away; or set"
+        ' on_existing="overwrite" to delete the log and the files',
     )

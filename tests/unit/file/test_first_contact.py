@@ -160,7 +160,10 @@ def test_a_directory_of_sparks_own_streaming_sink_is_refused_since_spark_would_n
     if on_existing == "error":
         (tmp_path / "part-00000-c000.json").unlink()
     before = everything(tmp_path)
-    with pytest.raises(TargetNotEmptyError, match=r"contains _spark_metadata.*would not see new rows.*delete the log"):
+    with pytest.raises(
+        TargetNotEmptyError,
+        match=r"contains _spark_metadata.*would not see new rows.*migrate-from-file-sink.*not in the log",
+    ):
         MODES[mode](tmp_path, on_existing=on_existing).check()
     assert everything(tmp_path) == before
 

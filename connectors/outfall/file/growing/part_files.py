@@ -152,11 +152,11 @@ class PartFiles:
         try:
             found = os.stat(path)
         except FileNotFoundError as error:
-            raise self._lost(segment, offset, None, "written") from error
+            raise self._changed(segment, offset, "is missing") from error
         if found.st_size < offset:
-            raise self._lost(segment, offset, found.st_size, "written")
+            raise self._changed(segment, offset, f"holds {found.st_size} bytes")
         if not os.path.samestat(found, os.fstat(fd)):
-            raise self._lost(segment, offset, found.st_size, "written to another file of this name")
+            raise self._changed(segment, offset, "was replaced by another file")
         if found.st_size > offset:
             raise TransientError(
                 f"{path} holds {found.st_size} bytes, but {offset} were written",
@@ -244,16 +244,25 @@ class PartFiles:
         reached("file: cut")
         return True
 
-    def _lost(self, segment: int | None, expected: int, actual: int | None, were: str = "recorded") -> TargetLostError:
+    def _lost(self, segment: int | None, expected: int, actual: int | None) -> TargetLostError:
         path = self.path(segment)
         return TargetLostError(
-            f"{path} holds {actual} bytes, but {expected} were {were}"
+            f"{path} holds {actual} bytes, but {expected} were recorded"
             if actual is not None
-            else f"{path} is missing, but {expected} bytes of it were {were}",
+            else f"{path} is missing, but {expected} bytes of it were recorded",
             part=self.part,
             why="another program truncated, replaced or deleted the file; it was not changed now",
-            do="exclude the file from that program (such as logrotate), and start again; if the query then misses"
-            " recorded bytes, restore the file, or start the query with a new checkpoint and a new path",
+            do="restore the file, or start the query with a new checkpoint and a new path;"
+            " and exclude the path from programs such as logrotate",
+        )
+
+    def _changed(self, segment: int | None, written: int, now: str) -> TargetLostError:
+        return TargetLostError(
+            f"{self.path(segment)} {now}, but {written} bytes of it were written",
+            part=self.part,
+            why="another program truncated, replaced or deleted the file during the epoch; it was not changed now",
+            do="exclude the path from programs such as logrotate, and start again: the epoch is written again, or the"
+            " query names the recorded bytes that are missing",
         )
 
 
