@@ -145,10 +145,12 @@ class RunningCopy:
         self._copy.write(data)
         return len(data)
 
-    def finish(self) -> None:
-        """Wait until the server has received all rows."""
-        self._copy.write(self._encoder.trailer())
+    def finish(self) -> int:
+        """Wait until the server has received all rows; return the number of bytes that were still to be sent."""
+        rest = self._encoder.trailer()
+        self._copy.write(rest)
         self._stack.close()
+        return len(rest)
 
     def abort(self, error: BaseException | None = None) -> None:
         """Abort the COPY after an error or after its connection was closed. A finished COPY is not affected."""

@@ -233,7 +233,7 @@ class PartTask:
     def _finish_copy(self) -> bool:
         if self._copy is None:
             return False
-        self._copy.finish()
+        self._context.metrics.add("bytes", self._copy.finish())
         self._copy = None
         return True
 

@@ -70,7 +70,7 @@ class StagingWriter(StatelessSinkPartition[Any]):
         if connection is None or copy is None or self._schema is None:
             return []
         with self._tables.explained("staging rows for"):
-            copy.finish()
+            self._context.metrics.add("bytes", copy.finish())
             table = self._staging.table
             staged = StagedRows(
                 stage=self._stage,
@@ -159,8 +159,9 @@ class StagingCopy(ABC):
             psycopg.Error: any other error.
         """
 
-    def finish(self) -> None:
-        """Wait until all sent rows are in staging. Raises like `write`."""
+    def finish(self) -> int:
+        """Wait until all sent rows are in staging; return the number of bytes since `write`. Raises like `write`."""
+        return 0
 
     def close(self) -> None:
         """Abort a running COPY."""
@@ -227,19 +228,18 @@ class StreamingCopy(StagingCopy):
         except (RefusedRowError, psycopg.Error) as error:
             raise self._named(error) from error if self._options.log_rows == "full" else None
         self.rows += batch.num_rows
-        if self._sent_bytes >= COPY_BYTES:
-            self.finish()
-        return size
+        return size + self.finish() if self._sent_bytes >= COPY_BYTES else size
 
-    def finish(self) -> None:
+    def finish(self) -> int:
         if self._copy is None:
-            return
+            return 0
         try:
-            self._copy.finish()
+            size = self._copy.finish()
         except psycopg.Error as error:
             raise self._named(error) from error if self._options.log_rows == "full" else None
         self._copy = None
         self._sent, self._sent_bytes = [], 0
+        return size
 
     def close(self) -> None:
         if self._copy is not None:
