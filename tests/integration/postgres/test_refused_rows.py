@@ -466,7 +466,7 @@ def test_what_is_not_the_fault_of_a_row_is_no_dead_letter(dsn: str, recovery: st
         " CREATE TRIGGER fail BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION fail()",
     )
     with pytest.raises(OutfallError, match=f"(?i)made to fail.*SQLSTATE {code}"):
-        run(target.sink(dead_letter_table="dead"), recovery, 0, rows(1))
+        run(target.sink(dead_letter_table="dead", log_rows="full"), recovery, 0, rows(1))
     assert target.run("SELECT count(*) FROM dead") == [(0,)]
 
 

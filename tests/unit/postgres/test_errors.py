@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import timedelta
+
 import psycopg
 import pytest
 from pydantic import SecretStr
@@ -15,7 +18,7 @@ DATABASE = PostgresDatabase(PostgresOptions(dsn=SecretStr("host=db user=u dbname
 
 MAY_PASS = ["08006", "40001", "40P01", "53100", "53200", "53300", "55P03", "57P01", "57P02", "57P03", "25006", "25P03"]
 A_ROWS_FAULT = ["22012", "22003", "23502", "23505", "23514", "44000"]
-FOR_GOOD = ["42P01", "42501", "42703", "54000", "57014", "25001", "40002", "55006", "P0001", "3D000", "28P01"]
+FOR_GOOD = ["53400", "42P01", "42501", "42703", "54000", "57014", "25001", "40002", "55006", "P0001", "3D000", "28P01"]
 
 
 def made(code: str | None) -> psycopg.Error:
@@ -54,8 +57,30 @@ def test_an_error_without_a_code_may_pass_unless_it_is_a_mistake_of_ours() -> No
         ("42501", "grant the privilege"),
         ("57014", "raise the option statement_timeout"),
         ("42P01", "correct the table"),
+        ("53100", "free disk space"),
+        ("53200", "more memory"),
+        ("53400", "temp_file_limit"),
+        ("54000", "shorten the value"),
+        ("55P03", "pg_locks"),
+        ("58030", "server's log"),
+        ("25006", "target_session_attrs=read-write"),
         ("23505", "correct or leave out the row"),
     ],
 )
 def test_what_to_do_is_told(code: str, told: str) -> None:
     assert told in str(translated(DATABASE, "publishing to t", made(code)))
+
+
+@pytest.mark.parametrize("code", ["53100", "53200", "25006", "55P03"])
+def test_what_has_passed_the_deadline_is_advised_on_by_its_code(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by the number of connections, which has nothing to do with a full disk."""
+
+    def fail(connection: object) -> None:
+        raise made(code)
+
+    hurried = replace(DATABASE, options=DATABASE.options.model_copy(update={"retry_deadline": timedelta(0)}))
+    monkeypatch.setattr(PostgresDatabase, "run_once", lambda self, work: work(None))
+    with pytest.raises(TransientError) as caught:
+        hurried.run_raw("publishing to", fail)
+    assert "connection left" not in str(caught.value)
+    assert "the next run of the query finishes recorded epochs" in str(caught.value)

@@ -24,7 +24,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     (pa.array([1, 2**15]), "int2", "range of int16"),
     (pa.array([1, -(2**31) - 1]), "int4", "range of int32"),
     (pa.array([Decimal(1), Decimal(2**63)]), "int8", "range of int64"),
-    (pa.array([Decimal("1.0"), Decimal("1.5")]), "int4", "range of int32"),
+    (pa.array([Decimal("1.0"), Decimal("1.5")]), "int4", "number that is not whole"),
     (pa.array([9999, 10_000]), "numeric(6,2)", r"fit numeric\(6,2\)"),
     (pa.array([Decimal("1.10"), Decimal("1.11")]), "numeric(6,1)", r"fit numeric\(6,1\)"),
     (pa.array([1, -1000], pa.int16()), "numeric(3,0)", r"fit numeric\(3,0\)"),

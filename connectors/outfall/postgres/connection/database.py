@@ -26,6 +26,7 @@ from outfall.postgres.connection.errors import (
     describe,
     explained,
     may_pass,
+    remedy,
 )
 from outfall.postgres.options import PostgresOptions
 from outfall.redaction import Redaction
@@ -173,10 +174,15 @@ class PostgresDatabase:
             raise TransientError(
                 f"{doing} {self.options.table} in {self.name()} failed for {seconds:g} s",
                 why=describe(error),
-                do="check why the server does not respond or has no connection left: the sink needs"
-                f" {self.connections_wanted()}{self.tls_advice()}; the next run of the query finishes recorded epochs",
+                do=(remedy(error) or self._unavailable()) + "; the next run of the query finishes recorded epochs",
             ) from error
         return result
+
+    def _unavailable(self) -> str:
+        return (
+            "check why the server does not respond or has no connection left: the sink needs"
+            f" {self.connections_wanted()}{self.tls_advice()}"
+        )
 
     def run_once(self, work: Callable[[PostgresConnection], T]) -> T:
         """Run a transaction without retries.

@@ -14,9 +14,41 @@ from outfall.errors import OutfallError, TargetError, TransientError, ValueRefus
 if TYPE_CHECKING:
     from outfall.postgres.connection.database import PostgresDatabase
 
-_MAY_PASS = ("08", "57P", "40001", "40P01", "53", "55P03", "25006", "25P03")
-"""Connection lost, server stopping or starting, serialization failure, deadlock, out of connections or memory, lock not
-available, read-only server after a failover, and transaction idle for too long."""
+_MAY_PASS = (
+    "08", "57P", "40001", "40P01", "53000", "53100", "53200", "53300", "55P03", "25006", "25P03", "25P04",
+)  # fmt: skip
+"""Connection lost, server stopping or starting, serialization failure, deadlock, out of disk, memory or connections,
+lock not available, read-only server after a failover, and transaction idle or open for too long."""
+
+_WITHOUT_VALUES = frozenset(
+    ("08", "0A", "21", "25", "26", "28", "2B", "3D", "3F", "40", "42", "53", "54", "55", "57", "58")
+)
+"""The classes whose messages the server composes without values of rows."""
+
+_CONSTRAINT_CHECKS = frozenset(
+    ("domains.c", "execExprInterp.c", "execIndexing.c", "execMain.c", "execPartition.c", "nbtinsert.c", "ri_triggers.c")
+)
+"""The server's sources of messages of classes 23 and 44, which name constraints, tables and columns only. A trigger may
+raise these classes too, with any text."""
+
+_POLICY = "ExecWithCheckOptions"
+"""The server's function that reports a violated policy with the code of a missing privilege."""
+
+_FUNCTION = re.compile(r"^(PL/\w+ function [\w.$]+)", re.MULTILINE)
+
+_REMEDIES = {
+    "25006": "connect to the primary, for example with several hosts and target_session_attrs=read-write in the dsn; or"
+    " set default_transaction_read_only to off for the role and the database",
+    "53100": "free disk space on the server",
+    "53200": "give the server more memory, or raise the limit that its hint names, such as max_locks_per_transaction",
+    "53400": "raise the limit that the message names, such as temp_file_limit",
+    "54": "shorten the value or leave out the row, or change the index or the column that is too small for it",
+    "55P03": "find the session that holds the lock in pg_locks and pg_stat_activity",
+    "57014": "find the session that locks the table; for large epochs, raise the option statement_timeout; if somebody"
+    " canceled the statement, start the query again",
+    "58": "look for the cause in the server's log and in its file system",
+}
+"""What to do, by code or class."""
 
 
 class ConnectionRefusedByServerError(psycopg.OperationalError):
@@ -30,7 +62,11 @@ def describe(error: psycopg.Error, *, full: bool = False) -> str:
     """Return the server's message, detail and code; see `told`."""
     diagnosis = error.diag
     message = diagnosis.message_primary or str(error).strip()
-    return told(message, error.sqlstate, diagnosis.message_detail, full=full)
+    if full or not hides_message(error):
+        return told(message, error.sqlstate, diagnosis.message_detail, full=full)
+    function = _FUNCTION.search(diagnosis.context or "")
+    where = f" in {function[1]}" if function else ""
+    return f'{_name(error.sqlstate)}{where} (SQLSTATE {error.sqlstate}); log_rows="full" shows the message'
 
 
 def told(message: str, code: str | None, detail: str | None, *, full: bool, column: str | None = None) -> str:
@@ -41,24 +77,38 @@ def told(message: str, code: str | None, detail: str | None, *, full: bool, colu
     code replaces such a message.
     """
     where = f" in column {column}" if column else ""
-    if not full and quotes_rows(code):
+    if not full and code is not None and code[:2] not in _WITHOUT_VALUES:
         detail = None
-        if code is not None and code.startswith("22"):
+        if code[:2] not in ("23", "44"):
             message = _name(code) + where
     text = "; ".join(part for part in (message, detail) if part)
     return f"{text} (SQLSTATE {code})" if code else text
 
 
-def quotes_rows(code: str | None) -> bool:
-    """Return whether the message of an error may quote a row: of a value, a constraint, a view's check or a trigger."""
-    return (code or "")[:2] in ("22", "23", "44", "P0")
+def hides_message(error: psycopg.Error) -> bool:
+    """Return whether the message may quote a row, so that the name of its code replaces it.
+
+    A trigger may raise any code with any text, and execute a statement with values in it.
+    """
+    code, diagnosis = error.sqlstate, error.diag
+    if code is None or diagnosis.message_primary is None:
+        return False
+    source = diagnosis.source_file or ""
+    if code[:2] in ("23", "44"):
+        return source not in _CONSTRAINT_CHECKS
+    return code[:2] not in _WITHOUT_VALUES or source.startswith("pl") or diagnosis.internal_query is not None
 
 
-def _name(code: str) -> str:
+def quotes_rows(error: psycopg.Error) -> bool:
+    """Return whether any field of an error may quote a row: its message, its detail or its context."""
+    return hides_message(error) or (error.sqlstate or "")[:2] in ("23", "44")
+
+
+def _name(code: str | None) -> str:
     try:
-        name = psycopg.errors.lookup(code).__name__
+        name = psycopg.errors.lookup(code or "").__name__
     except KeyError:
-        return "a value is rejected"
+        return "an error"
     return re.sub("(?<!^)(?=[A-Z])", " ", name).lower()
 
 
@@ -88,14 +138,20 @@ def may_be_misfit(error: psycopg.Error) -> bool:
     return error.sqlstate in ("42P01", "42703", "42804", "42883", "428C9", "23502")
 
 
-def timed_out(error: psycopg.Error) -> bool:
-    """Return whether the statement timed out."""
-    return error.sqlstate == "57014"
-
-
 def lacks_right(error: psycopg.Error) -> bool:
     """Return whether a privilege is missing."""
-    return error.sqlstate == "42501"
+    return error.sqlstate == "42501" and not breaks_policy(error)
+
+
+def breaks_policy(error: psycopg.Error) -> bool:
+    """Return whether a policy of the table (row-level security) excludes a row."""
+    return error.sqlstate == "42501" and error.diag.source_function == _POLICY
+
+
+def remedy(error: psycopg.Error) -> str | None:
+    """Return what to do about an error of the server's resources or limits."""
+    code = error.sqlstate or ""
+    return _REMEDIES.get(code) or _REMEDIES.get(code[:2])
 
 
 @contextmanager
@@ -110,19 +166,19 @@ def explained(database: PostgresDatabase, doing: str, step: str | None = None) -
     try:
         yield
     except psycopg.Error as error:
-        hidden = quotes_rows(error.sqlstate) and database.options.log_rows != "full"
+        hidden = quotes_rows(error) and database.options.log_rows != "full"
         raise translated(database, doing, error, step) from None if hidden else error
 
 
 def translated(database: PostgresDatabase, doing: str, error: psycopg.Error, step: str | None = None) -> OutfallError:
     """Return Outfall's error for one of psycopg's."""
     kind, do = _meaning(database, error)
-    return kind(
-        f"{doing} in {database.name()} failed",
-        step=step,
-        why=describe(error, full=database.options.log_rows == "full"),
-        do=do,
-    )
+    full = database.options.log_rows == "full"
+    why = describe(error, full=full)
+    if quotes_rows(error) and not full:
+        # A traceback shows the text of the cause too.
+        error.args = (why,)
+    return kind(f"{doing} in {database.name()} failed", step=step, why=why, do=do)
 
 
 def _meaning(database: PostgresDatabase, error: psycopg.Error) -> tuple[type[OutfallError], str]:
@@ -130,6 +186,8 @@ def _meaning(database: PostgresDatabase, error: psycopg.Error) -> tuple[type[Out
     refused = isinstance(error, ConnectionRefusedByServerError)
     if may_pass(error):
         do = "if the query has failed, start it again: no rows are lost"
+        if named := remedy(error):
+            do = f"{named}; {do}"
         if refused or error.sqlstate is None:
             # For a wrong DSN, poolers return codes of a broken connection, and hosts without a server return none.
             do += (
@@ -146,8 +204,8 @@ def _meaning(database: PostgresDatabase, error: psycopg.Error) -> tuple[type[Out
             "correct user, password and database in the dsn, or give the user access (pg_hba.conf, CREATE ROLE, CREATE"
             " DATABASE)"
         )
-    elif timed_out(error):
-        do = "find the session that locks the table; for large epochs, raise the option statement_timeout"
+    elif breaks_policy(error):
+        do = "correct or leave out the row, change the policy, or give the sink's user BYPASSRLS"
     else:
-        do = "correct the table, the options or the server"
+        do = remedy(error) or "correct the table, the options or the server"
     return TargetError, do

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import binascii
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -160,14 +162,18 @@ def _refuse_rounded(mask: pa.Array | None, what: str, place: ValuePlace) -> None
 
 
 def _cast(array: pa.Array, wanted: pa.DataType, place: ValuePlace) -> pa.Array:
-    return _tried(
-        array,
-        lambda some: some.cast(wanted),
-        f"a value outside the range of {wanted}",
-        "the column is of that type",
-        "correct the value, or widen the column",
-        place,
-    )
+    try:
+        return array.cast(wanted)
+    except pa.ArrowInvalid as error:
+        row = first_failing(array, lambda some: some.cast(wanted))
+        what, do = f"a value outside the range of {wanted}", "correct the value, or widen the column"
+        if pa.types.is_integer(wanted) and not _is_whole(array[row].as_py()):
+            what, do = "a number that is not whole", "round it, or write it into a column of type numeric"
+        raise place.refused(row, what, "the column is of type " + str(wanted), do) from error
+
+
+def _is_whole(value: Any) -> bool:
+    return not isinstance(value, float | Decimal) or (math.isfinite(value) and value % 1 == 0)
 
 
 def _json(array: pa.Array, place: ValuePlace) -> pa.Array:

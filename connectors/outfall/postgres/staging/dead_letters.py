@@ -29,7 +29,7 @@ from outfall.formats.row_text import row_texts
 from outfall.postgres.catalogue.columns import is_there, read_columns, read_primary_key
 from outfall.postgres.catalogue.types import new_column_type
 from outfall.postgres.connection.database import PostgresConnection
-from outfall.postgres.connection.errors import told
+from outfall.postgres.connection.errors import describe, hides_message, told
 from outfall.postgres.copy.values import RefusedRowError
 from outfall.postgres.names import STAGE, TableName
 from outfall.postgres.options import PostgresOptions
@@ -55,6 +55,8 @@ class RowRefusal:
     do: str = "correct or leave out the row, or change the table"
     column: str | None = None
     """The column, if the server names it."""
+    shown: str | None = None
+    """The text instead of the reason, unless everything may be shown."""
 
     @classmethod
     def of(cls, error: psycopg.Error | RefusedRowError) -> RowRefusal:
@@ -66,10 +68,13 @@ class RowRefusal:
         return cls(
             diagnosis.message_primary or str(error).strip(), error.sqlstate, diagnosis.message_detail,
             column=None if column is None else column[1],
+            shown=describe(error) if hides_message(error) and (error.sqlstate or "")[:2] != "22" else None,
         )  # fmt: skip
 
     def told(self, log: RowLog) -> str:
         """Return reason, detail and code in one sentence, with as much of the row as `log_rows` permits."""
+        if self.shown is not None and not log.full:
+            return self.shown
         return told(self.reason, self.code, self.detail, full=log.full, column=self.column)
 
 
