@@ -134,11 +134,13 @@ class OutcomeHandler(Generic[E]):
         self, items: Sequence[BufferedEntry[E]], tries: int, elapsed: float, outcome: RequestOutcome[E]
     ) -> TransientError:
         said = self._refusals.quoted(_answer(outcome), items)
+        most = self._policy.max_retries
+        longer = "raise retry_deadline" if most is None or tries <= most else "raise or omit max_retries"
         return TransientError(
             f"{self._sink} did not accept a request after {elapsed:.0f} s (entries: {len(items)}, attempts: {tries})",
             why=f"last response: {said}" if said else None,
             do="fix the destination, then start the query again: it sends the rows of the epoch again. For longer"
-            " outages raise retry_deadline or max_retries",
+            f" outages {longer}",
         )
 
     def _fatal(self, error: BaseException, items: Sequence[BufferedEntry[E]]) -> BaseException:

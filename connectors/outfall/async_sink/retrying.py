@@ -96,7 +96,7 @@ class RetryPolicy:
     max_retries: int | None = None
     """`None` for no limit other than the deadline."""
     deadline: float | None = 300.0
-    """Seconds after the first attempt. It takes precedence over `max_retries`."""
+    """Seconds after the first attempt. The limit that is reached first ends the retries."""
     backoff: Backoff = field(default_factory=Backoff)
 
     def __post_init__(self) -> None:

@@ -113,9 +113,6 @@ class HttpOptions(AsyncSinkOptions):
         description="Maximum duration of one attempt, from connecting to the end of the response. The request is then"
         " sent again. A server that sends byte by byte cannot extend it, except through `requests`.",
     )
-    max_retries: int | None = Field(
-        default=3, ge=0, description="Maximum number of retries per entry. `retry_deadline` takes precedence."
-    )
     retry_backoff: Duration = Field(
         default=timedelta(seconds=1),
         description="Maximum pause before the first retry. It doubles with each further retry. The actual pause is"

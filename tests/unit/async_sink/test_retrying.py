@@ -250,6 +250,29 @@ def test_one_entry_that_always_fails_ends_after_its_retries() -> None:
     assert len(destination.requests) == 4
 
 
+@pytest.mark.parametrize(
+    ("limit", "advice", "followed"),
+    [
+        ({"max_retries": 3}, "raise or omit max_retries", {"max_retries": None}),
+        ({"retry_deadline": 1}, "raise retry_deadline", {"retry_deadline": 300}),
+    ],
+)
+def test_the_limit_that_ended_the_retries_is_the_one_to_raise(
+    limit: dict[str, Any], advice: str, followed: dict[str, Any]
+) -> None:
+    def service(entries: Sequence[str], number: int) -> Answer:
+        return 0.3, RequestOutcome(retry=entries if number < 9 else [])
+
+    partition, _ = opened(service, **limit)
+    partition.write_batch(["a"])
+    with pytest.raises(TransientError, match=f"longer outages {advice}"):
+        partition.flush(True)
+    partition, _ = opened(service, **followed)
+    partition.write_batch(["a"])
+    partition.flush(True)
+    assert partition.metrics.counts["sent"] == 1
+
+
 def test_partial_failures_cost_nothing_of_the_budget() -> None:
     chance = random.Random(3)
 

@@ -162,9 +162,10 @@ def test_columns_that_are_missing_or_have_no_plain_text_are_refused() -> None:
     sink.check_schema(pa.schema([("user", pa.string()), ("id", pa.int64())]))
 
 
-def test_defaults_are_three_retries_thirty_seconds_and_powers_of_two() -> None:
+def test_defaults_are_the_deadline_thirty_seconds_and_powers_of_two() -> None:
     options = HttpOptions(url=URL)
     policy = options.retry_policy()
-    assert (options.max_retries, options.request_timeout.total_seconds()) == (3, 30)
-    assert [policy.pause(n, 0.0, lambda: 1.0) for n in (1, 2, 3, 4)] == [1.0, 2.0, 4.0, None]
+    assert (options.max_retries, options.request_timeout.total_seconds()) == (None, 30)
+    assert [policy.pause(n, 0.0, lambda: 1.0) for n in (1, 2, 3, 4)] == [1.0, 2.0, 4.0, 8.0]
+    assert policy.pause(9, 299.5, lambda: 1.0) is None
     assert options.verify
