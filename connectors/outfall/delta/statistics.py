@@ -61,7 +61,7 @@ def statistics_of(written: pq.FileMetaData, schema: pa.Schema, indexed: Indexed)
     """Return Delta's statistics of a file, as JSON.
 
     Args:
-        written: the footer of the file.
+        written: the footer of the file, of `RowGroups`: others have bounds that ignore NaN.
         schema: the columns of the file.
         indexed: the columns with statistics.
     """
@@ -74,8 +74,9 @@ def statistics_of(written: pq.FileMetaData, schema: pa.Schema, indexed: Indexed)
         if all(chunk is not None and chunk.has_null_count for chunk in chunks):
             _put(found["nullCount"], path, sum(chunk.null_count for chunk in chunks))
         bounds = _bounds(chunks, kind)
-        for name, bound in zip(("minValues", "maxValues"), bounds or (None, None), strict=True):
-            if bound is not None:
+        # Readers take a missing bound for a bound beyond all values, or beyond none.
+        if bounds is not None and None not in bounds:
+            for name, bound in zip(("minValues", "maxValues"), bounds, strict=True):
                 _put(found[name], path, bound)
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
 
@@ -115,9 +116,8 @@ def _bounds(chunks: Sequence[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
             low, high = min(chunk.min for chunk in known), max(chunk.max for chunk in known)
     except (OverflowError, ValueError):
         return None  # a time that Python does not support
-    if _is.is_floating(kind):
-        # Parquet's bounds omit NaN, which is above all numbers. JSON has no infinity.
-        return (low if isfinite(low) else None), None
+    if _is.is_floating(kind) and not (isfinite(low) and isfinite(high)):
+        return None  # JSON has no infinity
     return _lower(low), _upper(high)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import isnan
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from outfall.errors import ConfigurationError
@@ -17,11 +20,18 @@ _GROUP_ROWS = 1 << 20
 _GROUP_BYTES = 64 << 20
 """A row group is written at either limit. It is all that an encoder keeps in memory."""
 
+_MAGIC = b"PAR1"
+_NOTHING = memoryview(bytes(1 << 20))
+
 _NAMES = {"none": "", "snappy": ".snappy", "gzip": ".gz", "zstd": ".zstd"}
 
 
 class RowGroups:
     """Encodes one Parquet file. Rows are buffered until they fill a row group. Arrow columns are written unchanged.
+
+    A column of a row group has no bounds if it holds NaN: Arrow's bounds ignore NaN, while Spark orders NaN above all
+    numbers and would skip a row group of which only NaN satisfies a filter. Spark's writer does the same. Arrow selects
+    the columns once per writer, so each run of row groups with the same columns has a writer. Their footers are merged.
 
     Args:
         schema: the columns of the file. Metadata of fields, such as `PARQUET:field_id`, is written.
@@ -30,17 +40,11 @@ class RowGroups:
 
     def __init__(self, schema: pa.Schema, codec: str) -> None:
         self.schema = schema
+        self._codec = codec
         self._bytes = _Bytes()
         self._footers: list[pq.FileMetaData] = []
-        self._writer = pq.ParquetWriter(
-            pa.PythonFile(self._bytes, mode="w"),
-            schema,
-            compression=codec,
-            metadata_collector=self._footers,
-            # Like Spark: small decimals as integers, and no Arrow schema in the footer.
-            store_decimal_as_integer=True,
-            store_schema=False,
-        )
+        self._writer: pq.ParquetWriter | None = None
+        self._with_nan: frozenset[int] = frozenset()
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._size = 0
@@ -73,8 +77,54 @@ class RowGroups:
     def finish(self) -> tuple[pa.Buffer, pq.FileMetaData]:
         """Return the rest of the file, and its footer."""
         self._write_group()
-        self._writer.close()
-        return self._bytes.take(), self._footers[0]
+        writer = self._writer_without(self._with_nan)
+        if not self._footers:
+            writer.close()
+            return self._bytes.take(), self._footers[0]
+        self._close_hidden(writer)
+        footer, *others = self._footers
+        for other in others:
+            footer.append_row_groups(other)
+        whole = pa.BufferOutputStream()
+        footer.write_metadata_file(whole)
+        # A file of metadata alone has the same end.
+        self._bytes.write(whole.getvalue().to_pybytes()[len(_MAGIC) :])
+        return self._bytes.take(), footer
+
+    def _writer_without(self, with_nan: frozenset[int]) -> pq.ParquetWriter:
+        """Return a writer that omits the statistics of these leaves, and continues the file."""
+        if self._writer is not None and with_nan == self._with_nan:
+            return self._writer
+        if self._writer is not None:
+            self._close_hidden(self._writer)
+        paths = _paths(self.schema) if with_nan else []
+        without = {paths[number] for number in with_nan}
+        self._with_nan = with_nan
+        begin = self._bytes.tell()
+        self._bytes.hidden = begin > 0
+        # It counts the bytes that are written to it, and the offsets in the footer are such counts.
+        file = pa.PythonFile(self._bytes, mode="w")
+        self._writer = pq.ParquetWriter(
+            file,
+            self.schema,
+            compression=self._codec,
+            metadata_collector=self._footers,
+            write_statistics=[path for path in paths if path not in without] if with_nan else True,
+            # Like Spark: small decimals as integers, and no Arrow schema in the footer.
+            store_decimal_as_integer=True,
+            store_schema=False,
+        )
+        if self._bytes.hidden:
+            for done in range(len(_MAGIC), begin, len(_NOTHING)):
+                file.write(_NOTHING[: begin - done])
+        self._bytes.hidden = False
+        return self._writer
+
+    def _close_hidden(self, writer: pq.ParquetWriter) -> None:
+        """Close a writer and keep its footer out of the file."""
+        self._bytes.hidden = True
+        writer.close()
+        self._bytes.hidden = False
 
     def _write_group(self) -> None:
         if not self._batches:
@@ -87,7 +137,10 @@ class RowGroups:
             column if column.type == field.type else column.cast(field.type)
             for field, column in zip(self.schema, table.columns, strict=True)
         ]
-        self._writer.write_table(pa.Table.from_arrays(columns, schema=self.schema), row_group_size=_GROUP_ROWS)
+        leaves = (leaf for column in columns for leaf in _leaves(column.chunks, column.type))
+        with_nan = frozenset(number for number, leaf in enumerate(leaves) if any(map(_has_nan, leaf)))
+        table = pa.Table.from_arrays(columns, schema=self.schema)
+        self._writer_without(with_nan).write_table(table, row_group_size=_GROUP_ROWS)
 
 
 class ParquetEncoder(Encoder):
@@ -138,12 +191,15 @@ class _Bytes:
     closed = False
 
     def __init__(self) -> None:
+        self.hidden = False
+        """Whether bytes that are written do not belong to the file."""
         self._pieces: list[bytes] = []
         self._position = 0
 
     def write(self, data: bytes) -> int:
-        self._pieces.append(bytes(data))
-        self._position += len(data)
+        if not self.hidden:
+            self._pieces.append(bytes(data))
+            self._position += len(data)
         return len(data)
 
     def tell(self) -> int:
@@ -158,6 +214,40 @@ class _Bytes:
     def take(self) -> pa.Buffer:
         pieces, self._pieces = self._pieces, []
         return pa.py_buffer(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+
+
+def _paths(schema: pa.Schema) -> list[str]:
+    """Return the path of each Parquet column, as `write_statistics` takes it."""
+    empty = pa.BufferOutputStream()
+    pq.write_table(schema.empty_table(), empty, store_schema=False)
+    leaves = pq.read_metadata(pa.BufferReader(empty.getvalue())).schema
+    return [leaves.column(number).path for number in range(len(leaves))]
+
+
+def _leaves(chunks: list[Any], kind: Any) -> Iterator[list[Any]]:
+    """Yield the arrays of each Parquet column, in order. Rows that a NULL hides may be included."""
+    if isinstance(kind, pa.ExtensionType):
+        yield from _leaves([chunk.storage for chunk in chunks], kind.storage_type)
+    elif pa.types.is_struct(kind):
+        for number in range(kind.num_fields):
+            yield from _leaves([chunk.field(number) for chunk in chunks], kind.field(number).type)
+    elif pa.types.is_map(kind):
+        yield from _leaves([chunk.keys for chunk in chunks], kind.key_type)
+        yield from _leaves([chunk.items for chunk in chunks], kind.item_type)
+    elif pa.types.is_nested(kind):
+        yield from _leaves([chunk.flatten() for chunk in chunks], kind.value_type)
+    else:
+        yield chunks
+
+
+def _has_nan(values: Any) -> bool:
+    if not pa.types.is_floating(values.type):
+        return False
+    if pa.types.is_float16(values.type):
+        values = values.cast(pa.float32())
+    # A sum is several times faster, and NaN if a value is; opposite infinities make it NaN too.
+    total = pc.sum(values).as_py()
+    return total is not None and isnan(total) and bool(pc.any(pc.is_nan(values)).as_py())
 
 
 def _stored(kind: Any) -> Any:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import io
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 import pytest
 
 from outfall.delta.statistics import Indexed, statistics_of
+from outfall.formats.parquet import RowGroups
 
 LAST = "\U0010ffff"
 NEVER = pa.array([10**18, 10**18], pa.timestamp("us", "UTC"))
 
 
 def statistics(table: pa.Table, indexed: Indexed = Indexed(), rows_in_group: int = 2) -> dict[str, Any]:  # noqa: B008
-    file = io.BytesIO()
-    pq.write_table(table, file, row_group_size=rows_in_group, store_schema=False, store_decimal_as_integer=True)
-    found: dict[str, Any] = json.loads(statistics_of(pq.read_metadata(file), table.schema, indexed))
+    groups = RowGroups(table.schema, "snappy")
+    for batch in table.to_batches(max_chunksize=rows_in_group):
+        groups.write(batch)
+        groups.spill()
+    found: dict[str, Any] = json.loads(statistics_of(groups.finish()[1], table.schema, indexed))
     return found
 
 
@@ -36,16 +38,18 @@ def moments(*texts: str, zone: str | None = "UTC") -> pa.Array:
         (pa.array([3, None, -1, 7]), -1, 7),
         (pa.array(["b", None, "ä", "a"]), "a", "ä"),
         (pa.array(["a" * 40, "b" * 40]), "a" * 32, "b" * 32 + LAST),
-        (pa.array(["a", "b" * 32 + LAST]), "a", None),
+        (pa.array(["a", "b" * 32 + LAST]), None, None),
         (pa.array(["a", "b" * 5000]), None, None),
-        (pa.array([1.5, float("nan"), -2.0]), -2.0, None),
+        (pa.array([1.5, None, -2.0]), -2.0, 1.5),
+        (pa.array([1.5, 2.5, -2.0, float("nan")]), None, None),
         (pa.array([float("-inf"), 1.0]), None, None),
+        (pa.array([1.0, float("inf")]), None, None),
         (pa.array([float("nan"), float("nan")]), None, None),
         (pa.array([date(2024, 2, 29), date(1, 1, 1)]), "0001-01-01", "2024-02-29"),
         (moments("2024-01-01T00:00:00.000999"), "2024-01-01T00:00:00.000Z", "2024-01-01T00:00:00.001Z"),
         (moments("2024-01-01T00:00:00.001000"), "2024-01-01T00:00:00.001Z", "2024-01-01T00:00:00.001Z"),
         (moments("1969-12-31T23:59:59.999999"), "1969-12-31T23:59:59.999Z", "1970-01-01T00:00:00.000Z"),
-        (moments("9999-12-31T23:59:59.999999"), "9999-12-31T23:59:59.999Z", None),
+        (moments("9999-12-31T23:59:59.999999"), None, None),
         (moments("2024-01-01T00:00:00", zone=None), "2024-01-01T00:00:00.000", "2024-01-01T00:00:00.000"),
         (NEVER, None, None),
         (pa.array([Decimal("1.25"), Decimal("-3.5")], pa.decimal128(10, 2)), -3.5, 1.25),
@@ -61,7 +65,9 @@ def test_bounds_hold_for_all_rows(values: pa.Array, low: Any, high: Any) -> None
     found = statistics(pa.table({"a": values}))
     assert found["numRecords"] == len(values)
     assert (found["minValues"].get("a"), found["maxValues"].get("a")) == (low, high)
-    assert found["nullCount"] == {"a": values.null_count}
+    # Of a row group with NaN, Arrow writes no statistics at all.
+    has_nan = pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py()
+    assert found["nullCount"] == ({} if has_nan else {"a": values.null_count})
 
 
 def test_structs_have_statistics_and_what_is_in_lists_and_maps_has_none() -> None:
