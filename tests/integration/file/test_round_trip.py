@@ -173,6 +173,52 @@ def test_parquet_of_every_type_is_read_back(spark: SparkSession, tmp_path: Path,
     assert {name: inferred[name] for name in (*COLUMNS, "binary")} == {name: name for name in (*COLUMNS, "binary")}
 
 
+FILTERED = {
+    "float": ["1.5", "'NaN'", "-0.0", "'Infinity'"],
+    "double": ["1.5", "'NaN'", "-0.0", "'-Infinity'", "1e300"],
+    "decimal(38,18)": ["12345678901234567890.123456789012345678", "-0.000000000000000001"],
+    "decimal(9,2)": ["1.25", "-1234567.89"],
+    "date": ["'1969-12-31'", "'0001-01-01'", "'2026-11-21'"],
+    "timestamp": ["'1969-12-31 23:59:59.999999'", "'2026-11-21 12:34:56.789012'"],
+    "string": ["''", "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'", "'Grüße 🚚'"],
+    "binary": ["X'00'", "X'FF00'", "X''"],
+}
+
+
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_a_filter_finds_in_parquet_what_it_finds_without_statistics(
+    spark: SparkSession, tmp_path: Path, every: bool
+) -> None:
+    sent = spark.range(300).select(
+        "id",
+        sf.expr("if(id % 2 = 0, 1.5D, double('NaN'))").alias("half"),
+        sf.expr("named_struct('f', if(id % 3 = 0, 1.5F, float('NaN')))").alias("third"),
+        *(
+            sf.expr(f"element_at(array({', '.join(f'cast({v} as {kind})' for v in values)}, null),"
+                    f" cast(id % {len(values) + 1} + 1 as int)) as `{kind}`")
+            for kind, values in FILTERED.items()
+        ),
+    )  # fmt: skip
+    # Large and small values lie in different files, so that there is something to skip.
+    write(sent.repartitionByRange(3, "double", "id"), FileSink(tmp_path / "out", format="parquet"))
+    found = spark.read.parquet(str(tmp_path / "out"))
+    filters = [
+        f"`{kind}` {operator} cast({value} as {kind})"
+        for kind, values in FILTERED.items()
+        for value in values
+        for operator in (">", "<=", "=")
+        if every
+    ] + ["half > 5", "half = double('NaN')", "third.f > 5"]
+    counted = [sf.sum(sf.expr(f"cast({each} as long)")) for each in filters]
+    (wanted,) = sent.select(*counted).collect()
+    different = {
+        each: (count, value or 0)
+        for each, value in zip(filters, wanted, strict=True)
+        if (count := found.where(each).count()) != (value or 0)
+    }
+    assert different == {}
+
+
 NATIVE = pytest.mark.skipif(pyspark_version() < (4, 0), reason="Spark 3.5 reads zstd only with Hadoop's native library")
 
 
