@@ -33,6 +33,9 @@ from tests.integration.support.waiting import until
 
 VERSIONS = {PRODUCE: 7, INIT_PRODUCER_ID: 1, ADD_PARTITIONS_TO_TXN: 1, END_TXN: 1}
 PARTITIONS = 2
+NOT_YET = {14, 15, 16, CONCURRENT_TRANSACTIONS}
+"""Errors after which the same request is sent again: the coordinator is loading, unknown or elsewhere, or the last
+transaction has not ended (Kafka's protocol guide, "Error Codes")."""
 
 
 @dataclass
@@ -61,7 +64,7 @@ class Broker:
 
     def _not_busy(self, who: dict[str, Any]) -> Any:
         found = self.ask(INIT_PRODUCER_ID, **who)
-        return None if found.error_code == CONCURRENT_TRANSACTIONS else found
+        return None if found.error_code in NOT_YET else found
 
 
 @dataclass
@@ -84,7 +87,7 @@ class Incarnation:
                 v3_and_below_topics=[make(name=self.broker.topic, partitions=[partition], version=1)],
             )  # fmt: skip
             error = int(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
-            return [] if error == CONCURRENT_TRANSACTIONS else [error]
+            return [] if error in NOT_YET else [error]
 
         # The markers of the last transaction may still be due.
         return until(answered, "the end of the last transaction", 30)[0]
@@ -106,7 +109,12 @@ class Incarnation:
 
     def end(self, commit: bool) -> int:
         who = {"transactional_id": self.name, "producer_id": self.producer, "producer_epoch": self.epoch}
-        return int(self.broker.ask(END_TXN, committed=commit, **who).error_code)
+
+        def answered() -> list[int]:
+            error = int(self.broker.ask(END_TXN, committed=commit, **who).error_code)
+            return [] if error in NOT_YET else [error]
+
+        return until(answered, "the coordinator", 30)[0]
 
 
 class Producer:
