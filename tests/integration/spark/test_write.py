@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -129,6 +129,15 @@ def test_a_dynamic_sink_gets_a_dict_per_row_or_one_columns_value(spark: SparkSes
     assert (tmp_path / "values").read_text() == "{'n': 2, 't': 'x'}"
 
 
+@pytest.fixture
+def case_sensitive(spark: SparkSession) -> Iterator[None]:
+    """Names that differ only in case are two columns in this session, as its readers then have them."""
+    spark.conf.set("spark.sql.caseSensitive", "true")
+    yield
+    spark.conf.unset("spark.sql.caseSensitive")
+
+
+@pytest.mark.usefixtures("case_sensitive")
 def test_columns_may_have_any_names(spark: SparkSession, out: Path, tmp_path: Path) -> None:
     df = spark.createDataFrame([(2, "x"), (1, "y")], ["a.b", "c"]).select("`a.b`", "c", sf.col("c").alias("C"))
     rows = [{"a.b": 1, "c": "y", "C": "y"}, {"a.b": 2, "c": "x", "C": "x"}]
