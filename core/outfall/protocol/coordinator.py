@@ -236,7 +236,7 @@ class EpochCoordinator:
         )
         self._step.telemetry.count(counts)
         report_skipped(self._step, collected.epoch, counts.get("skipped", 0))
-        return EpochResult(collected.epoch, ticket.generation, True, counts, self._seconds_since(ticket))
+        return EpochResult(collected.epoch, ticket.generation, True, {"rows": 0} | counts, self._seconds_since(ticket))
 
     def _write(self, ticket: Ticket, collected: CollectedResponses) -> EpochResult:
         step = self._step
@@ -268,7 +268,9 @@ class EpochCoordinator:
         reached("after PREPARED")
         completed = EpochCommit(step, prepared).publish()
         report_completed(step, completed)
-        return EpochResult(completed.epoch, completed.generation, False, completed.counts, completed.seconds)
+        # An epoch without rows has no task that counts any.
+        counts = {"rows": 0} | completed.counts
+        return EpochResult(completed.epoch, completed.generation, False, counts, completed.seconds)
 
     def _check_counts(self, collected: CollectedResponses) -> None:
         if supports(self._step.sink, SupportsCountCheck):

@@ -117,7 +117,7 @@ def write(
         return _write_unresumed(df, sink, settings)
     except TargetNotEmptyError as error:
         if mode == "ignore":
-            return EpochResult(epoch=0, generation=0, skipped=True, counts={}, seconds=0.0)
+            return EpochResult(epoch=0, generation=0, skipped=True, counts={"rows": 0}, seconds=0.0)
         error.add_note(_RUN_AGAIN if _only_appends(sink) else f"{_MODES} {_RUN_AGAIN}")
         raise
 

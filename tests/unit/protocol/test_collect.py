@@ -88,6 +88,12 @@ def test_counts_of_all_tasks_are_summed_and_stored() -> None:
     assert entries(setup.recovery)[-1]["counts"] == {"rows": 9, "task_retries": 3}
 
 
+def test_the_rows_of_an_epoch_without_rows_are_counted_too_and_when_it_runs_again() -> None:
+    setup = Staging()
+    results = [setup.driver().run_epoch(0, []) for _ in range(2)]
+    assert [(result.skipped, result.counts["rows"]) for result in results] == [(False, 0), (True, 0)]
+
+
 def test_states_of_parts_without_an_answer_are_carried_forward() -> None:
     setup = InPlace()
     driver = setup.driver()
