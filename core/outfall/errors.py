@@ -116,8 +116,20 @@ the text that Spark appends."""
 _PYTHON = re.compile(r"^(?!org\.|java)(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?$", re.MULTILINE)
 
 
+def printable(text: str) -> str:
+    r"""Return a text in which nothing controls a terminal or begins a line: `\n`, `\x1b` as in a Python literal.
+
+    Every text that came from a row, a server or a log passes through it before it is printed or logged.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def _sentences(first: str, *others: str | None) -> str:
-    return " ".join(map(_sentence, [first, *map(_capitalized, filter(None, others))]))
+    # The causes that other libraries give often have several lines.
+    rest = [_capitalized(" ".join(map(str.strip, other.splitlines()))) for other in others if other]
+    return "\n".join(map(printable, " ".join(map(_sentence, [first, *rest])).split("\n")))
 
 
 def _capitalized(text: str) -> str:

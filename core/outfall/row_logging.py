@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 
+from outfall.errors import printable
 from outfall.redaction import Redaction
 from outfall.serde import parse_json
 
@@ -57,12 +58,12 @@ class RowLog:
             row: the row as JSON.
         """
         if self.full:
-            return f"{where}, {_cut(row, _EXCERPT)}"
+            return printable(f"{where}, {_cut(row, _EXCERPT)}")
         found = _parsed(row) if self.log_rows == "keys" else None
         if not isinstance(found, Mapping):
             return where
         key = {name: _shortened(found[name]) for name in self.keys if name in found}
-        return f"the row with key {json.dumps(key, ensure_ascii=False)}" if key else where
+        return printable(f"the row with key {json.dumps(key, ensure_ascii=False)}") if key else where
 
     def described(self, where: str, row: str, reason: str) -> str:
         """Return how to call a row, with the reason of its rejection in the destination's words."""
@@ -78,10 +79,10 @@ class RowLog:
             rows: the rows that it may quote, as JSON.
         """
         if self.full or not text:
-            return text
+            return printable(text)
         shown = self.keys if self.log_rows == "keys" else ()
         values = {value for row in rows for value in _values(_parsed(row), shown) if len(value) >= _SHORTEST}
-        return Redaction(()).hide(text, values)
+        return printable(Redaction(()).hide(text, values))
 
 
 def _values(value: Any, shown: Sequence[str]) -> Iterator[str]:

@@ -35,6 +35,13 @@ def test_what_is_unknown_is_left_out(error: OutfallError, text: str) -> None:
     assert str(error) == text
 
 
+def test_a_cause_is_one_line_and_nothing_controls_a_terminal() -> None:
+    error = TransientError(
+        "the options are wrong:\n- a\x1b[2J", why="connection failed:\n\tno\x9b2J host", do="ask\nit"
+    )
+    assert str(error) == ("the options are wrong:\n- a\\x1b[2J. Connection failed: no\\x9b2J host. What to do: ask it.")
+
+
 def test_a_place_is_added_where_none_is_known_and_travels() -> None:
     error = OutfallError("what", do="this")
     error.locate(step="s", epoch=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import traceback
 from collections.abc import Sequence
@@ -44,6 +45,13 @@ def test_a_row_is_called_by_its_position_its_key_or_its_beginning() -> None:
     long = RowLog("keys", ["id"]).name("a row", '{"id": "' + "x" * 500 + '"}')
     assert len(long) < 80
     assert len(RowLog("full").name("a row", "x" * 5000)) < 250
+
+
+@pytest.mark.parametrize("log_rows", MODES)
+def test_neither_a_row_nor_its_destination_controls_a_terminal(log_rows: LogRows) -> None:
+    evil = "\x1b[2J\x9b2J\u202e\n"
+    row = json.dumps({"id": evil}, ensure_ascii=False)
+    assert RowLog(log_rows, ["id"]).described("a row", row, evil).isprintable()
 
 
 def test_the_values_of_a_row_are_masked_in_what_a_destination_says_of_it() -> None:

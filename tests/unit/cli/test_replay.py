@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 pytest.importorskip("click")
 
-from tests.unit.support.command import done, failed, parsed
+from tests.unit.support.command import done, failed, parsed, run
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +95,18 @@ def test_a_dry_run_counts_by_reason_and_code_and_writes_nothing(place: Place, tm
     }
     assert json.loads(told["examples"][0]["row"]) == {"id": 0}
     assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+def test_nothing_in_a_letter_controls_the_terminal_or_looks_like_a_line_of_the_command(place: Place) -> None:
+    evil = "\x1b]0;title\x07 \x9b2J\n0 dead letters"
+    place.path.write_text("")
+    place.add(letter(0, reason=evil, code=evil, step=evil, row=evil))
+    for options in (["--dry-run"], ["--dry-run", "--json"], []):
+        result = run(*place.command, *options)
+        assert all(line.isprintable() for line in result.output.split("\n"))
+        assert not re.search(r"^0 dead letters", result.output, re.MULTILINE)
+    as_json = json.loads(run(*place.command, "--dry-run", "--json").stdout)
+    assert as_json["examples"][0]["row"] == evil
 
 
 def test_a_pipe_gets_each_reason_in_one_line(place: Place) -> None:

@@ -218,6 +218,17 @@ def test_a_failure_is_red_in_a_terminal(step: FileStep, tmp_path: Path, environm
     assert "\x1b" not in failed("status", step.recovery)
 
 
+def test_no_text_of_a_log_controls_the_terminal(tmp_path: Path) -> None:
+    evil = "\x1b]0;title\x07\x9b2J"
+    step = FileStep(tmp_path / evil)
+    step.write(0)
+    for command in ("status", "show"):
+        assert all(line.isprintable() for line in run(command, step.recovery).output.split("\n"))
+        assert json.loads(run(command, step.recovery, "--json").stdout)
+    shown = in_terminal("status", step.recovery, columns=80)
+    assert re.sub("\x1b\\[[0-9;]*m", "", shown).replace("\r", "").replace("\n", "").isprintable()
+
+
 def test_what_a_sink_on_the_asynchronous_base_sends_again_and_has_sent_is_counted(tmp_path: Path) -> None:
     destination = Destination(lambda entries, number: (0.01, RequestOutcome(retry=entries[:1] if number == 0 else [])))
     LocalDriver(TextSink(destination), str(tmp_path)).run_epoch(0, [["aa", "ä", "b"]])

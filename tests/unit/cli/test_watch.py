@@ -119,6 +119,18 @@ def test_what_is_tried_again_is_said_with_its_last_reason() -> None:
     )
 
 
+def test_nothing_that_a_log_says_controls_the_terminal() -> None:
+    evil = "\x1b]0;title\x07\x9b2J\nsink  completed"
+    beat = Heartbeat(
+        who="task 3", generation=7, epoch=8, phase="tasks", since=NOW, at=NOW, attempts=4, place=evil, doing=evil,
+        reason=evil,
+    )  # fmt: skip
+    steps = [a_step(evil, heartbeats=[beat], retrying=True), StepStatus("sink", "damaged", problem=evil)]
+    lines = drawn(LocationStatus(f"/{evil}", steps), LocationStatus("/chk", problem=evil), width=1000)
+    assert len(lines) == 2 + 2 + 3  # time, headings, steps, what is wrong with them
+    assert all(line.isprintable() for line in lines)
+
+
 def test_steps_that_find_no_room_are_counted() -> None:
     lines = drawn(LocationStatus("/chk", [a_step(f"step-{number}") for number in range(30)]), height=24)
     assert len(lines) <= 23

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from outfall.errors import OutfallError
+from outfall.errors import OutfallError, printable
 from outfall.redaction import without_credentials
 from outfall.version import outfall_version
 
@@ -59,9 +59,10 @@ class Commands(click.Group):
 def _text_of(error: Exception) -> str:
     notes = getattr(error, "__notes__", ())
     if isinstance(error, OutfallError | ImportError):
-        return "\n".join([str(error), *notes])
+        # Some errors list the wrong options, one on a line.
+        return "\n".join([*map(printable, str(error).split("\n")), *map(printable, notes)])
     # Errors of other libraries can contain credentials.
-    text = without_credentials(f"{type(error).__name__}: {error}")
+    text = printable(without_credentials(f"{type(error).__name__}: {error}"))
     return f"{text}\nThis error is unexpected. Run outfall --debug to see the traceback."
 
 

@@ -15,7 +15,7 @@ import click
 from outfall.capabilities import SupportsTarget
 from outfall.capability_checks import guarantee_of, is_fixed, kind_of, owns_target, requirements_of, supports, target_of
 from outfall.cli.commands.arguments import ChosenSink, json_option, recovery_location, sink_options, step_id
-from outfall.cli.commands.output import print_json
+from outfall.cli.commands.output import print_json, say
 from outfall.errors import ConfigurationError, TransientError
 from outfall.protocol.clock import SystemClock
 from outfall.protocol.journal import Journal, JournalView
@@ -158,7 +158,7 @@ def doctor(chosen: ChosenSink, recovery: RecoveryConfig | None, step: str, as_js
     for finding in Examination(chosen.make, recovery, step).run():
         findings.append(finding)
         if not as_json:
-            click.echo(f"{finding.result:<12} {finding.about:<12} {finding.text}")
+            say(f"{finding.result:<12} {finding.about:<12} {finding.text}")
     if as_json:
         print_json(findings)
     if any(finding.result == "failed" for finding in findings):

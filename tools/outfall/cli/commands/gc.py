@@ -34,7 +34,7 @@ from outfall.cli.commands.arguments import (
     sink_options,
     step_argument,
 )
-from outfall.cli.commands.output import print_json
+from outfall.cli.commands.output import print_json, say
 from outfall.errors import CapabilityError
 from outfall.protocol.clock import SystemClock
 from outfall.protocol.commit_retry import CommitPolicy
@@ -196,7 +196,7 @@ def gc(recovery: RecoveryConfig, step: str, chosen: ChosenSink, yes: bool, take_
         if as_json:
             print_json({"removed": removed})
         else:
-            click.echo(f"{removed} removed")
+            say(f"{removed} removed")
         return
     found = cleaner.find(take_over=take_over)
     names = [without_credentials(name) for name in found.names]
@@ -204,9 +204,7 @@ def gc(recovery: RecoveryConfig, step: str, chosen: ChosenSink, yes: bool, take_
         print_json({"leftovers": names, "generation": found.generation, "recorded": found.recorded})
         return
     for name in names:
-        click.echo(name)
+        say(name)
     if found.recorded is not None:
-        click.echo(
-            f"epoch {found.recorded} is recorded and would be published first; its leftovers are not listed", err=True
-        )
-    click.echo(f"{len(names)} found" + ("; nothing was removed; add --yes to remove them" if names else ""), err=True)
+        say(f"epoch {found.recorded} is recorded and would be published first; its leftovers are not listed", err=True)
+    say(f"{len(names)} found" + ("; nothing was removed; add --yes to remove them" if names else ""), err=True)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterable
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
+from outfall.errors import printable
 from outfall.metrics.in_words import Severity
 from outfall.metrics.location_status import LocationStatus
 
@@ -34,9 +36,31 @@ def console() -> Console:
     return out
 
 
+def say(line: str, *, err: bool = False) -> None:
+    """Print one line. Text in it that came from a row, a server or a log cannot control the terminal."""
+    click.echo(printable(line), err=err)
+
+
 def print_json(value: Any, *, indent: int | None = 2) -> None:
-    """Print a dataclass or a JSON value as JSON."""
-    click.echo(json.dumps(value, default=_plain, indent=indent, ensure_ascii=False))
+    """Print a dataclass or a JSON value as JSON, which controls no terminal either."""
+    dump = partial(json.dumps, value, default=_plain, indent=indent)
+    text = dump(ensure_ascii=False)
+    click.echo(text if text.replace("\n", "").isprintable() else dump(ensure_ascii=True))
+
+
+def all_printable(value: Any) -> Any:
+    """Return a value in which all strings are printable: those of dataclasses, models, lists and dictionaries too."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [all_printable(item) for item in value]
+    if isinstance(value, dict):
+        return {all_printable(key): all_printable(item) for key, item in value.items()}
+    if isinstance(value, BaseModel):
+        return value.model_copy(update=all_printable(dict(value)))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.replace(value, **all_printable(_plain(value)))
+    return value
 
 
 def location_as_json(found: LocationStatus) -> dict[str, Any]:

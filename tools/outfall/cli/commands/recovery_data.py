@@ -17,7 +17,7 @@ from outfall.cli.commands.arguments import (
     sink_options,
     step_argument,
 )
-from outfall.cli.commands.output import print_json
+from outfall.cli.commands.output import print_json, say
 from outfall.errors import RecordError
 from outfall.metrics.step_status import read_status
 from outfall.protocol import draining
@@ -49,9 +49,9 @@ def drain(recovery: RecoveryConfig, step: str, chosen: ChosenSink, as_json: bool
         rows = 0 if result is None else result.counts[ROWS_DRAINED]
         print_json({"epoch": result and result.epoch, "rows": rows, "seconds": result and result.seconds})
     elif result is None:
-        click.echo("no rows are buffered")
+        say("no rows are buffered")
     else:
-        click.echo(f"epoch {result.epoch} delivered {result.counts[ROWS_DRAINED]:,} rows in {result.seconds:.2f} s")
+        say(f"epoch {result.epoch} delivered {result.counts[ROWS_DRAINED]:,} rows in {result.seconds:.2f} s")
 
 
 @click.command()
@@ -69,10 +69,8 @@ def copy(source: RecoveryConfig, target: RecoveryConfig, step: str, as_json: boo
     if as_json:
         print_json(copied)
         return
-    click.echo(
-        f"{copied.entries} entries and {copied.states} large states, {copied.bytes:,} bytes, copied and compared"
-    )
-    click.echo(f"start the query with recovery={target.url()!r}")
+    say(f"{copied.entries} entries and {copied.states} large states, {copied.bytes:,} bytes, copied and compared")
+    say(f"start the query with recovery={target.url()!r}")
 
 
 @click.command()
@@ -99,16 +97,16 @@ def reset(recovery: RecoveryConfig, step: str, yes: bool, as_json: bool) -> None
         if lost and not yes:
             raise click.exceptions.Exit(1)
     elif lost:
-        click.echo("erased")
+        say("erased")
 
 
 def _announce(recovery: RecoveryConfig, step: str, lost: Sequence[str]) -> None:
     if not lost:
-        click.echo("nothing is recorded, nothing to erase")
+        say("nothing is recorded, nothing to erase")
         return
-    click.echo(f"The recovery data of step {step} in {recovery.url()} will be erased.")
+    say(f"The recovery data of step {step} in {recovery.url()} will be erased.")
     for line in lost:
-        click.echo(f"- {line}")
+        say(f"- {line}")
 
 
 def consequences(recovery: RecoveryConfig, step_id: str) -> list[str]:

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 import click
 
 from outfall.cli.commands.arguments import json_option, recovery_location, step_id
-from outfall.cli.commands.output import print_json
+from outfall.cli.commands.output import print_json, say
 from outfall.errors import ConfigurationError, FencedError
 from outfall.filesystems import make_durably, sync_directory
 from outfall.protocol.clock import SystemClock
@@ -523,18 +523,18 @@ def repair(
         print_json({"progress": progress, "findings": found, "moved": moved})
     else:
         for line in lines(progress, found):
-            click.echo(line)
+            say(line)
         _conclude(moved, found.moves, bool(found.damaged))
     for why in found.refusals:
-        click.echo(f"cannot be repaired: {why}", err=True)
+        say(f"cannot be repaired: {why}", err=True)
     if found.refusals:
         raise click.exceptions.Exit(1)
 
 
 def _conclude(moved: Sequence[str], movable: Sequence[str], is_damaged: bool) -> None:
     if moved:
-        click.echo(f"{len(moved)} files moved to outfall-repair; start the query")
+        say(f"{len(moved)} files moved to outfall-repair; start the query")
     elif movable:
-        click.echo(f"{len(movable)} files to move; nothing was moved; add --yes to move them", err=True)
+        say(f"{len(movable)} files to move; nothing was moved; add --yes to move them", err=True)
     elif not is_damaged:
-        click.echo("no damage found")
+        say("no damage found")

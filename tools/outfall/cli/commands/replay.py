@@ -20,8 +20,8 @@ from outfall.cli.commands.arguments import (
     sink_options,
     step_id,
 )
-from outfall.cli.commands.output import console, print_json, table
-from outfall.errors import ConfigurationError
+from outfall.cli.commands.output import console, print_json, say, table
+from outfall.errors import ConfigurationError, printable
 from outfall.metrics.in_words import moment
 from outfall.recovery.log import RecoveryConfig
 from outfall.redaction import without_credentials
@@ -170,17 +170,17 @@ class _Seen:
 
 def _print(result: ReplayResult, step: str, seen: _Seen | None) -> None:
     for place, why in result.reasons:
-        click.echo(f"skipped: {without_credentials(place)}: {without_credentials(why)}", err=True)
+        say(f"skipped: {without_credentials(place)}: {without_credentials(why)}", err=True)
     if result.left > len(result.reasons):
-        click.echo(f"skipped: {result.left - len(result.reasons):,} more", err=True)
+        say(f"skipped: {result.left - len(result.reasons):,} more", err=True)
     said = (
         f"{result.found:,} dead letters: {result.before:,} replayed before, {result.left:,} cannot be converted to rows"
     )
     if seen is None:
         refused = f", {result.refused:,} of them rejected again" if result.refused else ""
-        click.echo(f"{said}, {result.replayed:,} replayed{refused}")
+        say(f"{said}, {result.replayed:,} replayed{refused}")
         if result.refused:
-            click.echo(
+            say(
                 f"The rejected rows are new dead letters of step {step}. Fix the cause before the next run, which"
                 " retries them; or exclude them with --of-step.",
                 err=True,
@@ -190,14 +190,14 @@ def _print(result: ReplayResult, step: str, seen: _Seen | None) -> None:
     kinds = seen.kinds.most_common(_KINDS_SHOWN)
     shown = table(["count", "code", "reason"], right=["count"])
     for (code, reason), count in kinds:
-        shown.add_row(f"{count:,}", code, without_credentials(reason))
+        shown.add_row(f"{count:,}", printable(code or ""), printable(without_credentials(reason)))
     console().print(shown)
     if len(seen.kinds) > len(kinds):
-        click.echo(f"and {len(seen.kinds) - len(kinds):,} other reasons")
+        say(f"and {len(seen.kinds) - len(kinds):,} other reasons")
     for found in seen.examples:
         letter = found.letter
-        click.echo(f"example: {moment(letter.time)}, step {letter.step}, epoch {letter.epoch}: {letter.row[:_EXCERPT]}")
-    click.echo(f"{said}, {new:,} would be replayed")
+        say(f"example: {moment(letter.time)}, step {letter.step}, epoch {letter.epoch}: {letter.row[:_EXCERPT]}")
+    say(f"{said}, {new:,} would be replayed")
 
 
 def _print_json(result: ReplayResult, seen: _Seen | None) -> None:

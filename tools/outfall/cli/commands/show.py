@@ -19,7 +19,7 @@ from outfall.cli.commands.arguments import (
     recovery_argument,
     step_id,
 )
-from outfall.cli.commands.output import print_json
+from outfall.cli.commands.output import print_json, say
 from outfall.errors import ConfigurationError, RecordError
 from outfall.recovery.entries import (
     Begin,
@@ -149,13 +149,14 @@ def show(recovery: RecoveryConfig, step: str | None, epoch: int, as_json: bool) 
     if as_json:
         print_json(found)
         return
-    click.echo(f"step {found.step}, epoch {found.epoch}")
+    say(f"step {found.step}, epoch {found.epoch}")
     if not found.whole:
-        click.echo("States and committables of this epoch are no longer kept.")
+        say("States and committables of this epoch are no longer kept.")
     for entry in found.entries:
-        click.echo(f"\nentry {entry['number']}: {str(entry['kind']).upper()}, {entry['time']}")
+        say("")
+        say(f"entry {entry['number']}: {str(entry['kind']).upper()}, {entry['time']}")
         for line in _lines(entry):
-            click.echo(f"  {line}")
+            say(f"  {line}")
 
 
 _IN_THE_HEADING = {"number", "kind", "time", "format", "step"}

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outfall.cli.commands.arguments import complete_step, json_option, recovery_argument, step_id
-from outfall.cli.commands.output import SEVERITY_STYLES, console, location_as_json, print_json, table
+from outfall.cli.commands.output import SEVERITY_STYLES, all_printable, console, location_as_json, print_json, table
 from outfall.metrics.in_words import Severity, age, byte_size, moment, retrying_in_words, state_in_words, state_word
 from outfall.metrics.location_status import LocationStatus, look_at, named_steps, problems
 from outfall.metrics.step_status import StepStatus
@@ -40,7 +40,7 @@ def status(recovery: RecoveryConfig, steps: Sequence[str], last: int, as_json: b
     if as_json:
         print_json(location_as_json(found))
     else:
-        _print(console(), found)
+        _print(console(), all_printable(found))
     if found.failed():
         raise click.exceptions.Exit(1)
 

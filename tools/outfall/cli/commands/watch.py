@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outfall.cli.commands.arguments import complete_location, complete_step, json_option, recovery_location, step_id
-from outfall.cli.commands.output import SEVERITY_STYLES, console, location_as_json, print_json, table
+from outfall.cli.commands.output import SEVERITY_STYLES, all_printable, console, location_as_json, print_json, table
 from outfall.metrics.in_words import age, retrying_in_words, state_word
 from outfall.metrics.location_status import LocationStatus, look_at, named_steps, problems
 from outfall.metrics.step_status import StepStatus
@@ -86,6 +86,7 @@ def screen(found: Sequence[LocationStatus], now: datetime, width: int, height: i
         width: columns of the terminal.
         height: lines of the terminal; `None` for any number. Hidden steps are counted.
     """
+    found = all_printable([*found])
     rows = [
         (f"{_last(location)}/{each.name}" if len(found) > 1 else each.name, each.status)
         for location in found
