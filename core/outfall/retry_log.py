@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TypeAlias
 
+from outfall.errors import printable
+
 INTERVAL = 30.0
 """Seconds between two warnings of one outage."""
 QUIET = 5.0
@@ -126,6 +128,6 @@ class RetryLog:
             attempt,
             "" if attempts is None else f" of {attempts}",
             "" if left is None else f", {max(0.0, left):.0f} s left",
-            reason,
+            printable(reason),
             f"; {silent} more retries since the last warning" if silent else "",
         )

@@ -26,6 +26,13 @@ def test_the_first_retry_is_a_warning_with_attempt_reason_and_time_left(
     ]
 
 
+def test_no_text_of_a_server_controls_a_terminal_or_begins_a_line(
+    retries: RetryLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    retries.retry("db:5432", "publishing t", attempt=1, reason="down\x1b[2J\n10:00 INFO all is well", left=None)
+    assert caplog.records[0].getMessage().isprintable()
+
+
 def test_further_retries_are_warned_of_at_intervals_with_their_number(
     retries: RetryLog, caplog: pytest.LogCaptureFixture
 ) -> None:
