@@ -6,6 +6,7 @@ something was absent.
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ import pytest
 PACKAGES = {
     "chromium": "chromium",
     "pgbouncer": "pgbouncer",
+    "postgres": "postgresql",  # with ICU, which PyPI's server lacks
     "prometheus": "prometheus",
     "promtool": "prometheus",
     "gzip": "gzip",
@@ -25,7 +27,9 @@ PACKAGES = {
 """By program: the package of Debian and Ubuntu that has it."""
 
 _WITHOUT = "needs the program "
-_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin"))
+_PATH = os.pathsep.join(
+    (os.environ.get("PATH", os.defpath), "/usr/sbin", *sorted(glob.glob("/usr/lib/postgresql/*/bin"), reverse=True))
+)
 
 
 def program(name: str) -> str:

@@ -12,6 +12,7 @@ from psycopg import sql
 
 from tests.integration.postgres.support import Target
 from tests.integration.support.postgres import Databases, Server, empty, own_server
+from tests.programs import program
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +28,22 @@ def mortal_postgres(own_postgres: Server) -> Iterator[Server]:
     yield own_postgres
     if not own_postgres.running:
         own_postgres.start()
+
+
+@pytest.fixture(scope="session")
+def icu_server() -> Iterator[Server]:
+    """A server with ICU, whose collations can ignore case."""
+    with own_server(programs=Path(program("postgres")).parent) as server:
+        yield server
+
+
+@pytest.fixture
+def icu_dsn(icu_server: Server) -> str:
+    """An empty database with a collation `ci` that ignores case."""
+    dsn = icu_server.new_database()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("CREATE COLLATION ci (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+    return dsn
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
+import psycopg
 import pytest
 
 from outfall.errors import FencedError, OutfallError, TargetError, TargetLostError, TerminalError
+from outfall.postgres.offsets import part_writer
 from outfall.testing.crash_points import crash_at
 from tests.integration.postgres.support import Target, listening, mostly_thorough, rows, run
 from tests.integration.support.waiting import until
@@ -103,6 +107,114 @@ def test_a_table_that_was_altered_under_a_recorded_epoch_stops_a_query_that_was_
     target.run("ALTER TABLE t RENAME COLUMN label TO name")
     run(target.sink(), recovery, 0, rows(1, 2), rows(3))
     assert target.run("SELECT * FROM t ORDER BY 1") == [(1, "n1"), (2, "n2"), (3, "n3")]
+
+
+MOMENT = datetime(2026, 1, 1, 0, 0, 0, 600_000, UTC)
+NARROWED: list[tuple[str, str, list[Any]]] = [
+    ("numeric", "integer", [Decimal("1.25"), Decimal("7.75")]),
+    ("timestamptz", "timestamptz(0)", [MOMENT]),
+    ("text", '"char"', ["abc"]),
+]
+
+
+@pytest.mark.parametrize(("former", "narrower", "values"), NARROWED, ids=[each[1] for each in NARROWED])
+@pytest.mark.parametrize("options", mostly_thorough([{}, UPSERT, {"dead_letter_table": "dead"}], [{}]))
+def test_a_type_that_was_narrowed_under_a_recorded_epoch_changes_no_value(
+    dsn: str, recovery: str, former: str, narrower: str, values: list[Any], options: dict[str, Any]
+) -> None:
+    target = Target(dsn, f"CREATE TABLE t (id bigint PRIMARY KEY, value {former})")
+    written = [{"id": number, "value": value} for number, value in enumerate(values)]
+    with crash_at("after COMMITTING"):
+        run(target.sink(**options), recovery, 0, written)
+    target.run(f"ALTER TABLE t ALTER COLUMN value TYPE {narrower}")
+    kept = {name: option for name, option in options.items() if name != "dead_letter_table"}
+    with pytest.raises(OutfallError, match="value"):
+        run(target.sink(**kept), recovery, 0, written)
+    assert target.ids() == []
+    target.run(f"ALTER TABLE t ALTER COLUMN value TYPE {former}")
+    run(target.sink(**options), recovery, 0, written)
+    run(target.sink(**options), recovery, 1, [{"id": 9, "value": None}])
+    found = target.run("SELECT id, value FROM t ORDER BY id")
+    assert found == [*enumerate(values), (9, None)]
+
+
+@pytest.mark.parametrize(
+    ("former", "wider"),
+    mostly_thorough(
+        [("integer", "bigint"), ("varchar(3)", "text"), ("varchar(3)", "varchar(9)"), ("numeric(5,2)", "numeric"),
+         ("timestamp(3)", "timestamp")],
+        [("integer", "bigint"), ("varchar(3)", "varchar(9)")],
+    ),
+)  # fmt: skip
+def test_a_type_that_was_widened_takes_the_rows_of_a_recorded_epoch_as_they_are(
+    dsn: str, recovery: str, former: str, wider: str
+) -> None:
+    target = Target(dsn, f"CREATE TABLE t (id bigint, value {former})")
+    with crash_at("after PREPARED"):
+        run(target.sink(), recovery, 0, [{"id": 1, "value": None}])
+    target.run(f"ALTER TABLE t ALTER COLUMN value TYPE {wider}")
+    assert run(target.sink(), recovery, 0, []).skipped
+    assert target.ids() == [1]
+
+
+def test_a_collation_that_was_changed_under_a_recorded_epoch_merges_no_keys(icu_dsn: str, recovery: str) -> None:
+    target = Target(icu_dsn, "CREATE TABLE t (id text COLLATE ci PRIMARY KEY, name text)")
+    written = [{"id": "a", "name": "x"}, {"id": "A", "name": "y"}]
+    with crash_at("after COMMITTING"):
+        run(target.sink(**UPSERT), recovery, 0, written)
+    target.run('ALTER TABLE t ALTER COLUMN id TYPE text COLLATE "C"')
+    run(target.sink(**UPSERT), recovery, 0, written)
+    assert target.run("SELECT id FROM t ORDER BY 1") == [("A",), ("a",)]
+
+
+def test_nobody_alters_a_table_between_the_comparison_and_the_move(target: Target, recovery: str) -> None:
+    tried: list[str] = []
+
+    def alter(step: str) -> None:
+        if step == "postgres: moving":
+            tried.append(step)
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                target.run("SET lock_timeout = '100ms'; ALTER TABLE t ALTER COLUMN id TYPE integer")
+
+    with listening(alter):
+        run(target.sink(), recovery, 0, rows(1))
+    assert tried
+    assert target.ids() == [1]
+
+
+def test_a_table_that_is_altered_under_a_task_stores_nothing_of_it(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, at timestamptz)")
+    sink = target.sink(delivery="offset", offset_columns="id")
+    written = [{"id": 1, "at": MOMENT}]
+
+    def alter(step: str) -> None:
+        if step == "postgres: publishing":
+            target.run("ALTER TABLE t ALTER COLUMN at TYPE timestamptz(0)")
+
+    with listening(alter), pytest.raises(TerminalError, match="changed after this epoch began"):
+        run(sink, recovery, 0, written)
+    assert target.ids() == []
+    target.run("ALTER TABLE t ALTER COLUMN at TYPE timestamptz")
+    run(sink, recovery, 0, written)
+    assert target.run("SELECT id, at FROM t") == [(1, MOMENT)]
+
+
+def test_nobody_alters_a_table_whose_rows_a_task_encodes(
+    target: Target, recovery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, tried = part_writer.CopyEncoder, []  # type: ignore[attr-defined]
+
+    def alter(*given: Any) -> Any:
+        tried.append(given)
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            target.run("SET lock_timeout = '100ms'; ALTER TABLE t ALTER COLUMN id TYPE integer")
+        return encoder(*given)
+
+    monkeypatch.setattr(part_writer, "CopyEncoder", alter)
+    sink = target.sink(delivery="offset", parts=1, offset_keys="ledger")
+    run(sink, recovery, 0, [("key", row) for row in rows(1)])
+    assert tried
+    assert target.ids() == [1]
 
 
 def test_another_key_writes_a_recorded_epoch_anew(target: Target, recovery: str) -> None:

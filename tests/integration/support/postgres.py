@@ -75,11 +75,12 @@ class Server(Databases):
     Args:
         folder: where its data lies; whoever runs the server can go there.
         settings: of postgresql.conf, as `{"max_connections": "5"}`.
+        programs: where its programs lie; by default those of PyPI, which have no ICU.
     """
 
-    def __init__(self, folder: Path, settings: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, settings: dict[str, str] | None = None, programs: Path | None = None) -> None:
         self._user = unprivileged(folder)
-        self._bin = _binaries(folder) / "bin"
+        self._bin = programs or _binaries(folder) / "bin"
         self._data = folder / "data"
         self._log = folder / "log"
         self._settings = {"fsync": "off", "unix_socket_directories": ""} | (settings or {})
@@ -163,10 +164,10 @@ class Server(Databases):
 
 
 @contextmanager
-def own_server(settings: dict[str, str] | None = None) -> Iterator[Server]:
+def own_server(settings: dict[str, str] | None = None, programs: Path | None = None) -> Iterator[Server]:
     """Run a server of our own."""
     with open_folder() as folder:
-        server = Server(folder, settings)
+        server = Server(folder, settings, programs)
         server.start()
         try:
             yield server

@@ -27,7 +27,7 @@ SELECT a.attname, format_type(a.atttypid, a.atttypmod), b.name, b.receive, bases
        a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
        (SELECT format('%%I.%%I', nspname, collname)
         FROM pg_catalog.pg_collation AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.collnamespace
-        WHERE c.oid = a.attcollation AND a.attcollation <> t.typcollation)
+        WHERE c.oid = a.attcollation AND a.attcollation <> b.typcollation)
 FROM pg_catalog.pg_attribute AS a
 JOIN bases USING (attnum)
 JOIN types AS t ON t.oid = a.atttypid
@@ -36,6 +36,15 @@ LEFT JOIN types AS e ON e.oid = b.typelem AND b.typcategory = 'A'
 WHERE a.attrelid = to_regclass(%(table)s)
 ORDER BY a.attnum
 """
+
+_WIDER = {
+    "int2": ("int4", "int8", "numeric"),
+    "int4": ("int8", "numeric"),
+    "int8": ("numeric",),
+    "float4": ("float8",),
+    "varchar": ("text",),
+}
+"""The types that store all values of another one unchanged."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,13 @@ class Kind:
     typmod: int = -1
     element: Kind | None = None
 
+    def stores_all_of(self, other: Kind) -> bool:
+        """Return whether an assignment stores each value of another type unchanged."""
+        if self.name == other.name:
+            longer = self.name == "varchar" and 0 <= other.typmod <= self.typmod
+            return self.typmod in (-1, other.typmod) or longer
+        return self.typmod == -1 and self.name in _WIDER.get(other.name, ())
+
 
 @dataclass(frozen=True)
 class TableColumn:
@@ -66,7 +82,7 @@ class TableColumn:
         generated: whether the server computes it from other columns.
         identity: `always`, `by default`, or empty for a column without identity.
         has_default: whether a row may omit it although it is NOT NULL.
-        collation: its collation as SQL; `None` for that of its type.
+        collation: its collation as SQL; `None` for that of its base type.
     """
 
     name: str
@@ -82,6 +98,13 @@ class TableColumn:
     def definition(self) -> str:
         """The type with its collation, as SQL."""
         return self.type if self.collation is None else f"{self.type} COLLATE {self.collation}"
+
+    def stores_all_of(self, other: TableColumn) -> bool:
+        """Return whether an assignment stores each value of another column unchanged, and compares it alike.
+
+        The server casts an assignment, which rounds without an error (numeric to integer, timestamp to timestamp(0)).
+        """
+        return self.kind.stores_all_of(other.kind) and self.collation == other.collation
 
     @property
     def writable(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
+from psycopg import sql
 from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.capabilities import SupportsFlush, WriterInitContext
@@ -186,6 +187,9 @@ class PartTask:
         if self._copy is not None:
             check_same_columns(self._schema, schema)
             return self._copy
+        self._transaction.begin()
+        # Lock the table as the COPY does, so that it stays as the rows are encoded. LOCK needs more privileges.
+        connection.execute(sql.SQL("EXPLAIN INSERT INTO {} DEFAULT VALUES").format(self._table.identifier()))
         columns = read_columns(connection, self._table)
         self._rows = PartRows.into(self._tables.options, columns)
         written = self._rows.schema(schema)
@@ -198,7 +202,6 @@ class PartTask:
                 do="start the query again",
             )
         encoder = CopyEncoder(written, [found[name] for name in written.names])
-        self._transaction.begin()
         self._copy = RunningCopy(connection, copy_command(self._table, written.names, encoder), encoder)
         self._schema = schema
         return self._copy

@@ -9,7 +9,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from outfall.capabilities import CommitterInitContext, TargetContext
-from outfall.errors import ValueRefusedError
+from outfall.errors import TerminalError, ValueRefusedError
 from outfall.postgres.catalogue.table import check_unique
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import STAGE, escaped
@@ -153,6 +153,15 @@ class SourceWriter(StagingWriter):
     def _add_to_transaction(self, connection: PostgresConnection, staged: StagedRows) -> None:
         """Insert the rows that are not in the table."""
         self._context.metrics.add("rows_changed", self._insert(connection, staged.columns))
+        # Afterwards, since the INSERT has locked the table.
+        if changed := self._staging.unfit(connection, [staged])[staged.stage]:
+            raise TerminalError(
+                f"{self._tables.target} changed after this epoch began",
+                step=self._context.step_id,
+                epoch=self._context.epoch,
+                why=changed,
+                do="start the query again",
+            )
 
     def _insert(self, connection: PostgresConnection, columns: tuple[str, ...]) -> int:
         self._tables.database.limit(connection)

@@ -194,6 +194,10 @@ class PostgresCommitter(StagedCommitter):
 
     def _move(self, connection: PostgresConnection, requests: Sequence[Request]) -> _Moved:
         move = self._moving(requests)
+        move.hold(connection)
+        if any(self._staging.unfit(connection, attempts_of(requests)).values()):
+            raise _RowsLostError
+        reached("postgres: moving")
         staged = {request.committable.stage: request.committable.letters for request in requests}
         if self._letters is None:
             self._check_no_letters(sum(staged.values()))
@@ -357,6 +361,11 @@ class Move:
         self._options = options
         self._table = table
         self._staging = staging
+
+    def hold(self, connection: PostgresConnection) -> None:
+        """Lock the tables as moving rows does, so that nobody alters them before. LOCK needs more privileges."""
+        for each in self._statements(connection, "all") if self._columns else ():
+            connection.execute(sql.SQL("EXPLAIN {}").format(each), {"stages": list(self.expected)})
 
     def whole(self, connection: PostgresConnection) -> int:
         """Move all rows with one statement; return the number of changed rows of the table."""

@@ -205,15 +205,21 @@ class Staging:
             attempts: the recorded attempts.
             letters: the tables of their dead letters.
         """
-        staged = {column.name: column.type for column in read_columns(connection, self.table)}
-        wanted = {column.name: column for column in read_columns(connection, self._target)}
-        reasons = {attempt.stage: self._unfit(attempt, staged, wanted) for attempt in attempts}
+        reasons = self.unfit(connection, attempts)
         fitting = [attempt for attempt in attempts if reasons[attempt.stage] is None]
         if fitting:
             reasons |= self._miscounted(connection, fitting, letters)
         return {stage: reason for stage, reason in reasons.items() if reason is not None}
 
-    def _unfit(self, attempt: StagedRows, staged: Mapping[str, str], wanted: Mapping[str, TableColumn]) -> str | None:
+    def unfit(self, connection: PostgresConnection, attempts: Sequence[StagedRows]) -> dict[int, str | None]:
+        """Return by number why the staging table no longer matches an attempt or the table; `None` if it does."""
+        staged = {column.name: column for column in read_columns(connection, self.table)}
+        wanted = {column.name: column for column in read_columns(connection, self._target)}
+        return {attempt.stage: self._unfit(attempt, staged, wanted) for attempt in attempts}
+
+    def _unfit(
+        self, attempt: StagedRows, staged: Mapping[str, TableColumn], wanted: Mapping[str, TableColumn]
+    ) -> str | None:
         table = self.table
         if attempt.staging not in (None, (table.schema, table.name)):
             former = ".".join(attempt.staging or ())
@@ -226,7 +232,9 @@ class Staging:
             return f"{table} no longer has the column {missing[0]!r}, with which attempt {attempt.stage} was staged"
         return self._misfit(attempt, staged, wanted)
 
-    def _misfit(self, attempt: StagedRows, staged: Mapping[str, str], wanted: Mapping[str, TableColumn]) -> str | None:
+    def _misfit(
+        self, attempt: StagedRows, staged: Mapping[str, TableColumn], wanted: Mapping[str, TableColumn]
+    ) -> str | None:
         """Return why the current table or the current options cannot accept the staged rows."""
         if not attempt.columns:
             return None
@@ -236,8 +244,9 @@ class Staging:
             column = wanted.get(name)
             if wanted and (column is None or not (column.writable or deletes)):
                 return f"attempt {attempt.stage} was staged with column {name!r}, which {self._target} no longer has"
-            if column is not None and name in staged and staged[name] != column.type:
-                return f"column {name!r} is {staged[name]} in {self.table} but {column.type} in {self._target}"
+            if column is not None and name in staged and not column.stores_all_of(staged[name]):
+                found = staged[name].definition
+                return f"column {name!r} is {found} in {self.table} but {column.definition} in {self._target}"
         named = [name for name in options.columns_named() if name not in (*attempt.columns, options.delete_marker)]
         needed = [] if deletes else [name for name, column in wanted.items() if column.needed]
         given = [*named, *(name for name in needed if name not in attempt.columns)]
