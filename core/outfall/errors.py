@@ -100,7 +100,7 @@ def reason(error: BaseException | None) -> str:
         error = error.__cause__ or error.__context__
     for found in chain:
         if isinstance(found, OutfallError):
-            return " ".join([str(found), *getattr(found, "__notes__", ())])
+            return " ".join(" ".join([str(found), *getattr(found, "__notes__", ())]).splitlines())
     # On a classic session the cause may be in the stack trace only.
     texts = [text for found in chain for text in (str(found), getattr(found, "_stackTrace", None) or "")]
     for pattern in (_OURS, _PYTHON):

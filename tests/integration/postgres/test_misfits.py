@@ -31,6 +31,19 @@ def test_a_mismatch_is_explained_column_by_column(dsn: str) -> None:
         assert told in str(caught.value)
 
 
+def test_a_missing_column_is_told_with_the_option_that_adds_it(dsn: str, recovery: str) -> None:
+    target = Target(dsn)
+    schema = pa.schema({"id": pa.int64(), "more": pa.int64()})
+    with pytest.raises(ConfigurationError, match=r"no column 'more'.*set schema_evolution='add_columns'"):
+        target.sink().check_schema(schema)
+    with pytest.raises(TargetError, match=r"no column 'more'.*schema_evolution='add_columns'"):
+        target.sink(write_mode="upsert", key_columns="more").check_connection()
+    sink = target.sink(schema_evolution="add_columns")
+    sink.check_schema(schema)
+    run(sink, recovery, 0, [{"id": 1, "more": 2}])
+    assert target.run("SELECT id, more FROM t") == [(1, 2)]
+
+
 def test_columns_of_options_must_be_there(dsn: str) -> None:
     target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text, version bigint)")
     sink = target.sink(write_mode="upsert", key_columns="id", order_column="version", delete_marker="gone")

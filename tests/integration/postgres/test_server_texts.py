@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from outfall.errors import OutfallError
+from outfall.errors import OutfallError, reason
+from outfall.postgres import PostgresSink
 from outfall.recovery import history
 from tests.integration.postgres.offsets import parts_sink
 from tests.integration.postgres.offsets import run as run_parts
 from tests.integration.postgres.support import Target, rows, run
+from tests.integration.support.servers import free_port
 
 SECRET = "Ringelnatz"
 RAISED = ["P0001", "23514", "23505", "22023", "42501", "44000", "0A000", "XX000", "ZZ123"]
@@ -110,3 +113,11 @@ def test_the_bytes_of_a_small_epoch_are_counted(dsn: str, recovery: str, options
         run(target.sink(**options), recovery, 0, rows(1, 2, 3))
     (epoch,) = history(recovery, "sink")
     assert epoch.bytes > 3 * 10
+
+
+def test_the_reason_of_a_refused_connection_is_one_line(tmp_path: Path) -> None:
+    sink = PostgresSink(f"host=127.0.0.1 port={free_port()} user=u dbname=d", "t", retry_deadline=0.1)
+    with pytest.raises(OutfallError) as failed:
+        run(sink, str(tmp_path), 0, rows(1))
+    assert "Connection refused" in reason(failed.value)
+    assert "\n" not in reason(failed.value)

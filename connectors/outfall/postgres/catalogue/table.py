@@ -51,8 +51,12 @@ class Table:
         ]
         told = [problem for problem in problems if problem]
         if told:
+            new = any(field.name not in columns for field in self._fields(schema))
+            addable = new and self._options.schema_evolution == "fail" and self._options.payload_column is None
             raise ConfigurationError(
-                f"the rows do not fit {self._name}: {'; '.join(told)}", do="change the columns, or the table"
+                f"the rows do not fit {self._name}: {'; '.join(told)}",
+                do="change the columns, or the table"
+                + ("; or set schema_evolution='add_columns' to add the missing ones" if addable else ""),
             )
         self._check_conflict(connection)
         if self._options.conflict_where:
@@ -76,7 +80,8 @@ class Table:
         if unknown and options.schema_evolution == "fail":
             raise TargetError(
                 f"{self._name} has no column {unknown[0]!r}, which an option names",
-                do="set the option to a column of the table, or add the column",
+                do="set the option to a column of the table, or add the column; or set"
+                " schema_evolution='add_columns', if the rows have it",
             )
         self._check_conflict(connection)
 

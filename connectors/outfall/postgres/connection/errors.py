@@ -61,7 +61,8 @@ class ConnectionRefusedByServerError(psycopg.OperationalError):
 def describe(error: psycopg.Error, *, full: bool = False) -> str:
     """Return the server's message, detail and code; see `told`."""
     diagnosis = error.diag
-    message = diagnosis.message_primary or str(error).strip()
+    # The client library's own messages have several lines.
+    message = diagnosis.message_primary or " ".join(str(error).split())
     if full or not hides_message(error):
         return told(message, error.sqlstate, diagnosis.message_detail, full=full)
     function = _FUNCTION.search(diagnosis.context or "")
