@@ -25,6 +25,7 @@ from outfall.errors import ConfigurationError
 from outfall.options import options_in_save_mode
 from outfall.postgres.catalogue.columns import read_columns, schema_of
 from outfall.postgres.catalogue.privileges import check_rights
+from outfall.postgres.catalogue.relation import read_relation
 from outfall.postgres.catalogue.table import Table
 from outfall.postgres.catalogue.types import arrow_type
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase, max_connections
@@ -97,10 +98,13 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
         return OUTPUT_MODES if self.options.write_mode == "upsert" else ("append",)
 
     def guarantee(self) -> Guarantee:
-        return Guarantee.EXACTLY_ONCE
+        return Guarantee.AT_LEAST_ONCE if self.options.allow_unlogged else Guarantee.EXACTLY_ONCE
 
     def requires(self) -> Sequence[str]:
-        return ("a server that keeps what it has committed (synchronous_commit is not off)",)
+        kept = "a server that keeps what it has committed (synchronous_commit is not off)"
+        if self.options.allow_unlogged:
+            return (kept, "a server that does not crash, which would empty unlogged tables and lose their rows")
+        return (kept,)
 
     def bind(self, context: WriterInitContext) -> Self:
         bound = copy.copy(self)
@@ -146,7 +150,8 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
             letters = None if self.letters is None else self.letters.table
             found = check_rights(connection, self.database, self.table, letters)
             self._check_table(connection)
-            return found
+            relation = read_relation(connection, self.table)
+            return found if relation is None else [*found, relation.sentence(self.table)]
 
         with explained(self.database, f"checking the privileges on {self.table}"):
             # Without retries, to report problems at once.

@@ -106,6 +106,11 @@ class PostgresOptions(SinkOptions):
         " wrote some under a lost checkpoint. `resume`: keep them. `error`: fail. `overwrite`: delete them in the"
         ' transaction of the first epoch; with `delivery="offset"` in a separate transaction before the first task.',
     )
+    allow_unlogged: bool = Field(
+        default=False,
+        description="Whether the table and the dead-letter table may be unlogged, or have unlogged partitions, which a"
+        " crash of the server empties. Their rows are then lost, so the sink no longer declares exactly once.",
+    )
     on_rewind: Literal["error"] = Field(
         default="error",
         description="What to do if the table is ahead of the recovery log. Rows of later epochs cannot be identified in"

@@ -65,6 +65,7 @@ class PostgresSink(DelegatingSink):
         conflict_constraint: str | None = None,
         conflict_where: str | None = None,
         on_existing: Literal["check", "resume", "error", "overwrite"] = "check",
+        allow_unlogged: bool = False,
         on_rewind: Literal["error"] = "error",
         dead_letter_table: str | None = None,
         max_dead_letters: int = 1000,

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
-from psycopg import sql
 
 from outfall.capabilities import TargetContext
 from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError
 from outfall.postgres.catalogue.columns import is_there
 from outfall.postgres.catalogue.privileges import OWN_RIGHTS, check_granted
-from outfall.postgres.catalogue.table import Table
+from outfall.postgres.catalogue.relation import read_relation
+from outfall.postgres.catalogue.table import Table, unlogged
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.ledger import LedgerRow, has_ledger, missing_ledger_ddl
+from outfall.postgres.names import TableName
 from outfall.postgres.tables import StepTables, Wanted
 from outfall.target_record import check_record
 from outfall.trace_points import reached
@@ -54,8 +55,11 @@ class PostgresTarget:
             TargetNotEmptyError: on the first run, the table has rows that `on_existing` does not allow.
             TargetLostError: the table or the ledger is behind the recovery log.
             TargetAheadError: the table is ahead of the recovery log.
-            TargetError: the table is missing or does not fit.
+            TargetError: the table is missing or does not fit; or a crash of the server would empty it or the ledger.
+            ConfigurationError: see `Table.check_relation`.
         """
+        self._table.check_relation(connection)
+        self._check_logged(connection)
         if self._tables.letters is not None:
             self._tables.letters.check(connection, self._name)
         with_ledger = has_ledger(connection, self._options.metadata_schema)
@@ -153,6 +157,16 @@ class PostgresTarget:
             do="have a DBA run the output of PostgresSink.ddl()",
         )
 
+    def _check_logged(self, connection: PostgresConnection) -> None:
+        """Reject a ledger or a dead-letter table that a crash of the server empties."""
+        names = [TableName(self._options.metadata_schema, name) for name in ("ledger", "parts")]
+        if self._tables.letters is not None and not self._options.allow_unlogged:
+            names.append(self._tables.letters.table)
+        for name in names:
+            relation = read_relation(connection, name)
+            if relation is not None and relation.unlogged:
+                raise unlogged(name, relation)
+
     def _published_by_others(self, connection: PostgresConnection) -> int | None:
         """Return the newest epoch that this step wrote under another checkpoint."""
         return self._ledger.published_by_others(connection)
@@ -222,4 +236,4 @@ class OffsetTarget(PostgresTarget):
         first = self._ledger.read(connection) is None
         super()._begin(connection)
         if first and self._options.on_existing == "overwrite":
-            connection.execute(sql.SQL("DELETE FROM {}").format(self._name.identifier()))
+            self._table.delete_rows(connection)

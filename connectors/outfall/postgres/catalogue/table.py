@@ -1,7 +1,7 @@
 """The user's table: checks that rows fit, and the statements that create or change it.
 
-Upserts and source offsets require a unique index, and COPY into the table requires that it has no rules. The catalog
-has this information, so an unsuitable table is rejected before the first row.
+Upserts and source offsets require a unique index, COPY into the table requires that it has no rules, and a crash of the
+server must not empty it. The catalog has this information, so an unsuitable table is rejected before the first row.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from psycopg import sql
 from outfall.errors import ConfigurationError, TargetError
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
 from outfall.postgres.catalogue.conflict import conflicting, insert_nothing
+from outfall.postgres.catalogue.relation import Relation, read_relation
 from outfall.postgres.catalogue.types import new_column_type, why_not
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.connection.errors import describe, lacks_right
@@ -70,6 +71,7 @@ class Table:
             TargetError: see `check`; or the table lacks a column that an option names.
         """
         options = self._options
+        self.check_relation(connection)
         columns = {column.name for column in read_columns(connection, self._name)}
         if not columns:
             if options.create_table == "never":
@@ -84,6 +86,70 @@ class Table:
                 " schema_evolution='add_columns', if the rows have it",
             )
         self._check_conflict(connection)
+
+    def check_relation(self, connection: PostgresConnection) -> None:
+        """Reject a table that would lose or hide rows without an error. A missing table passes. Changes nothing.
+
+        Raises:
+            ConfigurationError: it is temporary; or COPY, which parts use, cannot write it or ignores its rules.
+            TargetError: a crash of the server empties it; or other servers store its rows; or a DELETE would skip rows.
+        """
+        options, name = self._options, self._name
+        relation = read_relation(connection, name)
+        if relation is None:
+            return
+        if relation.temporary:
+            raise ConfigurationError(
+                f"{name} is a temporary table", why="its rows end with one session", do="set table to a regular table"
+            )
+        if relation.remote:
+            raise TargetError(
+                f"{name} stores rows in the foreign table {relation.remote[0]}",
+                why="its server commits them apart from the ledger, so a crash could duplicate or lose them",
+                do="write to a regular table; or set dsn and table to that server and its table",
+            )
+        if relation.unlogged and not options.allow_unlogged:
+            raise unlogged(name, relation, "; or set allow_unlogged=True to accept the loss")
+        deletes = options.write_mode == "delete" or options.delete_marker or options.on_existing == "overwrite"
+        if deletes and relation.hides_rows:
+            raise TargetError(
+                f"row security of {name} hides rows from this user",
+                why="a DELETE skips hidden rows without an error",
+                do="give the sink's user BYPASSRLS, or a policy FOR ALL with USING (true) and no restrictive one",
+            )
+        if options.parts is not None:
+            self._check_copied_into(relation)
+
+    def _check_copied_into(self, relation: Relation) -> None:
+        """Reject a table for which COPY differs from INSERT (manual, COPY)."""
+        if relation.is_read_only_for_copy:
+            what = "is a view without an INSTEAD OF INSERT trigger"
+        elif relation.secured:
+            what = "has row security that applies to this user"
+        elif relation.has_insert_rule:
+            what = "has a rule for INSERT"
+        else:
+            return
+        raise ConfigurationError(
+            f"{self._name} {what}",
+            why="by parts, rows are written with COPY, which cannot write such a view or table and runs no rules",
+            do='set delivery="epoch", which inserts rows; or write to the underlying table as a user with access',
+        )
+
+    def delete_rows(self, connection: PostgresConnection) -> None:
+        """Delete all rows, for `on_existing="overwrite"`.
+
+        Raises:
+            TargetError: a trigger or a rule keeps some of them.
+        """
+        connection.execute(sql.SQL("DELETE FROM {}").format(self._name.identifier()))
+        relation = read_relation(connection, self._name)
+        if relation is not None and relation.on_delete and self.holds_rows(connection):
+            raise TargetError(
+                f"{self._name} still holds rows after DELETE",
+                why=f"on_existing is 'overwrite', but {', '.join(relation.on_delete)} of the table can keep rows",
+                do='empty the table yourself, or set on_existing="resume" to keep its rows',
+            )
 
     def missing_ddl(self, connection: PostgresConnection, schema: pa.Schema) -> list[sql.Composed]:
         """Return the statements that create the table or add columns, as the options allow; none if rows fit."""
@@ -312,36 +378,10 @@ def _check_predicate(connection: PostgresConnection, table: TableName, columns: 
         ) from error
 
 
-# A trigger's type is a bit mask: 1 row, 4 INSERT, 64 INSTEAD OF (catalog/pg_trigger.h).
-_QUERY = """
-SELECT relkind IN ('v', 'm'), EXISTS (
-           SELECT 1 FROM pg_catalog.pg_trigger WHERE tgrelid = c.oid AND tgtype & 69 = 69 AND tgenabled <> 'D'
-       ), row_security_active(c.oid),
-       EXISTS (SELECT 1 FROM pg_catalog.pg_rewrite WHERE ev_class = c.oid AND ev_type = '3' AND ev_enabled <> 'D')
-FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass(%s)
-"""
-
-
-def check_copied_into(connection: PostgresConnection, table: TableName) -> None:
-    """Reject a target for which COPY differs from INSERT (manual, COPY). A missing table passes.
-
-    Raises:
-        ConfigurationError: it is a view without an INSTEAD OF trigger, has row security for this user, or has a rule.
-    """
-    found = connection.execute(_QUERY, (table.identifier().as_string(connection),)).fetchone()
-    if found is None:
-        return
-    is_view, has_trigger, is_secured, has_rule = found
-    if is_view and not has_trigger:
-        what = f"{table} is a view without an INSTEAD OF INSERT trigger"
-    elif is_secured:
-        what = f"{table} has row security that applies to this user"
-    elif has_rule:
-        what = f"{table} has a rule for INSERT"
-    else:
-        return
-    raise ConfigurationError(
-        what,
-        why="by parts, rows are written with COPY, which cannot write such a view or table and runs no rules",
-        do='set delivery="epoch", which inserts rows; or write to the underlying table as a user with access',
+def unlogged(name: TableName, relation: Relation, otherwise: str = "") -> TargetError:
+    """Return the error of a table that a crash of the server empties."""
+    return TargetError(
+        f"{name} is unlogged, or stores rows in unlogged tables: {', '.join(relation.unlogged)}",
+        why="a crash of the server empties them, and rows of completed epochs are not written again",
+        do="; ".join(f"ALTER TABLE {table} SET LOGGED" for table in relation.unlogged) + otherwise,
     )

@@ -129,7 +129,8 @@ class RunningCopy:
 
     def __init__(self, connection: PostgresConnection, command: sql.Composed, encoder: CopyEncoder) -> None:
         self._stack = ExitStack()
-        self._copy = self._stack.enter_context(connection.cursor().copy(command))
+        self._cursor = connection.cursor()
+        self._copy = self._stack.enter_context(self._cursor.copy(command))
         self._encoder = encoder
         self._copy.write(encoder.header())
 
@@ -151,6 +152,11 @@ class RunningCopy:
         self._copy.write(rest)
         self._stack.close()
         return len(rest)
+
+    @property
+    def stored(self) -> int:
+        """The number of rows that a finished COPY has stored, without those that a trigger skipped."""
+        return self._cursor.rowcount
 
     def abort(self, error: BaseException | None = None) -> None:
         """Abort the COPY after an error or after its connection was closed. A finished COPY is not affected."""

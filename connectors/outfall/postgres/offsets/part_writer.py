@@ -103,6 +103,8 @@ class PartTask:
         self._rows = PartRows(tables.options)
         self._copy: RunningCopy | None = None
         self._schema: pa.Schema | None = None
+        self._sent = 0
+        """The number of rows sent with the COPY."""
         self._present: frozenset[str] = frozenset()
         self._counts: dict[str, PartCount] = {}
         """The rows so far of the parts that are not published."""
@@ -134,6 +136,7 @@ class PartTask:
                 copy = self._open(connection, batch.schema)
                 size = copy.write(self._rows.batch(batch, count.part, count.next_offset))
                 self._context.metrics.add("bytes", size)
+                self._sent += batch.num_rows
         count.hash.add(batch)
 
     def flush(self, part: str) -> None:
@@ -237,6 +240,8 @@ class PartTask:
         if self._copy is None:
             return False
         self._context.metrics.add("bytes", self._copy.finish())
+        if skipped := self._sent - self._copy.stored:
+            self._context.metrics.add("rows_skipped", skipped)
         self._copy = None
         return True
 

@@ -13,7 +13,6 @@ from outfall.capabilities import PartSeal, SealContext, SupportsSeal, SupportsSt
 from outfall.errors import PartsChangedError
 from outfall.part_ledger.checks import PartPlace, PartRow, check_sealed, check_states, check_step
 from outfall.postgres.catalogue.columns import is_there, read_columns
-from outfall.postgres.catalogue.table import check_copied_into
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.delivery import PostgresDelivery
 from outfall.postgres.ledger import (
@@ -139,10 +138,9 @@ class PartTarget(OffsetTarget):
             TargetAheadError: see `PostgresTarget.check` and `check_states`.
             TargetError: see `PostgresTarget.check`.
             PartsChangedError: parts were added while an epoch is partly in the table.
-            ConfigurationError: see `check_copied_into`.
+            ConfigurationError: see `Table.check_relation`.
         """
         super().check(connection)
-        check_copied_into(connection, self._name)
         self._check_parts(connection)
         new = [part for part in self._parts if part not in self._context.states]
         starts = self._ends(connection) if new else {}

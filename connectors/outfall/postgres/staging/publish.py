@@ -15,6 +15,7 @@ from psycopg import sql
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, FencedError, LostCommittableError, OutfallError, TargetError
 from outfall.postgres.catalogue.conflict import conflicting
+from outfall.postgres.catalogue.table import Table
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.connection.errors import is_rows_fault, may_be_misfit, may_go_later, translated
 from outfall.postgres.ledger import LedgerRow
@@ -61,6 +62,8 @@ class _Moved:
     changed: int
     letters: int = 0
     """The number of rows that publishing rejected. Tasks count those that staging rejected."""
+    skipped: int = 0
+    """The number of rows that a trigger or a rule skipped, as far as the server tells."""
 
 
 class PostgresCommitter(StagedCommitter):
@@ -190,7 +193,7 @@ class PostgresCommitter(StagedCommitter):
     def _make_way(self, connection: PostgresConnection, row: LedgerRow) -> None:
         """Delete existing rows in the first epoch with `on_existing="overwrite"`."""
         if row.epoch is None and self._options.on_existing == "overwrite":
-            connection.execute(sql.SQL("DELETE FROM {}").format(self._table.identifier()))
+            Table(self._options, self._table).delete_rows(connection)
 
     def _move(self, connection: PostgresConnection, requests: Sequence[Request]) -> _Moved:
         move = self._moving(requests)
@@ -203,7 +206,7 @@ class PostgresCommitter(StagedCommitter):
             self._check_no_letters(sum(staged.values()))
             moved = move.whole(connection)
             self._check_all_there(connection, move, moved)
-            return _Moved(moved)
+            return _Moved(moved, skipped=self._skipped(move, moved))
         waiting = sum(staged.values())
         self._letters.check_bound(connection, staged, epoch=self._context.epoch, step=self._context.step_id)
         if waiting and self._letters.publish(connection, list(staged)) != waiting:
@@ -221,7 +224,7 @@ class PostgresCommitter(StagedCommitter):
         if changed is None:  # not within the handler, whose error would stand in every traceback, with the row
             return self._move_sorting(connection, move, self._letters, waiting)
         self._check_all_there(connection, move, changed)
-        return _Moved(changed)
+        return _Moved(changed, skipped=self._skipped(move, changed))
 
     def _move_sorting(
         self, connection: PostgresConnection, move: Move, letters: DeadLetterTable, already: int
@@ -239,7 +242,12 @@ class PostgresCommitter(StagedCommitter):
                 connection, move.row_text(place), refusal, step=self._context.step_id, epoch=self._context.epoch
             )
         reached("postgres: set aside")
-        return _Moved(sorting.changed, len(sorting.refused))
+        refused = len(sorting.refused)
+        return _Moved(sorting.changed, refused, self._skipped(move, sorting.changed + refused))
+
+    def _skipped(self, move: Move, settled: int) -> int:
+        """Return how many rows of an append a trigger or a rule of the table has skipped."""
+        return max(sum(move.expected.values()) - settled, 0) if self._options.write_mode == "append" else 0
 
     def _check_no_letters(self, count: int) -> None:
         if count:
@@ -288,6 +296,8 @@ class PostgresCommitter(StagedCommitter):
             self._context.metrics.add("rows_changed", self._moved.changed)
             if self._moved.letters:
                 self._context.metrics.add("dead_letters", self._moved.letters)
+            if self._moved.skipped:
+                self._context.metrics.add("rows_skipped", self._moved.skipped)
 
     def _moving(self, requests: Sequence[Request]) -> Move:
         return Move(self._options, self._table, self._staging.table, attempts_of(requests))

@@ -1,0 +1,109 @@
+"""A table as a whole, from the server's catalog: whether it keeps rows, and what stands between it and a write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from outfall.postgres.names import TableName
+
+# A trigger's type is a bit mask: 1 row, 2 BEFORE, 4 INSERT, 8 DELETE, 16 UPDATE, 64 INSTEAD OF (catalog/pg_trigger.h).
+_QUERY = """
+WITH RECURSIVE members (oid) AS (
+    SELECT to_regclass(%(table)s)::oid
+  UNION
+    -- Partitions, children, and the tables of a view.
+    SELECT below.oid FROM members CROSS JOIN LATERAL (
+        SELECT inhrelid FROM pg_catalog.pg_inherits WHERE inhparent = members.oid
+      UNION ALL
+        SELECT refobjid FROM pg_catalog.pg_rewrite AS r JOIN pg_catalog.pg_depend AS d ON d.objid = r.oid
+        WHERE ev_class = members.oid AND ev_type = '1' AND d.classid = 'pg_catalog.pg_rewrite'::regclass
+          AND refclassid = 'pg_catalog.pg_class'::regclass
+    ) AS below (oid)
+), tables AS (
+    SELECT c.oid::regclass::text AS name, relkind, relpersistence
+    FROM members JOIN pg_catalog.pg_class AS c USING (oid)
+), intercepting (name, events) AS (
+    SELECT 'trigger ' || tgname, bit_or(tgtype::int) FROM members JOIN pg_catalog.pg_trigger ON tgrelid = members.oid
+    WHERE tgtype & 1 = 1 AND tgtype & 66 <> 0 AND tgenabled IN ('O', 'A') AND NOT tgisinternal GROUP BY 1
+  UNION ALL
+    SELECT 'rule ' || rulename, CASE ev_type WHEN '3' THEN 4 WHEN '4' THEN 8 ELSE 16 END FROM pg_catalog.pg_rewrite
+    WHERE ev_class = to_regclass(%(table)s) AND ev_type <> '1' AND ev_enabled IN ('O', 'A')
+)
+SELECT relkind::text AS kind,
+       ARRAY(SELECT name FROM tables WHERE relpersistence = 'u' AND relkind = 'r' ORDER BY 1) AS unlogged,
+       ARRAY(SELECT name FROM tables WHERE relpersistence = 't' ORDER BY 1) AS temporary,
+       ARRAY(SELECT name FROM tables WHERE relkind = 'f' ORDER BY 1) AS remote,
+       coalesce((SELECT json_object_agg(name, events ORDER BY name) FROM intercepting), '{}') AS intercepting,
+       row_security_active(c.oid) AS secured,
+       row_security_active(c.oid) AND (
+           EXISTS (SELECT 1 FROM pg_catalog.pg_policy WHERE polrelid = c.oid AND NOT polpermissive)
+           OR NOT (SELECT bool_and(EXISTS (
+               SELECT 1 FROM pg_catalog.pg_policy
+               WHERE polrelid = c.oid AND polcmd IN ('*', command) AND pg_get_expr(polqual, polrelid) = 'true'
+                 AND EXISTS (SELECT 1 FROM unnest(polroles) AS role WHERE role = 0 OR pg_has_role(role, 'USAGE'))
+           )) FROM unnest('{r,d}'::"char"[]) AS command)
+       ) AS hides_rows
+FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass(%(table)s)
+"""
+
+_INSERT, _DELETE, _INSTEAD_OF = 4, 8, 64
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A table, partitioned table, view or foreign table."""
+
+    kind: str
+    """The server's letter for it (`relkind`)."""
+    unlogged: Sequence[str]
+    """As SQL, the tables in which rows may be, and which a crash of the server empties."""
+    temporary: Sequence[str]
+    remote: Sequence[str]
+    """The foreign tables in which rows may be."""
+    intercepting: Mapping[str, int]
+    """The triggers and rules that may change or skip rows, with their events as a bit mask."""
+    secured: bool
+    """Whether row security applies to this user."""
+    hides_rows: bool
+    """Whether row security may hide rows from a DELETE of this user."""
+
+    @property
+    def on_delete(self) -> list[str]:
+        """The triggers and rules that may keep rows from being deleted."""
+        return [name for name, events in self.intercepting.items() if events & _DELETE]
+
+    @property
+    def has_insert_rule(self) -> bool:
+        """Whether a rule adds to an INSERT or replaces it."""
+        return any(name.startswith("rule ") and events & _INSERT for name, events in self.intercepting.items())
+
+    @property
+    def is_read_only_for_copy(self) -> bool:
+        """Whether COPY cannot write it: a view without an INSTEAD OF INSERT trigger."""
+        wanted = _INSERT | _INSTEAD_OF
+        return self.kind in "vm" and not any(events & wanted == wanted for events in self.intercepting.values())
+
+    def sentence(self, table: TableName) -> str:
+        """Describe what a crash, a trigger, a rule or a policy does to rows of the table."""
+        unlogged, intercepting = ", ".join(self.unlogged), ", ".join(self.intercepting)
+        return (
+            f"a crash of the server {'empties ' + unlogged if unlogged else f'keeps the rows of {table}'}"
+            + (f"; {intercepting} may change or skip rows" if intercepting else "")
+            + ("; row security applies to this user" if self.secured else "")
+        )
+
+
+def read_relation(connection: psycopg.Connection[Any], table: TableName) -> Relation | None:
+    """Read a table, partitioned table, view or foreign table; `None` if it does not exist.
+
+    Raises:
+        psycopg.Error: an error of the server.
+    """
+    named = table.identifier().as_string(connection)
+    with connection.cursor(row_factory=class_row(Relation)) as cursor:
+        return cursor.execute(_QUERY, {"table": named}).fetchone()
