@@ -1,31 +1,54 @@
-"""Which rows can be in conflict with another one of their key, where a partial unique index decides.
+"""The unique indexes that decide a conflict: how they compare keys, and which rows they hold.
+
+The planner chooses them for ON CONFLICT, through views too. It may choose several, each of which decides.
 
 A partial index has no entry for a row outside its predicate: such a row is inserted beside others of its key (manual,
-11.8 Partial Indexes). The predicate is that of the index that the planner chooses for ON CONFLICT, which may be wider
-than `conflict_where`.
+11.8 Partial Indexes). The predicate may be wider than `conflict_where`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from psycopg import sql
+from psycopg.rows import class_row
 
 from outfall.errors import TargetError
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import TableName, escaped, escaped_sql
 
-_PREDICATES = """
-SELECT c.relname, pg_get_expr(i.indpred, i.indrelid),
+# With support function 4, equal keys have equal bytes (manual, 65.1.2 B-Tree Support Functions). Equal numbers are one
+# offset, whatever their bytes are. Strings of type character are padded before they are compared.
+_ARBITERS = """
+SELECT c.relname AS name, i.indimmediate AS immediate, pg_get_expr(i.indpred, i.indrelid) AS predicate,
        ARRAY(SELECT DISTINCT a.attname::text FROM pg_catalog.pg_depend AS d
              JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = d.refobjsubid
              WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.objid = i.indexrelid
-               AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid = i.indrelid AND d.refobjsubid > 0)
+               AND d.refclassid = 'pg_catalog.pg_class'::regclass AND d.refobjid = i.indrelid AND d.refobjsubid > 0
+       ) AS needed,
+       coalesce(keys.unlike, '{}') AS unlike, coalesce(keys.inexact, '{}') AS inexact
 FROM pg_catalog.pg_index AS i JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid
 JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
-WHERE n.nspname = %s AND c.relname = ANY(%s)
+CROSS JOIN LATERAL (
+    SELECT array_agg(a.attname::text) FILTER (
+               WHERE k.collated <> a.attcollation AND NOT (deterministic AND coalesce(own.collisdeterministic, true))
+           ) AS unlike,
+           array_agg(a.attname::text) FILTER (
+               WHERE NOT deterministic OR opcintype = 'bpchar'::regtype OR (
+                   opcintype NOT IN ('numeric'::regtype, 'float4'::regtype, 'float8'::regtype) AND NOT EXISTS (
+                       SELECT 1 FROM pg_catalog.pg_amproc WHERE amprocfamily = opcfamily AND amprocnum = 4
+                         AND amproclefttype = opcintype AND amprocrighttype = opcintype))) AS inexact
+    FROM unnest(i.indkey::int2[], i.indcollation::oid[], i.indclass::oid[]) AS k (attnum, collated, class)
+    JOIN pg_catalog.pg_opclass AS o ON o.oid = k.class
+    JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+    LEFT JOIN pg_catalog.pg_collation AS own ON own.oid = a.attcollation
+    LEFT JOIN pg_catalog.pg_collation AS its ON its.oid = k.collated
+    CROSS JOIN coalesce(its.collisdeterministic, true) AS deterministic
+) AS keys
+WHERE n.nspname = %s AND c.relname = ANY(%s) ORDER BY 1
 """
 
 _DEFAULTS = """
@@ -39,6 +62,53 @@ _SAME_IN_A_TRANSACTION = re.compile(
     re.IGNORECASE,
 )
 """A default whose value at ranking is the value that is inserted."""
+
+
+@dataclass(frozen=True)
+class Arbiter:
+    """A unique index that decides conflicts."""
+
+    name: str
+    immediate: bool
+    """Whether it is not deferrable, as ON CONFLICT requires."""
+    predicate: str | None
+    """Its predicate as SQL; `None` if it holds all rows."""
+    needed: Sequence[str]
+    """The columns of its keys and its predicate."""
+    unlike: Sequence[str]
+    """The keys that it compares by another equality than their columns: a nondeterministic collation."""
+    inexact: Sequence[str]
+    """The keys of which it takes distinct values for equal, for example because of their case."""
+
+
+def arbiters(
+    connection: PostgresConnection, table: TableName, keys: Sequence[str], where: str | None = None
+) -> list[Arbiter]:
+    """Return the indexes that decide conflicts of these keys, by name.
+
+    Raises:
+        TargetError: a rule replaces INSERT.
+        psycopg.Error: an error of the server; InvalidColumnReference if no index matches.
+    """
+    # Only the planner can match a predicate with an index. No row is inserted.
+    planned = sql.SQL(
+        "EXPLAIN (FORMAT JSON, VERBOSE) INSERT INTO {table} AS target ({keys}) SELECT {keys} FROM {table} WHERE false"
+        " ON CONFLICT ({keys}) {where} DO NOTHING"
+    ).format(
+        table=table.identifier(),
+        keys=sql.SQL(", ").join(map(sql.Identifier, keys)),
+        where=sql.SQL("" if where is None else f"WHERE ({where})"),
+    )
+    found = connection.execute(planned).fetchone()
+    plan = found[0][0].get("Plan", {}) if found and found[0] else {}
+    if "Conflict Arbiter Indexes" not in plan:
+        raise TargetError(
+            f"{table} has a rule that replaces INSERT",
+            why="such a rule ignores ON CONFLICT, with which the sink recognizes rows",
+            do="replace the rule by a trigger, or write to the table that the rule writes to",
+        )
+    with connection.cursor(row_factory=class_row(Arbiter)) as cursor:
+        return cursor.execute(_ARBITERS, (plan["Schema"], plan["Conflict Arbiter Indexes"])).fetchall()
 
 
 def conflicting(
@@ -60,33 +130,23 @@ def conflicting(
         TargetError: the predicate needs a column that the rows lack, and whose default can differ between rows.
         psycopg.Error: an error of the server, for example if no index matches.
     """
-    found = connection.execute(
-        sql.SQL("EXPLAIN (FORMAT JSON, VERBOSE) {}").format(insert_nothing(table, keys, where))
-    ).fetchone()
-    plan = found[0][0]["Plan"] if found else {}
-    indexes = connection.execute(_PREDICATES, (plan["Schema"], plan["Conflict Arbiter Indexes"])).fetchall()
-    if any(predicate is None for _, predicate, _ in indexes):
+    indexes = arbiters(connection, table, keys, where)
+    if any(index.predicate is None for index in indexes):
         return None
     given = {column.name: column for column in read_columns(connection, table)}
     named = table.identifier().as_string(connection)
     defaults = dict(connection.execute(_DEFAULTS, (named,)).fetchall())
     stored: dict[str, sql.Composable] = {name: escaped(name) for name in columns}
-    for index, _, needed in indexes:
-        for name in needed:
-            stored.setdefault(name, _omitted(given.get(name), defaults.get(name), f"{index} of {table}", name))
+    for index in indexes:
+        for name in index.needed:
+            stored.setdefault(name, _omitted(given.get(name), defaults.get(name), f"{index.name} of {table}", name))
     # A row of its own, so that the names of the predicate are those of the target.
     return sql.SQL("(SELECT {} FROM (SELECT {}) AS stored)").format(
-        sql.SQL(" OR ").join(sql.SQL("coalesce({}, false)").format(escaped_sql(each)) for _, each, _ in indexes),
+        sql.SQL(" OR ").join(
+            sql.SQL("coalesce({}, false)").format(escaped_sql(index.predicate or "")) for index in indexes
+        ),
         sql.SQL(", ").join(sql.SQL("{} AS {}").format(value, escaped(name)) for name, value in stored.items()),
     )
-
-
-def insert_nothing(table: TableName, keys: Sequence[str], where: str) -> sql.Composed:
-    """Return a statement that inserts no row, to be planned: only the planner can match a predicate with an index."""
-    return sql.SQL(
-        "INSERT INTO {table} AS target ({keys}) SELECT {keys} FROM {table} WHERE false"
-        " ON CONFLICT ({keys}) WHERE ({where}) DO NOTHING"
-    ).format(table=table.identifier(), keys=sql.SQL(", ").join(map(sql.Identifier, keys)), where=sql.SQL(where))
 
 
 def _omitted(column: TableColumn | None, default: str | None, index: str, name: str) -> sql.Composable:

@@ -15,7 +15,7 @@ from psycopg import sql
 
 from outfall.errors import ConfigurationError, TargetError
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
-from outfall.postgres.catalogue.conflict import conflicting, insert_nothing
+from outfall.postgres.catalogue.conflict import Arbiter, arbiters, conflicting
 from outfall.postgres.catalogue.relation import Relation, read_relation
 from outfall.postgres.catalogue.types import new_column_type, why_not
 from outfall.postgres.connection.database import PostgresConnection
@@ -281,20 +281,6 @@ def _definition(field: pa.Field) -> sql.Composed:
     return sql.SQL("{} {}").format(sql.Identifier(field.name), sql.SQL(kind))
 
 
-# A deferred constraint, a partial index without its predicate and an index that is being built cannot decide a conflict
-# (manual, INSERT). Those of a view are its table's.
-_INDEX = """
-SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(%(table)s) AND relkind = 'v') OR EXISTS (
-    SELECT 1 FROM pg_catalog.pg_index AS i
-    WHERE i.indrelid = to_regclass(%(table)s) AND i.indisunique AND i.indisvalid AND i.indimmediate
-      AND (i.indpred IS NULL OR %(partial)s) AND i.indexprs IS NULL
-      AND (SELECT array_agg(a.attname::text ORDER BY a.attname::text)
-           FROM unnest(i.indkey[0:i.indnkeyatts - 1]) AS key (attnum)
-           JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = key.attnum)
-        = (SELECT array_agg(name ORDER BY name) FROM unnest(%(columns)s::text[]) AS name)
-)
-"""
-
 _CONSTRAINT = """
 SELECT c.contype IN ('u', 'p') AND NOT c.condeferrable,
        (SELECT array_agg(a.attname::text ORDER BY a.attname::text) FROM unnest(c.conkey) AS key (attnum)
@@ -305,8 +291,8 @@ FROM pg_catalog.pg_constraint AS c WHERE c.conrelid = to_regclass(%s) AND c.conn
 
 def check_unique(
     connection: PostgresConnection, table: TableName, columns: Sequence[str], *, why: str, where: str | None = None
-) -> None:
-    """Reject a table without a unique index on exactly these columns. A missing table passes.
+) -> list[Arbiter]:
+    """Reject a table without a unique index on exactly these columns that compares them like the columns do.
 
     Args:
         connection: a connection in a transaction.
@@ -315,26 +301,45 @@ def check_unique(
         why: the purpose of the index.
         where: the predicate of a partial index, as SQL.
 
+    Returns:
+        The indexes; empty if the table is missing.
+
     Raises:
         TargetError: contains the statement that creates the index.
     """
     if not read_columns(connection, table):
-        return
+        return []
     named = table.identifier().as_string(connection)
-    given = {"table": named, "columns": list(columns), "partial": where is not None}
-    found = connection.execute(_INDEX, given).fetchone()
-    if found and found[0]:
-        if where is not None:
-            _check_predicate(connection, table, columns, where)
-        return
     listed = sql.SQL(", ").join(map(sql.Identifier, columns)).as_string(connection)
-    raise TargetError(
-        f"{table} has no unique index on {', '.join(columns)}",
-        why=why,
-        do=f"CREATE UNIQUE INDEX ON {named} ({listed})"
-        + (f" WHERE {where}; it must not be" if where else "; it must be neither partial nor")
-        + " on expressions, and a constraint not deferrable",
-    )
+    problem: psycopg.Error | None = None
+    found = []
+    try:
+        with connection.transaction():
+            found = arbiters(connection, table, columns, where)
+    except psycopg.ProgrammingError as error:
+        if lacks_right(error) or (where is None and not isinstance(error, psycopg.errors.InvalidColumnReference)):
+            raise
+        problem = error
+    deferrable = [index.name for index in found if not index.immediate]
+    if deferrable or not found:
+        raise TargetError(
+            f"{table} has no unique index on {', '.join(columns)}"
+            + (" that matches conflict_where" if where else "")
+            + (" alone" if len(deferrable) < len(found) else ""),
+            why=why if where is None or problem is None else f"{why}; {describe(problem)}",
+            do=(f"drop the deferrable constraint {deferrable[0]}, which ON CONFLICT rejects; " if deferrable else "")
+            + f"CREATE UNIQUE INDEX ON {named} ({listed})"
+            + (f" WHERE {where}; it must not be" if where else "; it must be neither partial nor")
+            + " on expressions, and a constraint not deferrable",
+        ) from problem
+    for index in found:
+        if index.unlike:
+            raise TargetError(
+                f"the index {index.name} of {table} compares {', '.join(index.unlike)} otherwise than the column",
+                why="rows that have one key for the index have two for the column, or the reverse",
+                do="drop the index and create it without COLLATE, or give the column the collation of the index",
+            )
+    return found
 
 
 def check_constraint(connection: PostgresConnection, table: TableName, name: str, columns: Sequence[str]) -> None:
@@ -360,22 +365,6 @@ def check_constraint(connection: PostgresConnection, table: TableName, name: str
         why="an upsert needs it to find the row of a key",
         do="use a unique, non-deferrable constraint on the key columns, or leave conflict_constraint out",
     )
-
-
-def _check_predicate(connection: PostgresConnection, table: TableName, columns: Sequence[str], where: str) -> None:
-    """Let the server plan a statement with the predicate, because only the planner can match it with an index."""
-    planned = sql.SQL("EXPLAIN {}").format(insert_nothing(table, columns, where))
-    try:
-        with connection.transaction():
-            connection.execute(planned)
-    except psycopg.ProgrammingError as error:
-        if lacks_right(error):
-            raise
-        raise TargetError(
-            f"no unique index of {table} on {', '.join(columns)} matches conflict_where",
-            why=describe(error),
-            do="set conflict_where to the predicate with which the partial unique index was created",
-        ) from error
 
 
 def unlogged(name: TableName, relation: Relation, otherwise: str = "") -> TargetError:

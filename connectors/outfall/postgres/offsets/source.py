@@ -9,7 +9,7 @@ import pyarrow as pa
 from psycopg import sql
 
 from outfall.capabilities import CommitterInitContext, TargetContext
-from outfall.errors import TerminalError, ValueRefusedError
+from outfall.errors import TargetError, TerminalError, ValueRefusedError
 from outfall.postgres.catalogue.table import check_unique
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import STAGE, escaped
@@ -61,7 +61,14 @@ class SourceDelivery(StagedDelivery):
 
     def _check_unique(self, connection: PostgresConnection) -> None:
         why = "without it, a replayed row cannot be distinguished from a new one"
-        check_unique(connection, self.table, self.options.offset_columns, why=why)
+        for index in check_unique(connection, self.table, self.options.offset_columns, why=why):
+            if index.inexact:
+                raise TargetError(
+                    f"the index {index.name} of {self.table} takes distinct values of {', '.join(index.inexact)} for"
+                    " equal",
+                    why="of two rows with such offsets, one would be dropped as a repetition of the other",
+                    do='give the column a type and a collation that distinguish all values, such as text COLLATE "C"',
+                )
 
     @property
     def _table_options(self) -> PostgresOptions:

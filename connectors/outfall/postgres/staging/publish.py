@@ -5,7 +5,8 @@ One statement moves all rows, except those that are rejected and become dead let
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -15,9 +16,10 @@ from psycopg import sql
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, FencedError, LostCommittableError, OutfallError, TargetError
 from outfall.postgres.catalogue.conflict import conflicting
+from outfall.postgres.catalogue.relation import read_relation
 from outfall.postgres.catalogue.table import Table
 from outfall.postgres.connection.database import PostgresConnection
-from outfall.postgres.connection.errors import is_rows_fault, may_be_misfit, may_go_later, translated
+from outfall.postgres.connection.errors import describe, is_rows_fault, may_be_misfit, may_go_later, translated
 from outfall.postgres.ledger import LedgerRow
 from outfall.postgres.names import MARKER, TableName
 from outfall.postgres.options import PostgresOptions
@@ -97,6 +99,8 @@ class PostgresCommitter(StagedCommitter):
                 refusal = self._refusal(requests, error)
                 for request in requests:
                     request.signal_failed_with_known_reason(refusal)
+            elif isinstance(error, psycopg.errors.CardinalityViolation) and (clash := self._clash(requests, error)):
+                raise clash from error
             else:
                 raise translated(
                     self._tables.database, f"publishing to {self._table}", error, self._context.step_id
@@ -276,15 +280,39 @@ class PostgresCommitter(StagedCommitter):
         )
 
     def _named(self, requests: Sequence[Request]) -> tuple[str, RowRefusal] | None:
-        """Find a rejected row by moving the rows again without a commit; return `None` if none is rejected now."""
+        """Find a rejected row; return `None` if none is rejected now."""
+
+        def find(name: Callable[[str], str], sorting: SortingMove) -> tuple[str, RowRefusal] | None:
+            found = sorting.first()
+            return None if found is None else (name(found[0]), found[1])
+
+        return self._move_again(requests, find)
+
+    def _clash(self, requests: Sequence[Request], error: psycopg.Error) -> OutfallError | None:
+        """Return the error of two rows of different keys that write one row of the table; `None` if none do now."""
+        names = self._move_again(requests, lambda name, sorting: list(map(name, sorting.clash())))
+        relation = self._tables.run("checking", lambda connection: read_relation(connection, self._table))
+        if not names or relation is None:
+            return None
+        return TargetError(
+            f"two rows of different keys write the same row of {self._table}: {' and '.join(names)}",
+            step=self._context.step_id,
+            epoch=self._context.epoch,
+            why=f"{', '.join(relation.intercepting) or 'the server'} changes key_columns; {describe(error)}",
+            do="change the trigger so that it keeps the key_columns, and do its change in the query; then start the"
+            " query again: nothing of the epoch is in the table",
+        )
+
+    def _move_again(
+        self, requests: Sequence[Request], look: Callable[[Callable[[str], str], SortingMove], T]
+    ) -> T | None:
+        """Move the rows without a commit; return what `look` finds with the names of rows; `None` if it fails."""
         move = self._moving(requests)
         try:
             with self._tables.database.connection() as connection, connection.transaction(force_rollback=True):
                 self._tables.database.limit(connection)
                 self._make_way(connection, self._row(connection, requests))
-                sorting = move.sorting(connection)
-                found = sorting.first()
-                return None if found is None else (move.name(connection, found[0]), found[1])
+                return look(lambda place: move.name(connection, place), move.sorting(connection))
         except (psycopg.Error, OutfallError):
             return None
 
@@ -458,6 +486,22 @@ class SortingMove:
         """Move rows until one is rejected; return its address and the reason."""
         found = next(isolate(0, self._places.count, self._attempt), None)
         return None if found is None else (self._places.place(found[0]), found[1])
+
+    def clash(self) -> list[str]:
+        """Return the addresses of two rows that one statement cannot write, because they write the same row."""
+
+        def clashes(low: int, high: int) -> bool:
+            try:
+                with self._connection.transaction(force_rollback=True):
+                    given = {"stages": self._stages, **self._places.between(low, high)}
+                    _execute(self._connection, self._moving, given)
+            except psycopg.errors.CardinalityViolation:
+                return True
+            return False
+
+        after = bisect_left(range(self._places.count + 1), True, key=lambda high: clashes(0, high))
+        first = bisect_left(range(after), True, key=lambda low: not clashes(low, after)) - 1
+        return [self._places.place(first), self._places.place(after - 1)] if after <= self._places.count else []
 
     def run(self) -> Iterator[RowRefusal]:
         """Move all accepted rows. Yields each rejection when it is found; `refused` has the final ones."""
