@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import compute_statistics_plan, data_file_statistics_from_parquet_metadata
+from pyiceberg.io.pyarrow import (
+    StatisticsCollector,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    match_metrics_mode,
+)
 from pyiceberg.manifest import DataFile as ManifestDataFile
 from pyiceberg.manifest import DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -157,18 +163,39 @@ class IcebergLayout(FileLayout):
     def statistics(self, written: pq.FileMetaData, schema: pa.Schema) -> Mapping[str, Any]:
         numbers = dict(_leaves(schema))
         try:
-            plan = compute_statistics_plan(self.schema, dict(self.metrics))
-            found = data_file_statistics_from_parquet_metadata(written, plan, numbers).to_serialized_dict()
+            plan = self._plan(written, numbers, dict(self.metrics))
+            found = data_file_statistics_from_parquet_metadata(written, plan, numbers)
         except OverflowError:
             # A bound after the year 9999, which Python's dates do not support; readers then have no bounds.
-            plan = compute_statistics_plan(self.schema, {f"{_METRICS}default": "counts"})
-            found = data_file_statistics_from_parquet_metadata(written, plan, numbers).to_serialized_dict()
-        counts = {name: {str(number): value for number, value in found[name].items()} for name in _COUNTS}
-        bounds = {
-            name: {str(number): base64.b64encode(value).decode() for number, value in found[name].items()}
-            for name in _BOUNDS
+            plan = self._plan(written, numbers, {f"{_METRICS}default": "counts"})
+            found = data_file_statistics_from_parquet_metadata(written, plan, numbers)
+        known: dict[str, dict[str, Any]] = {
+            name: {str(number): value for number, value in getattr(found, name).items()} for name in _COUNTS
         }
-        return {**counts, **bounds, "split_offsets": found["split_offsets"]}
+        known |= {name: {} for name in _BOUNDS}
+        for number, column in found.column_aggregates.items():
+            for name, bound in zip(_BOUNDS, (column.min_as_bytes, column.max_as_bytes), strict=True):
+                # pyiceberg increments the last character of a truncated string, after U+D7FF to a surrogate.
+                with suppress(UnicodeEncodeError):
+                    if (value := bound()) is not None:
+                        known[name][str(number)] = base64.b64encode(value).decode()
+        return {**known, "split_offsets": found.split_offsets}
+
+    def _plan(
+        self, written: pq.FileMetaData, numbers: Mapping[str, int], metrics: dict[str, str]
+    ) -> dict[int, StatisticsCollector]:
+        """Return the statistics to collect: of a column without bounds in a row group with values, none.
+
+        pyiceberg would take the bounds of the other row groups, and warn of NaN.
+        """
+        groups = [written.row_group(group) for group in range(written.num_row_groups)]
+        columns = [group.column(column) for group in groups for column in range(group.num_columns)]
+        plan = compute_statistics_plan(self.schema, metrics)
+        for column in columns:
+            found, number = column.statistics, numbers[column.path_in_schema]
+            if found is None or (found.num_values and not found.has_min_max):
+                plan[number] = replace(plan[number], mode=match_metrics_mode("none"))
+        return plan
 
     def manifest_file(self, file: DataFile, path: str) -> ManifestDataFile:
         """Create a manifest entry from the result of a task.
