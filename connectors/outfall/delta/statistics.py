@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from decimal import Decimal
-from math import isfinite
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from math import isinf
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,9 @@ _LONGEST = 32
 """Maximum characters of a bound, as in Spark."""
 _LAST = "\U0010ffff"
 _EXACT_DIGITS = 15
-"""Maximum digits of a decimal that every reader parses exactly from a JSON number."""
+"""Maximum digits of a fraction that every reader parses exactly from a JSON number, also as a double."""
+_EXACT_PLACES = 4
+"""Maximum decimal places of a fraction that is always written without an exponent."""
 _COLUMNS = 32
 """Default number of columns with statistics (`delta.dataSkippingNumIndexedCols`)."""
 
@@ -102,7 +104,7 @@ def _put(found: dict[str, Any], path: Path, value: Any) -> None:
 
 def _bounds(chunks: Sequence[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
     """Return a lower and an upper bound over all row groups, each `None` if uncertain."""
-    if _is.is_boolean(kind) or _is.is_binary(kind) or _is.is_large_binary(kind):
+    if _is.is_binary(kind) or _is.is_large_binary(kind):
         return None
     known = [chunk for chunk in chunks if chunk is not None and chunk.num_values]
     if not known or any(chunk is None for chunk in chunks) or not all(chunk.has_min_max for chunk in known):
@@ -116,8 +118,8 @@ def _bounds(chunks: Sequence[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
             low, high = min(chunk.min for chunk in known), max(chunk.max for chunk in known)
     except (OverflowError, ValueError):
         return None  # a time that Python does not support
-    if _is.is_floating(kind) and not (isfinite(low) and isfinite(high)):
-        return None  # JSON has no infinity
+    if _is.is_decimal(kind):
+        return _rounded(low, kind, ROUND_FLOOR), _rounded(high, kind, ROUND_CEILING)
     return _lower(low), _upper(high)
 
 
@@ -125,37 +127,42 @@ def _lower(value: Any) -> Any:
     if isinstance(value, str):
         return value[:_LONGEST]
     if isinstance(value, datetime):
-        return _millis(value)
+        return _text(value)
     return _plain(value)
 
 
 def _upper(value: Any) -> Any:
     if isinstance(value, str):
-        if len(value) <= _LONGEST:
-            return value
         # Greater than every string with this prefix, unless the truncated rest begins with the last character that
         # exists.
-        return None if value[_LONGEST] == _LAST else value[:_LONGEST] + _LAST
+        return value if value[_LONGEST : _LONGEST + 1] in ("", _LAST) else value[:_LONGEST] + _LAST
     if isinstance(value, datetime):
         try:
-            return _millis(value + timedelta(microseconds=-value.microsecond % 1000))
+            return _text(value + timedelta(microseconds=-value.microsecond % 1000))
         except OverflowError:
-            return None
+            return _text(value, "microseconds")
     return _plain(value)
 
 
-def _millis(value: datetime) -> str:
-    text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")
+def _text(value: datetime, precision: str = "milliseconds") -> str:
+    text = value.replace(tzinfo=None).isoformat(timespec=precision)
     return text if value.tzinfo is None else f"{text}Z"
 
 
+def _rounded(value: Decimal, kind: pa.Decimal128Type, rounding: str) -> int | float | None:
+    """Return a bound that is exact even as a double: a decimal rounded outward, `None` if that is outside the type."""
+    if kind.scale == 0:
+        return int(value)
+    place = max(value.adjusted() - _EXACT_DIGITS + 1, -kind.scale)
+    if value.adjusted() < -_EXACT_PLACES:
+        place = -_EXACT_PLACES
+    rounded = value.quantize(Decimal(1).scaleb(place), rounding, Context(prec=2 * kind.precision))
+    if rounded.adjusted() >= kind.precision - kind.scale and rounded:
+        return None
+    return float(rounded) if place < 0 else int(rounded)
+
+
 def _plain(value: Any) -> Any:
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, Decimal):
-        _, digits, exponent = value.as_tuple()
-        if exponent == 0:
-            return int(value)
-        number = float(value)
-        return number if len(digits) <= _EXACT_DIGITS and "e" not in repr(number) else None
-    return value
+    if isinstance(value, float) and isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"  # as Spark writes it; JSON has no such number
+    return value.isoformat() if isinstance(value, date) else value

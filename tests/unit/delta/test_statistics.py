@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from outfall.delta.statistics import Indexed, statistics_of
 from outfall.formats.parquet import RowGroups
@@ -38,25 +40,26 @@ def moments(*texts: str, zone: str | None = "UTC") -> pa.Array:
         (pa.array([3, None, -1, 7]), -1, 7),
         (pa.array(["b", None, "ä", "a"]), "a", "ä"),
         (pa.array(["a" * 40, "b" * 40]), "a" * 32, "b" * 32 + LAST),
-        (pa.array(["a", "b" * 32 + LAST]), None, None),
+        (pa.array(["a", "b" * 32 + LAST]), "a", "b" * 32 + LAST),
         (pa.array(["a", "b" * 5000]), None, None),
         (pa.array([1.5, None, -2.0]), -2.0, 1.5),
         (pa.array([1.5, 2.5, -2.0, float("nan")]), None, None),
-        (pa.array([float("-inf"), 1.0]), None, None),
-        (pa.array([1.0, float("inf")]), None, None),
+        (pa.array([float("-inf"), 1.0]), "-Infinity", 1.0),
+        (pa.array([1.0, float("inf")]), 1.0, "Infinity"),
         (pa.array([float("nan"), float("nan")]), None, None),
         (pa.array([date(2024, 2, 29), date(1, 1, 1)]), "0001-01-01", "2024-02-29"),
         (moments("2024-01-01T00:00:00.000999"), "2024-01-01T00:00:00.000Z", "2024-01-01T00:00:00.001Z"),
         (moments("2024-01-01T00:00:00.001000"), "2024-01-01T00:00:00.001Z", "2024-01-01T00:00:00.001Z"),
         (moments("1969-12-31T23:59:59.999999"), "1969-12-31T23:59:59.999Z", "1970-01-01T00:00:00.000Z"),
-        (moments("9999-12-31T23:59:59.999999"), None, None),
+        (moments("9999-12-31T23:59:59.999999"), "9999-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999999Z"),
         (moments("2024-01-01T00:00:00", zone=None), "2024-01-01T00:00:00.000", "2024-01-01T00:00:00.000"),
         (NEVER, None, None),
         (pa.array([Decimal("1.25"), Decimal("-3.5")], pa.decimal128(10, 2)), -3.5, 1.25),
         (pa.array([Decimal(10**30)], pa.decimal128(38, 0)), 10**30, 10**30),
-        (pa.array([Decimal("1234567890123456.78")], pa.decimal128(38, 2)), None, None),
-        (pa.array([Decimal("0.00000001")], pa.decimal128(38, 8)), None, None),
-        (pa.array([True, False]), None, None),
+        (pa.array([Decimal("1234567890123456.78")], pa.decimal128(38, 2)), 1234567890123450, 1234567890123460),
+        (pa.array([Decimal("9999999999999999.99")], pa.decimal128(18, 2)), None, None),
+        (pa.array([Decimal("0.00000001")], pa.decimal128(38, 8)), 0.0, 0.0001),
+        (pa.array([True, False]), False, True),
         (pa.array([b"a", b"b"]), None, None),
         (pa.array([None, None], pa.int64()), None, None),
     ],
@@ -68,6 +71,19 @@ def test_bounds_hold_for_all_rows(values: pa.Array, low: Any, high: Any) -> None
     # Of a row group with NaN, Arrow writes no statistics at all.
     has_nan = pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py()
     assert found["nullCount"] == ({} if has_nan else {"a": values.null_count})
+
+
+@given(st.lists(st.decimals(allow_nan=False, places=9, min_value=-(10**29) + 1, max_value=10**29 - 1), min_size=1))
+def test_bounds_of_decimals_hold_also_for_readers_that_parse_doubles(values: list[Decimal]) -> None:
+    table = pa.table({"a": pa.array(values, pa.decimal128(38, 9))})
+    groups = RowGroups(table.schema, "snappy")
+    groups.write(table.to_batches()[0])
+    text = statistics_of(groups.finish()[1], table.schema, Indexed())
+    for parsed in (Decimal, lambda number: Decimal(repr(float(number)))):
+        found = json.loads(text, parse_float=parsed, parse_int=parsed)
+        for low, high in zip(found["minValues"].values(), found["maxValues"].values(), strict=True):
+            assert low <= min(values)
+            assert max(values) <= high <= max(values) + max(Decimal("1e-4"), abs(max(values)) / 10**13)
 
 
 def test_structs_have_statistics_and_what_is_in_lists_and_maps_has_none() -> None:
