@@ -213,8 +213,8 @@ class KafkaOptions(SinkOptions):
         default=None,
         ge=1,
         le=32767,
-        description="Replicas of a created topic; default: `default.replication.factor` of the brokers. With `parts`"
-        " also of the ledger; default: 3.",
+        description="Replicas of a created topic, with `parts` also of the ledger, whose `min.insync.replicas` is then"
+        " one less. Default: `default.replication.factor` of the brokers (2.4 and later).",
     )
     client_options: Pairs = Field(
         default={},

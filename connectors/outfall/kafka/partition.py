@@ -14,7 +14,7 @@ from typing import Any
 
 from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError, missing_extra
 from outfall.kafka.client import MISSING, KafkaClients, error_of, will_not_pass
-from outfall.kafka.topics import Topics
+from outfall.kafka.topics import BROKERS_CHOICE, Topics
 
 try:
     from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -113,12 +113,17 @@ class KafkaPartition(Partition):
     """The one partition of a topic."""
 
     def __init__(
-        self, clients: KafkaClients, topic: str, *, replication_factor: int = 3, named_by: str = "topic_prefix"
+        self,
+        clients: KafkaClients,
+        topic: str,
+        *,
+        replication_factor: int | None = None,
+        named_by: str = "topic_prefix",
     ) -> None:
         """Connect to nothing yet. The clients belong to this partition.
 
-        `replication_factor` applies if the topic is created here. `named_by` is the option with the topic's name, for
-        texts.
+        `replication_factor` applies if the topic is created here; by default the brokers choose. `named_by` is the
+        option with the topic's name, for texts.
         """
         self._clients = clients
         self._topic = Topic(clients, topic, replication_factor, named_by)
@@ -259,7 +264,7 @@ class KafkaPartition(Partition):
 class Topic:
     """A topic with one partition: created if missing and otherwise checked, once per process."""
 
-    def __init__(self, clients: KafkaClients, name: str, replication_factor: int, named_by: str) -> None:
+    def __init__(self, clients: KafkaClients, name: str, replication_factor: int | None, named_by: str) -> None:
         """Connect to nothing yet; the replication factor applies if the topic is created here."""
         self.name = name
         self._named_by = named_by
@@ -300,9 +305,11 @@ class Topic:
 
     def _make(self) -> None:
         factor = self._replication_factor
-        settings = {**_MADE_WITH, "min.insync.replicas": f"{max(1, factor - 1)}"}
-        how = f"with {factor} replicas (replication_factor={factor})"
-        self._topics.make(self.name, 1, factor, settings, how)
+        settings, how = dict(_MADE_WITH), "with as many replicas as the brokers choose (no replication_factor)"
+        if factor is not None:
+            settings["min.insync.replicas"] = f"{max(1, factor - 1)}"
+            how = f"with {factor} replicas (replication_factor={factor})"
+        self._topics.make(self.name, 1, factor or BROKERS_CHOICE, settings, how)
 
     def _check_settings(self, settings: dict[str, str]) -> None:
         policy = settings.get("cleanup.policy", "")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from outfall.errors import ConfigurationError, RecordError
 from outfall.kafka import KafkaRecoveryConfig
 from outfall.recovery import EntryExistsError
 from tests.integration.support.kafka_broker import ModelBroker
+from tests.integration.support.kafka_parts import PartsTopic, rows_of
 from tests.integration.support.kafka_topics import ModelTopic
 
 CREATE_TOPICS, DESCRIBE_CONFIGS = 19, 32
@@ -35,6 +38,28 @@ def test_topics_are_made_on_the_first_append_as_the_log_needs_them(model: ModelB
         assert int(topic.settings["delete.retention.ms"]) >= 20_000
     config(model, timeout=9).open("sink").append(b"y", after=1)
     assert model.asked.count(CREATE_TOPICS) == 2
+
+
+def test_the_brokers_choose_the_number_of_replicas_unless_it_is_named(model: ModelBroker, tmp_path: Path) -> None:
+    """Of the recovery log's topics, and of a ledger: one broker is enough to begin with."""
+    wanted: dict[str, int] = {}
+
+    def look(number: int, request: Any) -> bool:
+        if number == CREATE_TOPICS:
+            wanted.update({topic.name: topic.replication_factor for topic in request.topics})
+        return False
+
+    model.held = look
+    config(model, replication_factor=None).open("sink").append(b"x", after=0)
+    assert "min.insync.replicas" not in model.topics["p-progress"].settings
+    topics = {name: PartsTopic(model.address, tmp_path / name) for name in ("brokers", "named")}
+    topics["brokers"].query(replication_factor=None).epoch(0)
+    topics["named"].query(replication_factor=1).epoch(0)
+    assert wanted == {
+        "p-progress": -1, "p-state": -1, topics["brokers"].name: 1, topics["brokers"].ledger: -1,
+        topics["named"].name: 1, topics["named"].ledger: 1,
+    }  # fmt: skip
+    assert topics["brokers"].holds(rows_of(0))
 
 
 def test_more_replicas_than_brokers_are_refused_with_the_number(model: ModelBroker) -> None:

@@ -87,7 +87,7 @@ class KafkaLedgerTopic(LedgerTopic):
         super().__init__()
         clients = _clients(options, committed=False)
         self.topics = Topics(clients)
-        factor = options.replication_factor or 3
+        factor = options.replication_factor
         self._everything = KafkaPartition(clients, name, replication_factor=factor, named_by="ledger_topic")
         self._committed = KafkaPartition(_clients(options, committed=True), name, replication_factor=factor)
 

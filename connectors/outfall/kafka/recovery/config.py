@@ -42,7 +42,8 @@ class KafkaRecoveryConfig(RecoveryConfig):
         client_options: librdkafka's connection properties, such as `security.protocol`. Secrets may be `env:NAME` or
             `file:PATH`, and then appear in no plan and no task.
         replication_factor: for topics that are created; existing topics keep theirs. An append waits for all in-sync
-            replicas. Created topics require one in-sync replica less than this number.
+            replicas. Created topics require one in-sync replica less than this number. Without it the brokers choose
+            both (`default.replication.factor`, brokers from 2.4).
         timeout: how long one call may wait for the brokers; at most 10 minutes.
 
     Raises:
@@ -53,7 +54,7 @@ class KafkaRecoveryConfig(RecoveryConfig):
     brokers: str
     topic_prefix: str
     client_options: Mapping[str, str] = field(default_factory=dict)
-    replication_factor: int = 3
+    replication_factor: int | None = None
     timeout: timedelta | float | str = timedelta(seconds=60)
 
     def __post_init__(self) -> None:
@@ -123,7 +124,7 @@ class KafkaRecoveryConfig(RecoveryConfig):
         Literal secrets are omitted. For an equal configuration, give them as `env:NAME`.
         """
         given = dict(self.options().shown())
-        if self.replication_factor != 3:
+        if self.replication_factor is not None:
             given["replication_factor"] = f"{self.replication_factor}"
         if self.seconds() != 60:
             given["timeout"] = f"{self.seconds():g}"
@@ -159,7 +160,7 @@ def recovery_from_url(url: str) -> KafkaRecoveryConfig:
         split.netloc,
         split.path.strip("/"),
         _but(given, _OWN),
-        _replication(own.get("replication_factor", 3)),
+        _replication(own.get("replication_factor")),
         own.get("timeout", timedelta(seconds=60)),
     )
 
@@ -174,7 +175,9 @@ def _options(options: object) -> ClientOptions:
     return ClientOptions(options)
 
 
-def _replication(value: object) -> int:
+def _replication(value: object) -> int | None:
+    if value is None:
+        return None
     text = str(value)
     if isinstance(value, bool) or not text.isdecimal() or not 1 <= int(text) <= 32767:
         raise ConfigurationError(f"the replication factor is {value!r}", do="use an integer from 1")
