@@ -235,6 +235,11 @@ class KafkaOptions(SinkOptions):
     transactional_id_prefix: str = Field(
         default="outfall", description="With `parts`: prefix of the transactional ids, for ACLs."
     )
+    reuse_producers: bool = Field(
+        default=True,
+        description="With `parts`: whether a producer is used for the next epoch if the brokers have answered all its"
+        " requests. `false`: each epoch registers new producers.",
+    )
     ledger_topic: str | None = Field(
         default=None,
         description="With `parts`: the compacted topic that records each commit. Created on first use. Default:"
@@ -306,7 +311,7 @@ class KafkaOptions(SinkOptions):
             raise ValueError(f'{min(making)} is of a topic that is made: give create_topic="if_missing" too')
         if self.create_topic != "never" and self.topic is None:
             raise ValueError("create_topic requires topic")
-        of_parts = {"transaction_timeout", "transactional_id_prefix", "ledger_topic", "on_existing"}
+        of_parts = {"transaction_timeout", "transactional_id_prefix", "reuse_producers", "ledger_topic", "on_existing"}
         given = of_parts & {name for name in self.model_fields_set if getattr(self, name) != _default(name)}
         if given and self.parts is None:
             raise ValueError(f"{min(given)} requires parts")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -48,6 +48,8 @@ _ABANDONED = 5.0
 """Seconds after its own deadline until a producer that does not report is given up."""
 _STATISTICS = 1.0
 """Seconds between two statistics of librdkafka."""
+_PROOFS = 0.1
+"""The same with transactions: the next one should find statistics that were made after the last one."""
 
 
 class ProducerFencedError(TransientError):
@@ -85,7 +87,10 @@ class KafkaProducer:
         self.transaction_timeout = transaction_timeout
         self.broken = False
         self.idle = False
-        """Whether it is unused: its statistics are then ignored."""
+        """Whether it is unused: its statistics then only tell whether its requests were answered."""
+        self._answered: bool | None = None
+        """Whether any statistics since `rest` show that; `None` before the first."""
+        self._commits = 0
         self.note: Any = None
         """A note of its user, kept in the cache, such as its last commit."""
         self._key = (brokers, options, timeout, transactional_id, transaction_timeout)
@@ -96,6 +101,7 @@ class KafkaProducer:
         self._failure: tuple[KafkaError, str | None] | None = None
         self._refused: list[tuple[Refused, int, KafkaError]] = []
         self._peaks: dict[str, int] = {}
+        self._counted = -_STATISTICS
         self._began = 0.0
         self._producer: Any = self._clients.made(lambda: Producer(self._clients.settings(**self._settings())))
 
@@ -105,7 +111,7 @@ class KafkaProducer:
             "acks": "all",
             "partitioner": "murmur2_random",
             "message.timeout.ms": max(1, int(self.timeout * 1000)),
-            "statistics.interval.ms": int(_STATISTICS * 1000),
+            "statistics.interval.ms": int(1000 * (_STATISTICS if self.transactional_id is None else _PROOFS)),
             "stats_cb": self._count,
         }
         if self.transactional_id is None:
@@ -235,6 +241,7 @@ class KafkaProducer:
             OutfallError: a record was rejected; nothing is committed.
         """
         self._transaction("committing", self._producer.commit_transaction)
+        self._commits += 1
 
     def abort(self) -> None:
         """Abort the transaction and drop the records in the local queue. The producer is dropped afterwards.
@@ -252,6 +259,24 @@ class KafkaProducer:
             with suppress(KafkaException):  # no callback runs any more
                 producer.purge()
                 producer.flush(0)
+
+    def rest(self) -> None:
+        """Be unused from now on, until `reusable` is asked."""
+        # librdkafka's main thread makes statistics and processes responses to commits. What it made before the last
+        # response is in the queue.
+        self.poll()
+        self.idle, self._answered = True, None
+
+    def reusable(self) -> bool:
+        """Whether another transaction may begin, after `rest`.
+
+        A request without a response may still be on its way. If it arrives in the next transaction, which has the same
+        producer epoch, it takes effect there: `EndTxn` would commit half of it (KIP-890). It cannot if a new producer
+        is registered.
+        """
+        self.poll()
+        self.idle = False
+        return self.transactional_id is None or self._answered is True
 
     def poll(self) -> None:
         """Process librdkafka's events.
@@ -447,13 +472,29 @@ class KafkaProducer:
     def _count(self, statistics: str) -> None:
         """Process librdkafka's statistics (its STATISTICS.md)."""
         if self.idle:
+            if self.transactional_id is not None and not self._answered:
+                self._answered = all_answered(json.loads(statistics), self._commits)
             return
+        if (now := time.monotonic()) < self._counted + _STATISTICS:
+            return
+        self._counted = now
         found = json.loads(statistics)
         brokers = found.get("brokers", {}).values()
         self._peak("max_queue", found.get("msg_cnt", 0))
         self._peak("max_in_flight", sum(broker.get("waitresp_msg_cnt", 0) for broker in brokers))
         longest = max((broker.get("rtt", {}).get("max", 0) for broker in brokers), default=0)
         self._peak("max_rtt_ms", -(-longest // 1000))
+
+
+def all_answered(statistics: Mapping[str, Any], commits: int) -> bool:
+    """Whether each request of a producer was answered on its connection, and each commit was a single request.
+
+    librdkafka counts a request once it is completely sent (`req`), and each response (`rx`). It reads `req` after `rx`,
+    so a request that is in flight at that moment counts as unanswered.
+    """
+    brokers = statistics.get("brokers", {}).values()
+    ends = sum(broker.get("req", {}).get("EndTxn", 0) for broker in brokers)
+    return ends == commits and all(sum(broker.get("req", {}).values()) == broker.get("rx") for broker in brokers)
 
 
 _LIMITS = (
@@ -498,14 +539,17 @@ class Producers:
     def kept(
         self, brokers: str, options: ProducerOptions, timeout: float, **transactional: Any
     ) -> KafkaProducer | None:
-        """Return a cached producer, if there is one, like `take`."""
+        """Return a cached producer that may be used again, if there is one, like `take`."""
         defaults = {"transactional_id": None, "transaction_timeout": 600.0} | transactional
         key = (brokers, options, timeout, defaults["transactional_id"], defaults["transaction_timeout"])
         kept = self._idle.take(key, options.resolved())
-        if kept is not None:
-            kept.idle = False
-            self._use(1)
-        return kept
+        if kept is None:
+            return None
+        self._use(1)
+        if kept.reusable():
+            return kept
+        self.drop(kept)
+        return None
 
     def make(self, brokers: str, options: ProducerOptions, timeout: float, **transactional: Any) -> KafkaProducer:
         """Return a new producer, otherwise like `take`."""
@@ -519,7 +563,7 @@ class Producers:
             self.drop(producer)
             return
         self._use(-1)
-        producer.idle = True
+        producer.rest()
         self._idle.keep(producer._key, producer._secrets, producer)
         self._tend()
 

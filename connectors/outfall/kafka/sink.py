@@ -60,6 +60,7 @@ class KafkaSink(WithDeadLetters):
         delivery_timeout: timedelta | float | str = 120,
         transaction_timeout: timedelta | float | str = 600,
         transactional_id_prefix: str = "outfall",
+        reuse_producers: bool = True,
         ledger_topic: str | None = None,
         on_existing: Literal["check", "resume"] = "check",
         max_dead_letters: int = 1000,

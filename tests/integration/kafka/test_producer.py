@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from outfall.errors import ConfigurationError, TransientError, ValueRefusedError
+from outfall.kafka import producer as producer_module
 from outfall.kafka.options import ProducerOptions
 from outfall.kafka.producer import KafkaProducer, ProducerFencedError, Producers
 from outfall.kafka.records import KafkaRecords
@@ -65,6 +67,35 @@ def test_librdkafkas_counts_become_peaks(cluster: MockCluster) -> None:
     assert found["max_queue"] == 1
     made.idle = True
     made._count("what nobody reads")
+    made.shut()
+
+
+def test_statistics_from_before_a_producer_rests_are_no_evidence(
+    model: ModelBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait in the client's queue, and may have been made before a request was sent."""
+    monkeypatch.setattr(producer_module, "_PROOFS", 1.0)  # no others come in between
+    model_topic(model, "t")
+    made = KafkaProducer(model.address, ProducerOptions({}), 10.0, transactional_id="id")
+    made.init("t")
+    until(lambda: len(made._producer), "statistics in the queue", 20)
+    made.rest()
+    assert not made.reusable()
+    made.rest()
+    until(lambda: len(made._producer), "statistics in the queue", 20)
+    assert made.reusable()
+    made.shut()
+
+
+def test_a_request_that_is_answered_later_is_answered(model: ModelBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one for metadata, which librdkafka sends by itself."""
+    monkeypatch.setattr(producer_module, "_PROOFS", 3600.0)
+    made = producer(model.address, transactional_id="id")
+    for responses in (0, 1):
+        made.rest()
+        made._count(json.dumps({"brokers": {"b": {"rx": 0, "req": {"Metadata": 1}}}}))
+        made._count(json.dumps({"brokers": {"b": {"rx": responses, "req": {"Metadata": 1}}}}))
+        assert made.reusable() == bool(responses)
     made.shut()
 
 
@@ -243,15 +274,15 @@ def test_a_commit_without_an_answer_is_unclear(cluster: MockCluster) -> None:
 def test_as_many_are_kept_as_were_in_use_and_none_after_an_error(cluster: MockCluster) -> None:
     kept = Producers(least=1)
     options = ProducerOptions({})
-    made = [kept.take(cluster.address, options, 20, transactional_id=f"id-{part}") for part in range(3)]
+    made = [kept.take(cluster.address, options, 20 + part) for part in range(3)]
     for one in made:
         kept.keep(one)
-    again = [kept.take(cluster.address, options, 20, transactional_id=f"id-{part}") for part in range(3)]
+    again = [kept.take(cluster.address, options, 20 + part) for part in range(3)]
     assert again == made
     again[0].broken = True
     for one in again:
         kept.keep(one)
-    assert kept.take(cluster.address, options, 20, transactional_id="id-0") is not made[0]
+    assert kept.take(cluster.address, options, 20) is not made[0]
     kept.close()
 
 

@@ -109,7 +109,7 @@ def two_attempts(choose: Callable[[int], int], fate: str) -> None:
     assert values(broker) == [7]
 
 
-FATES = ("", "lost", "landed", "late")
+FATES = ("", "lost", "landed", "late", "repeated")
 
 
 def overtaken(choose: Callable[[int], int]) -> None:
@@ -133,6 +133,35 @@ def overtaken(choose: Callable[[int], int]) -> None:
     last = attempt(MemoryCluster(broker), writer(2, attempt=1), 7)
     assert isinstance(last, KafkaPartState), last
     assert values(broker) == [7]
+
+
+def repeated(choose: Callable[[int], int]) -> None:
+    """The end of a transaction is sent twice, and the first one arrives anywhere in what the same task does next."""
+    broker = Broker()
+    pauses: list[Pause] = []
+    cluster = MemoryCluster(broker, lambda: pauses[-1]() if pauses else None, Faults(["", "repeated"]))
+    sink = delivery(cluster)
+    sink.open_target(target(1))
+    state = attempt(cluster, writer(1), 7)
+    assert isinstance(state, KafkaPartState)
+    sink.open_target(replace(target(2, epoch=1), completed=0, states={"0": state}))
+
+    def task(pause: Pause) -> None:
+        pauses.append(pause)
+        for number in range(3):
+            if isinstance(attempt(cluster, writer(2, epoch=1, attempt=number), 8, state=state), KafkaPartState):
+                break
+
+    def between() -> None:
+        if broker.late and choose(2):
+            broker.arrive()
+
+    play([task], choose, between)
+    assert values(broker) == [7, 8]
+
+
+def test_the_end_of_a_transaction_that_comes_behind_its_repetition_commits_no_other() -> None:
+    assert every_schedule(repeated) > 5
 
 
 @pytest.mark.parametrize("fate", FATES)

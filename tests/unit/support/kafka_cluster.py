@@ -45,7 +45,11 @@ class Entry:
 
 @dataclass
 class Faults:
-    """What becomes of the next ends of transactions: `"lost"` before, `"landed"` after they took place, or `"late"`."""
+    """What becomes of the next ends of transactions.
+
+    `"lost"` before, `"landed"` after they took place, or `"late"`: the writer hears nothing. `"repeated"`: the client
+    sends the end again, which is answered, and the first one comes late.
+    """
 
     commits: list[str] = field(default_factory=list)
 
@@ -58,8 +62,8 @@ class Broker(ByReference):
         self.open: dict[str, Transaction] = {}
         self.ledger: list[Entry] = []
         self.rows: list[tuple[Transaction, Any]] = []
-        self.late: list[Transaction] = []
-        """Transactions whose end was sent and has not arrived."""
+        self.late: list[tuple[str, int]] = []
+        """The producers, with their epochs, that have sent the end of a transaction which has not arrived."""
         self.ids = {"ledger": "ledger-1", "events": "events-1"}
         self.lock = threading.RLock()
         self.marks: list[int] = []
@@ -94,8 +98,10 @@ class Broker(ByReference):
             self.ledger.append(Entry(transaction, marker=True))
 
     def arrive(self) -> None:
-        """Let the end of a transaction arrive that was sent before."""
-        self.commit(self.late.pop(0))
+        """Let the end of a transaction arrive that was sent before: whatever its producer has open is committed."""
+        name, epoch = self.late.pop(0)
+        if self.epochs[name] == epoch and name in self.open:
+            self.commit(self.open[name])
 
     def stable(self) -> int:
         """The last stable offset of the ledger."""
@@ -170,6 +176,8 @@ class MemoryProducer(PartProducer):
         self._faults = faults
         self._epoch = -1
         self._transaction: Transaction | None = None
+        self.reusable = True
+        """Whether all its requests were answered."""
 
     def init(self) -> None:
         self._pause()
@@ -192,11 +200,12 @@ class MemoryProducer(PartProducer):
         self._pause()
         self._joined()
         fate = self._faults.commits.pop(0) if self._faults.commits else ""
-        if fate == "late":
-            self._broker.late.append(transaction)
-        elif fate != "lost":
+        if fate in ("late", "repeated"):
+            self._broker.late.append((self._name, self._epoch))
+        if fate not in ("late", "lost"):
             self._broker.commit(transaction)
-        if fate:
+        self.reusable = self.reusable and fate != "repeated"
+        if fate and fate != "repeated":
             raise TransientError("no answer came to the end of the transaction")
         return offset
 
@@ -222,7 +231,7 @@ class MemoryCluster(ByReference, PartsCluster):
         self.broker = broker
         self.pause = pause
         self.faults = faults or Faults()
-        self._kept: dict[str, tuple[str, PartProducer]] = {}
+        self._kept: dict[str, tuple[str, MemoryProducer]] = {}
 
     def topic_id(self, name: str) -> str | None:
         return self.broker.ids.get(name)
@@ -235,7 +244,7 @@ class MemoryCluster(ByReference, PartsCluster):
 
     def kept(self, transactional_id: str, after: str) -> PartProducer | None:
         name, producer = self._kept.pop(transactional_id, ("", None))
-        return producer if name == after else None
+        return producer if producer is not None and producer.reusable and name == after else None
 
     def producer(self, transactional_id: str, ledger: str) -> PartProducer:
         return MemoryProducer(self.broker, transactional_id, self.pause, self.faults)
@@ -244,6 +253,7 @@ class MemoryCluster(ByReference, PartsCluster):
         self.pause()
 
     def keep(self, transactional_id: str, producer: PartProducer, after: str) -> None:
+        assert isinstance(producer, MemoryProducer)
         self._kept[transactional_id] = after, producer
 
 

@@ -64,7 +64,9 @@ class KafkaCluster(PartsCluster):
         return KafkaPartProducer(made, KafkaRecordMaker(self._options), ledger)
 
     def keep(self, transactional_id: str, producer: PartProducer, after: str) -> None:
-        if isinstance(producer, KafkaPartProducer):
+        if not self._options.reuse_producers:
+            producer.close()
+        elif isinstance(producer, KafkaPartProducer):
             producer.keep(after)
 
     def _ledger(self, name: str) -> KafkaLedgerTopic:

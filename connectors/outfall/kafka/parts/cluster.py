@@ -102,7 +102,10 @@ class PartsCluster(ABC):
 
     @abstractmethod
     def kept(self, transactional_id: str, after: str) -> PartProducer | None:
-        """Take the producer that this process has cached under this id of its last commit. Each is returned once."""
+        """Take the producer that this process has cached under this id of its last commit. Each is returned once.
+
+        A producer with a request that may still arrive is not returned (`KafkaProducer.reusable`).
+        """
 
     @abstractmethod
     def producer(self, transactional_id: str, ledger: str) -> PartProducer:

@@ -113,6 +113,8 @@ class Ledger:
         self._position = 0
         self._steps: dict[str, StepRecord] = {}
         self._parts: dict[str, dict[str, PartCommit]] = {}
+        self.opened = ""
+        """The token of the last step record that this process has written."""
 
     def is_stable(self) -> bool:
         """Whether no transaction is open in the ledger now."""

@@ -144,8 +144,7 @@ class PartsTarget:
         """
         self._cluster.prepare_ledger(self._names.ledger)
         reached("kafka: opening")
-        kept = self._kept(context)
-        if kept is not None and self._write_kept(kept, context, len(parts)):
+        if self._go_on(context, len(parts)):
             return False
         for _ in range(_TRIES - 1):
             try:
@@ -234,33 +233,42 @@ class PartsTarget:
     # Records of steps. A driver that initializes the driver's id and then reads to the end has read every record
     # written under that id. Only a driver that initializes it later can add another.
 
-    def _kept(self, context: TargetContext[KafkaPartState]) -> PartProducer | None:
-        """The producer of the last step record, if this process wrote it and its epoch is completed."""
+    def _go_on(self, context: TargetContext[KafkaPartState], parts: int) -> bool:
+        """Write the record without a take-over, if this process wrote the last one and its epoch is completed.
+
+        No other driver has initialized the id since, or the write with the cached producer fails. A new producer inits
+        the id and then reads the last record.
+        """
         last = context.begun.get(context.last_generation)
         if last is None or context.unfinished:
-            return None
-        return self._cluster.kept(self._id(self._step, DRIVER), last)
-
-    def _write_kept(self, driver: PartProducer, context: TargetContext[KafkaPartState], parts: int) -> bool:
-        """Write the record without a read.
-
-        No other driver has initialized the id since the last record, or the write fails.
-        """
-        try:
-            self._write_step(driver, context, parts)
-        except TransientError:
-            driver.close()
             return False
-        except BaseException:
-            driver.close()
-            raise
-        self._cluster.keep(self._id(self._step, DRIVER), driver, context.token)
-        return True
+        driver = self._cluster.kept(self._id(self._step, DRIVER), last)
+        with suppress(TransientError):
+            if driver is None and self._ledger.opened == last:
+                driver = self._registered(last)
+            if driver is None:
+                return False
+            with closing_on_error(driver):
+                self._write_step(driver, context, parts)
+            self._cluster.keep(self._id(self._step, DRIVER), driver, context.token)
+            return True
+        return False
+
+    def _registered(self, last: str) -> PartProducer | None:
+        driver = self._fresh(self._step)
+        with closing_on_error(driver):
+            self._ledger.read()
+        step = self._ledger.step()
+        if step is not None and step.token == last and step.ended_by is None:
+            return driver
+        driver.close()
+        return None
 
     def _write_step(self, driver: PartProducer, context: TargetContext[KafkaPartState], parts: int) -> None:
         record = StepRecord(generation=context.generation, token=context.token, parts=parts)
         driver.begin()
         driver.commit([written(self._step.key, record)])
+        self._ledger.opened = context.token
         reached("kafka: opened")
 
     def _checked_step(self, context: TargetContext[KafkaPartState]) -> StepRecord | None:
