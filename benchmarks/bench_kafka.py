@@ -38,6 +38,7 @@ EPOCH_ROWS, EPOCHS = 100, 12
 AS_RECORDS = ("name AS key", "to_json(struct(*)) AS value")
 
 SINK, ROUTED, LOOP = "KafkaSink", f"KafkaSink, {PARTS} parts", "bare producer loop"
+ONE, NEW = f"{SINK}, 1 part", "{}, new producers"
 EMPTY = "empty sink"
 WANTED = {LOOP: f"≥ 0.9, and ≥ 0.7 with {PARTS} parts", EMPTY: "≤ 1.5"}
 
@@ -140,8 +141,10 @@ def _epochs(spark: SparkSession, pairs: int, topics: Topics, scratch: Scratch) -
     streams: dict[str, Stream] = {
         EMPTY: lambda df, topic, scratch: PythonApi().stream(df, EmptySink(), scratch.new()),
         SINK: _stream(topics.brokers),
-        f"{SINK}, 1 part": _stream(topics.brokers, parts=1),
+        ONE: _stream(topics.brokers, parts=1),
+        NEW.format(ONE): _stream(topics.brokers, parts=1, reuse_producers=False),
         ROUTED: _stream(topics.brokers, parts=PARTS),
+        NEW.format(ROUTED): _stream(topics.brokers, parts=PARTS, reuse_producers=False),
     }
     figures: dict[str, list[float]] = {name: [] for name in streams}
     for number, name in rounds(streams, 1 + pairs):
@@ -151,7 +154,8 @@ def _epochs(spark: SparkSession, pairs: int, topics: Topics, scratch: Scratch) -
         if number > 0:  # the first warms up
             figures[name].append(figure)
     group = f"epochs of {EPOCH_ROWS} rows, {EPOCHS} a run"
-    return [seconds(group, name, figures, {} if name == EMPTY else {EMPTY: EMPTY}) for name in streams]
+    against = {NEW.format(each): {EMPTY: EMPTY, "reused producers": each} for each in (ONE, ROUTED)} | {EMPTY: {}}
+    return [seconds(group, name, figures, against.get(name, {EMPTY: EMPTY})) for name in streams]
 
 
 def records(spark: SparkSession, rows: int, scratch: Scratch) -> DataFrame:
