@@ -59,6 +59,7 @@ def test_the_reason_is_the_text_of_our_error_without_the_stack_traces() -> None:
     assert reason(wrapped) == TEXT
     assert reason(raised(RuntimeError("in a function of mine"), error)) == TEXT
     assert reason(None) == ""
+    assert reason(CommitError("the options are wrong:\n- a")) == "the options are wrong: - a."
 
 
 def test_the_reason_has_the_notes() -> None:
