@@ -10,7 +10,7 @@ import pytest
 from outfall.testing import SinkHarness, run_conformance
 from outfall.testing.conformance import CHECKS
 from tests.unit.support import conforming
-from tests.unit.support.broken_sinks import BROKEN, Broken, careless, filed
+from tests.unit.support.broken_sinks import BROKEN, Broken, careless, databases, filed
 
 # What crashes leave open.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -64,6 +64,7 @@ SOUND = [
     conforming.Hoarding,
     careless.AtLeastOnce,
     filed.Renaming,
+    databases.Database,
 ]
 
 

@@ -30,12 +30,15 @@ from outfall.testing.conformance.driver import copied
 from outfall.testing.conformance.faults import when
 from outfall.testing.conformance.schedules import (
     Action,
+    BeginBeside,
     Crash,
     LostReply,
     PartialCommit,
     Restart,
     Sleep,
+    Stall,
     Wake,
+    WakeWithin,
     Write,
     play,
 )
@@ -43,7 +46,7 @@ from outfall.testing.conformance.search import search
 from outfall.testing.conformance.spying import SpiedSink
 from outfall.testing.conformance.trial import Content, Trial, Trials, dealt, frozen
 from tests.unit.support import conforming
-from tests.unit.support.broken_sinks import careless, filed, staged
+from tests.unit.support.broken_sinks import careless, databases, filed, staged
 from tests.unit.support.warehouse import StagingSink
 
 
@@ -386,6 +389,15 @@ def test_a_sound_sink_stands_a_schedule_of_everything(harness: Any, tmp_path: Pa
     sleepers = [Sleep(at=at) for at in (3, 20, 45, 60)]
     faults: list[Action] = [Crash(at=30), PartialCommit(), LostReply(), Restart(), Wake(2), Write(tasks=1), Wake(0)]
     play(harness(), [Write(), *sleepers, *faults], tmp_path)
+
+
+def test_a_suspended_task_wakes_within_an_epoch_of_a_schedule(tmp_path: Path) -> None:
+    schedule: list[Action] = [Write(), BeginBeside(), Stall(begun=0, task=1, at=0), Restart()]
+    broken, wakes_within = databases.StagesWithoutTheAttempt(), WakeWithin(0, at=51)
+    play(broken, [*schedule, Write(), Wake(0)], tmp_path)
+    with pytest.raises(ConformanceError, match=r"(?s)are missing.*WakeWithin.*# after PREPARED"):
+        play(broken, [*schedule, wakes_within], tmp_path)
+    play(databases.Database(), [*schedule, wakes_within], tmp_path)
 
 
 def test_without_the_extra_the_class_is_an_import_error_that_names_it() -> None:

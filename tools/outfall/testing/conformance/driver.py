@@ -51,7 +51,7 @@ class RemoteTasks(LocalDriver):
     def routed(self, tasks: Sequence[Iterable[Any]]) -> list[TaskRows]:
         """Assign rows to tasks. For a fixed sink, the given number of tasks shares the parts."""
         if not is_fixed(self.sink):
-            return [[(None, rows)] for rows in map(list, tasks)]
+            return [_halves([(None, list(rows))]) for rows in tasks]
         by_part = self.route(tasks)
         count = max(1, min(len(tasks), len(by_part)))
         return [[batch for part in by_part[index::count] for batch in _halves(part)] for index in range(count)]
@@ -88,7 +88,7 @@ def pickled(sink: Any) -> bytes:
 
 
 def _halves(part: list[tuple[str | None, list[Any]]]) -> TaskRows:
-    """Split the rows of a part into two batches, because batch boundaries have no meaning."""
+    """Split the rows of a part or task into two batches, because batch boundaries have no meaning."""
     return [(name, rows[at:end]) for name, rows in part for at, end in ((0, len(rows) // 2), (len(rows) // 2, None))]
 
 

@@ -130,9 +130,19 @@ class Wake:
     sleeper: int
 
 
+@dataclass(frozen=True)
+class WakeWithin:
+    """A suspended driver or attempt resumes at the n-th step of the next epoch."""
+
+    sleeper: int
+    at: int
+    tasks: int = 3
+    rows: int = 6
+
+
 Action = (
     Write | Crash | Fail | PartialCommit | LostReply | SlowReply | Restart | Replay | BeginBeside | Attempt | Stall
-    | Finish | Sleep | Wake
+    | Finish | Sleep | Wake | WakeWithin
 )  # fmt: skip
 
 
@@ -213,13 +223,13 @@ class Player:
 
     @_act.register
     def _(self, action: Crash) -> None:
-        with suppress(CrashError), self._at(action.at, CrashError):
+        with suppress(CrashError), self._at(action.at, _raise(CrashError)):
             self._run(action.tasks, action.rows)
         self._restart()
 
     @_act.register
     def _(self, action: Fail) -> None:
-        with self._at(action.at, InjectedError):
+        with self._at(action.at, _raise(InjectedError)):
             self._run(action.tasks, action.rows)
 
     @_act.register
@@ -295,6 +305,12 @@ class Player:
         if self.sleepers:
             self.sleepers.pop(action.sleeper % len(self.sleepers)).wake()
 
+    @_act.register
+    def _(self, action: WakeWithin) -> None:
+        sleeper = self.sleepers[action.sleeper % len(self.sleepers)] if self.sleepers else None
+        with self._at(action.at, lambda step: sleeper.nudge() if sleeper else None):
+            self._run(action.tasks, action.rows)
+
     # --- helpers of actions
 
     def _run(self, tasks: int = 3, rows: int = 6) -> None:
@@ -328,8 +344,8 @@ class Player:
         return number if self._steps_of_an_epoch is None else number % self._steps_of_an_epoch
 
     @contextmanager
-    def _at(self, number: int, error: type[BaseException]) -> Iterator[None]:
-        """Raise at the n-th step in the block."""
+    def _at(self, number: int, act: Callable[[str], object]) -> Iterator[None]:
+        """Act at the n-th step in the block."""
         left = self._within_an_epoch(number)
 
         def listener(step: str) -> None:
@@ -337,11 +353,18 @@ class Player:
             if left == 0:
                 self._notes[self._playing] = step
                 left -= 1
-                raise error(step)
+                act(step)
             left -= 1
 
         with _listening(listener):
             yield
+
+
+def _raise(error: type[BaseException]) -> Callable[[str], None]:
+    def act(step: str) -> None:
+        raise error(step)
+
+    return act
 
 
 @contextmanager

@@ -41,6 +41,7 @@ def schedules(*, commits: bool) -> st.SearchStrategy[list[Any]]:
         st.builds(act.Finish, begun=which),
         st.builds(act.Sleep, at=STEPS, tasks=TASKS, rows=ROWS),
         st.builds(act.Wake, sleeper=which),
+        st.builds(act.WakeWithin, sleeper=which, at=STEPS, tasks=TASKS, rows=ROWS),
     ]
     if commits:
         kinds += [

@@ -10,7 +10,7 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
@@ -20,6 +20,8 @@ from outfall.trace_points import listen, reached
 
 WAIT = 120.0
 """Seconds after which a thread that neither stops nor ends is an error of the test."""
+PATIENCE = 1.0
+"""Seconds after which a resumed action that has not ended is taken to wait for a lock of the one that resumed it."""
 
 
 _started: weakref.WeakSet[Suspended] = weakref.WeakSet()
@@ -38,6 +40,12 @@ def steps_of(action: Callable[[], Any]) -> list[str]:
     finally:
         stop()
     return numbered(seen)
+
+
+def changing(steps: Iterable[str]) -> list[str]:
+    """Return the steps after which code of the sink may change the target. After the others, only the engine's runs."""
+    inert = ("task: ", "log: ", "before ", "after ", "sink: after ", "sink: before bind", "sink: before list_parts")
+    return [step for step in steps if not step.startswith(inert) or step.startswith("task: after snapshot")]
 
 
 def numbered(steps: list[str]) -> list[str]:
@@ -100,12 +108,13 @@ def let_all_go() -> None:
 class Suspended:
     """An action in a separate thread that is suspended at a step and can be resumed."""
 
-    def __init__(self, action: Callable[[], Any], spec: str | int) -> None:
+    def __init__(self, action: Callable[[], Any], spec: str | int, *, patience: float | None = None) -> None:
         """Start the action, and return when it is suspended or has ended.
 
         Args:
             action: the action.
             spec: the step, with `#n` for the n-th time; or n for the n-th step of any kind.
+            patience: seconds after which it is left alone, because it waits for a lock; `None` if it must not.
         """
         self.error: BaseException | None = None
         self.result: Any = None
@@ -120,7 +129,25 @@ class Suspended:
         _started.add(self)
         self._stop_listening = listen(self._listener)
         self._thread.start()
-        self._wait(self._still)
+        if patience is None:
+            self._wait(self._still)
+        else:
+            self._still.wait(patience)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the action has ended."""
+        return not self._thread.is_alive()
+
+    def nudge(self) -> None:
+        """Resume the action within another one, for whose lock it may wait. Wake it at the end."""
+        self._go_on.set()
+        self._thread.join(PATIENCE)
+
+    @property
+    def resumed(self) -> bool:
+        """Whether the action goes on, or has ended."""
+        return self._go_on.is_set()
 
     def wake(self) -> None:
         """Resume the action, and return when it has ended. Its exception is in `error`."""
@@ -164,26 +191,22 @@ T = TypeVar("T")
 _CORE = os.path.dirname(outfall.trace_points.__file__)
 
 
-def watched(files: Iterable[str], action: Callable[[], T]) -> T:
+def watched(files: Collection[str], action: Callable[[], T]) -> T:
     """Run an action, and announce each line of the files before it runs, as `"line sink.py:42"`.
 
     The action runs in a separate thread: if a trace function raises in an `except` block, the thread keeps the handled
     error forever (seen on CPython 3.11). Debuggers and coverage tools do not see the thread.
     """
-    names = {file: os.path.basename(file) for file in files}
-    if not names:
+    if not files:
         return action()
     results: list[T] = []
     errors: list[BaseException] = []
 
     def run() -> None:
-        sys.settrace(lambda frame, event, argument: _trace(names, frame, event))
         try:
-            results.append(action())
+            results.append(announcing_lines(files, action))
         except BaseException as error:
             errors.append(error)
-        finally:
-            sys.settrace(None)
 
     thread = threading.Thread(target=run, name="watched")
     thread.start()
@@ -191,6 +214,16 @@ def watched(files: Iterable[str], action: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     return results[0]
+
+
+def announcing_lines(files: Iterable[str], action: Callable[[], T]) -> T:
+    """Run an action in this thread, and announce each line of the files before it runs."""
+    names = {file: os.path.basename(file) for file in files}
+    sys.settrace(lambda frame, event, argument: _trace(names, frame, event))
+    try:
+        return action()
+    finally:
+        sys.settrace(None)
 
 
 def _trace(names: Mapping[str, str], frame: FrameType, event: str) -> Any:

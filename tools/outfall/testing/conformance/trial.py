@@ -6,14 +6,16 @@ Rows are identified by the numbers from which they were created.
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 import math
 import os
 import shutil
+import sys
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +31,8 @@ from outfall.recovery.log import RecoveryConfig
 from outfall.testing.conformance.driver import RemoteTasks, TaskRows, result_of_child
 from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, NotTriedError
 from outfall.testing.conformance.harness import SinkHarness, gives, is_directory
-from outfall.testing.conformance.spying import SpiedSink, worker_of
+from outfall.testing.conformance.spying import Probe, SpiedSink, probing, worker_of
+from outfall.testing.conformance.stepping import changing, files_of, steps_of, watched
 from outfall.testing.crash_points import crash_at
 from outfall.testing.memory_log import MemoryRecoveryConfig
 
@@ -276,6 +279,8 @@ class Trial:
         """
         with crash_at(spec) as seen:
             self.run(driver or self.driver(), content)
+        # A dead process holds nothing. Without this, a connection of sqlite3, which refers to itself, keeps its lock.
+        gc.collect(1)
         return seen
 
     def begin(self, driver: RemoteTasks, content: Content) -> Begun:
@@ -366,18 +371,18 @@ class Trial:
 
     def _fault(self, epoch: int, found: Numbers, content: Numbers) -> str | None:
         """Return the violation if this content counts."""
-        missing = set() if self._buffers(epoch) else content.keys() - found.keys()
-        twice = {number for number, count in found.items() if count > 1}
+        missing = Counter() if self._buffers(epoch) else content - found
+        twice = found - content
         extra = found.keys() - content.keys()
         if missing:
-            of = f"of its {len(content)} rows {len(missing)} are missing ({some(missing)})"
+            of = f"of its {content.total()} rows {missing.total()} are missing ({some(missing)})"
             return f"epoch {epoch} is completed, and {of}"
         if self.claim == Guarantee.AT_LEAST_ONCE:
             return None
         if extra:
             return f"{len(extra)} rows of a failed attempt of epoch {epoch} are visible ({some(extra)})"
         if twice:
-            return f"of the {len(content)} rows of epoch {epoch}, {len(twice)} are duplicated ({some(twice)})"
+            return f"of the {content.total()} rows of epoch {epoch}, {len(twice)} are duplicated ({some(twice)})"
         return None
 
     def _verify_open(self, epoch: int, found: Numbers) -> None:
@@ -476,11 +481,11 @@ class Trials:
         """Create a trial with an empty target."""
         return Trial(self.harness, self.directory, durable_log=durable_log)
 
-    def chosen(self, cases: Iterable[Case]) -> list[Case]:
-        """Return all cases of a check, or `most_cases` of them, evenly distributed."""
+    def chosen(self, cases: Iterable[Case], most: int = sys.maxsize) -> list[Case]:
+        """Return all cases of a check, or at most so many and `most_cases` of them, evenly distributed."""
         every = list(cases)
-        most = self.harness.most_cases
-        if most is None or len(every) <= most:
+        most = min(most, sys.maxsize if self.harness.most_cases is None else self.harness.most_cases)
+        if len(every) <= most:
             return every
         # The golden ratio avoids pairs (step, moment) with always the same moment.
         stride = next(step for step in itertools.count(len(every) * 5 // 8 or 1) if math.gcd(step, len(every)) == 1)
@@ -561,6 +566,36 @@ def _cleans_up(sink: Any) -> bool:
     if children := children_of(sink):
         return any(map(_cleans_up, children.values()))
     return supports(sink, SupportsTarget) and type(sink).clean_up is not SupportsTarget.clean_up
+
+
+class _Objects(Probe):
+    """Collects partitions of the sink."""
+
+    def __init__(self) -> None:
+        self.made: list[Any] = []
+
+    def around(self, method: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        result = super().around(method, args, call)
+        if method in {"build", "build_part", "restore_writer", "create_committer"}:
+            self.made.append(result)
+        return result
+
+
+def sources(trials: Trials) -> set[str]:
+    """Return the source files of the sink, its partitions and its committer."""
+    trial = trials.new()
+    with probing(_Objects()) as probe:
+        trial.run_epochs(2)
+    return files_of([trials.sink, worker_of(trials.sink), *probe.made])
+
+
+def epoch_steps(trials: Trials, epoch: int, *, files: Collection[str] = (), durable_log: bool = False) -> list[str]:
+    """Return the steps of an epoch at which the target or the log may have changed; with files, also each line."""
+    trial = trials.new(durable_log=durable_log)
+    driver = trial.run_epochs(epoch)
+    content = trial.bring(epoch)
+    steps: list[str] = watched(files, lambda: steps_of(lambda: trial.run(driver, content)))
+    return [step for step in steps if step.startswith("after ") or changing([step])]
 
 
 def _run_anew(trial: Trial, content: Content) -> None:

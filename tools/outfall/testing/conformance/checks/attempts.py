@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import product
+from itertools import islice, product
 
+from outfall.testing.conformance.driver import RemoteTasks
 from outfall.testing.conformance.faults import ConformanceError, check, when
-from outfall.testing.conformance.stepping import Suspended, at_step, failing_at, steps_of
-from outfall.testing.conformance.trial import Begun, Trial, Trials
+from outfall.testing.conformance.stepping import (
+    PATIENCE,
+    Suspended,
+    announcing_lines,
+    at_step,
+    changing,
+    failing_at,
+    steps_of,
+)
+from outfall.testing.conformance.trial import Begun, Trial, Trials, epoch_steps, sources
 from outfall.testing.crash_points import crash_at
+from outfall.trace_points import reached
 
 
 def task_steps(trials: Trials) -> list[str]:
-    """Return every step of the first task of an epoch."""
+    """Return the steps of the first task of an epoch at which the target may have changed, and its last one."""
     begun = begun_epoch(trials.new())
-    return steps_of(lambda: begun.run_task(0))
+    return changing(steps_of(lambda: begun.run_task(0)))
 
 
 def begun_epoch(trial: Trial) -> Begun:
@@ -55,7 +67,7 @@ def two_attempts_finish(trials: Trials) -> None:
 @check
 def attempt_after_the_winner(trials: Trials) -> None:
     """An attempt starts after another has won, and is killed. It removes or changes the winner's rows."""
-    for spec, moment in trials.chosen(product(task_steps(trials), MOMENTS[:3])):
+    for spec, moment in trials.chosen(product(task_steps(trials), MOMENTS)):
         begun = begun_epoch(trials.new())
         with when(f"an attempt started {moment}, when another one had won, and died at {spec!r}"):
             begun.run_tasks()
@@ -75,32 +87,99 @@ def _die(begun: Begun, spec: str) -> None:
         begun.run_task(0)
 
 
-MOMENTS = ("before the results are collected", "after PREPARED", "after COMPLETED", "after the next epoch")
+@check
+def concurrent_tasks(trials: Trials) -> None:
+    """Tasks of an epoch run at the same time, and one of them loses, repeats or takes rows of another."""
+    trials.needs(len(begun_epoch(trials.new()).tasks) > 1, "all rows go to one task")
+    steps = task_steps(trials)
+    for spec, moment in trials.chosen(product(steps, steps), MOST):
+        begun = begun_epoch(trials.new())
+        with when(f"a task was suspended at {spec!r}, and resumed when another task was at {moment!r}"):
+            first = Suspended(lambda begun=begun: begun.run_task(0), spec)  # type: ignore[misc]
+            # A task that waits for the lock of the suspended one may fail. It is tried again.
+            with suppress(Exception), at_step(moment, first.nudge):
+                begun.answers[1] = begun.run_task(1)
+            first.wake()
+            if first.error is None:
+                begun.answers[0] = first.result
+            begun.run_tasks()
+            begun.finish()
+            begun.trial.finish()
+
+
+MOMENTS = ("before the results are collected", "after PREPARED", "after COMPLETED")
+OTHERS, LAST, COLLECTED = "before the other tasks", "before the last task", "before the results are collected"
+EPOCH, NEXT_EPOCH = "after the epoch", "after the next epoch"
+MOST = 80
+"""Maximum number of pairs of steps, evenly distributed."""
 
 
 @check
 def stalled_attempt(trials: Trials) -> None:
-    """A stalled attempt continues after another attempt of the same driver has won, and changes rows."""
-    for spec, moment in trials.chosen(product(task_steps(trials), MOMENTS)):
-        with when(f"an attempt was suspended at {spec!r} and resumed {moment}"):
-            _stall(begun_epoch(trials.new()), spec, moment)
+    """A stalled attempt continues while or after another attempt of the same driver wins, and changes rows."""
+    for spec, moment in trials.chosen(product(task_steps(trials), _moments(trials, newer=False)), MOST):
+        with when(f"an attempt was suspended at {spec!r} and resumed at {moment!r} of the next attempt"):
+            _stale(trials, spec, moment, newer=False)
 
 
-def _stall(begun: Begun, spec: str, moment: str) -> None:
-    stalled = Suspended(lambda: begun.run_task(0), spec)
+@check
+def zombie_of_an_older_generation(trials: Trials) -> None:
+    """A task of an old driver continues while or after a newer driver completes its epoch, and changes rows."""
+    for spec, moment in trials.chosen(product(task_steps(trials), _moments(trials, newer=True)), MOST):
+        with when(f"a task was suspended at {spec!r} and resumed at {moment!r} of a newer driver"):
+            _stale(trials, spec, moment, newer=True)
+
+
+def _moments(trials: Trials, *, newer: bool) -> list[str]:
+    """Return the steps of the next attempt and its driver, and those of the commit of the next epoch."""
+    begun = begun_epoch(trials.new())
+    driver = begun.trial.driver() if newer else None
+    steps = steps_of(lambda: _replace(begun, driver, lambda: False))
+    others, last, epoch, commit = (
+        steps.index(step) for step in (f"{OTHERS}#1", f"{LAST}#1", f"{EPOCH}#1", "after collect#2")
+    )
+    phases = {f"{name}#1" for name in (*MOMENTS, OTHERS, LAST, EPOCH, NEXT_EPOCH)}
+    kept = steps[: others + 1] + steps[last : epoch + 1] + steps[commit:]
+    return [step for step in kept if step in phases or step in changing([step])]
+
+
+def _replace(begun: Begun, newer: RemoteTasks | None, enough: Callable[[], bool]) -> None:
+    """Complete an epoch with other attempts, of the same or a newer driver, and the next one unless it is enough."""
+    trial = begun.trial
+    new = trial.begin(newer, trial.bring(1)) if newer else begun
+    reached(OTHERS)
+    for index in range(len(new.tasks) - 1):
+        new.answers[index] = new.run_task(index)
+    reached(LAST)
+    new.run_tasks()
+    reached(COLLECTED)
+    new.finish()
+    reached(EPOCH)
+    if not enough():
+        trial.run(new.driver, trial.bring(2))
+        reached(NEXT_EPOCH)
+
+
+def _stale(trials: Trials, spec: str, moment: str, *, newer: bool) -> None:
+    """Suspend the last task of an epoch, and resume it while or after another attempt of it takes its place."""
+    begun = begun_epoch(trials.new())
+    trial = begun.trial
+    # The last, because a replay leaves the first task without rows.
+    stale = Suspended(lambda: begun.run_task(len(begun.tasks) - 1), spec)
+    driver = trial.driver() if newer else None
     # The suspended attempt may have a lock that blocks the others.
-    with suppress(Exception):
-        begun.run_tasks()
-        if moment == MOMENTS[0]:
-            stalled.wake()
-        with at_step(moment, stalled.wake):
+    with suppress(Exception), at_step(moment, stale.nudge):
+        _replace(begun, driver, lambda: stale.resumed)
+    stale.wake()
+    if newer:
+        with suppress(Exception):
+            begun.run_tasks()
             begun.finish()
-        if moment == MOMENTS[3]:
-            begun.trial.run(begun.driver, begun.trial.bring(2))
-    stalled.wake()
     # A later epoch would roll back its changes.
-    begun.trial.verify()
-    begun.trial.finish(max(1, begun.trial.epoch))
+    trial.verify()
+    with suppress(Exception):
+        trial.run_epochs(1, driver or begun.driver)
+    trial.finish(max(1, trial.epoch))
 
 
 @check
@@ -138,62 +217,75 @@ def late_zombie(trials: Trials) -> None:
 
 
 @check
-def zombie_of_an_older_generation(trials: Trials) -> None:
-    """A task of an old driver continues after the takeover, and writes or rolls back rows."""
-    for spec, later in trials.chosen(product(task_steps(trials), (0, 1))):
-        with when(
-            f"a task was suspended at {spec!r} and resumed {later} epochs after a newer driver completed its epoch"
-        ):
-            _zombie(trials, spec, later)
-
-
-def _zombie(trials: Trials, spec: str, later: int) -> None:
-    trial = trials.new()
-    trial.run_epochs(1)
-    old = trial.begin(trial.driver(), trial.bring(1))
-    task = Suspended(lambda: old.run_task(0), spec)
-    newer = trial.driver()
-    with suppress(Exception):
-        trial.run_epochs(1 + later, newer)
-    task.wake()
-    with suppress(Exception):
-        old.run_tasks()
-    with suppress(Exception):
-        old.finish()
-    trial.verify()
-    with suppress(Exception):
-        trial.run_epochs(1, newer)
-    trial.finish(max(1, trial.epoch))
-
-
-@check
 def old_driver_wakes(trials: Trials) -> None:
-    """An old driver continues after the takeover, from any step of its epoch, and publishes."""
-    for spec, later in trials.chosen(product(_driver_steps(trials), (0, 1))):
-        with when(
-            f"a driver was suspended at {spec!r} and resumed {later} epochs after a newer driver completed its epoch"
-        ):
-            trial = trials.new()
-            trial.run_epochs(1)
-            content = trial.bring(1)
-            old = Suspended(lambda trial=trial, content=content: trial.run(trial.driver(), content), spec)  # type: ignore[misc]
-            with suppress(Exception):
-                for epoch in range(1, 2 + later):
-                    trial.run(trial.driver(), trial.bring(epoch))
-            old.wake()
-            trial.verify()
-            trial.finish(max(1, trial.epoch))
+    """An old driver continues during or after the takeover, from any step or line of its commit, and publishes."""
+    for spec in trials.chosen(_driver_steps(trials)):
+        seen = _overtake(trials, spec)
+        if seen:
+            _overtake(trials, spec, later=1)
+        if "_target" in spec or "clean_up" in spec:
+            for moment in trials.chosen(changing(seen), MOST // 4):
+                _overtake(trials, spec, moment=moment)
+    files = sources(trials)
+    lines = iter(_lines_of_commit(trials, files))
+    skipped = 0
+    for spec in lines:
+        # A lock that the old driver holds here, it holds at the next lines, too.
+        skipped = 0 if _race(trials, spec, files) else 2 * skipped + 1
+        deque(islice(lines, skipped), maxlen=0)
 
 
-def _driver_steps(trials: Trials) -> list[str]:
-    """Return every step of an epoch except those of tasks, which `zombie_of_an_older_generation` covers."""
+def _overtake(trials: Trials, spec: str, *, later: int = 0, moment: str = "never") -> list[str]:
+    """Suspend a driver, let newer ones run, and resume it at a step of theirs or after them.
+
+    Returns:
+        The steps of the newer drivers; nothing if they failed.
+    """
     trial = trials.new()
     trial.run_epochs(1)
     content = trial.bring(1)
-    driver = trial.driver()
-    of_tasks: list[str] = []
-    steps = steps_of(lambda: trial.run(driver, content))
-    first, last = steps.index("after BEGIN#1"), steps.index("after collect#1")
-    of_tasks = [step for step in steps[first:last] if step.startswith("task:")]
-    begins, ends = (steps.index(of_tasks[0]), steps.index(of_tasks[-1])) if of_tasks else (last, last)
-    return steps[:begins] + steps[ends:]
+    place = f"{later} epochs after a newer driver completed it" if moment == "never" else f"when one was at {moment!r}"
+    with when(f"a driver was suspended at {spec!r} of its epoch, and resumed {place}"):
+        old = Suspended(lambda: trial.run(trial.driver(), content), spec)
+        seen: list[str] = []
+
+        def overtake() -> None:
+            for epoch in range(1, 2 + later):
+                trial.run(trial.driver(), trial.bring(epoch))
+
+        with suppress(Exception), at_step(moment, old.nudge):
+            seen = steps_of(overtake)
+        old.wake()
+        trial.verify()
+        trial.finish(max(1, trial.epoch))
+    return seen
+
+
+def _race(trials: Trials, spec: str, files: set[str]) -> bool:
+    """Suspend a driver at a line of its commit, and run a newer one. Return whether that one did not wait for it."""
+    trial = trials.new()
+    trial.run_epochs(1)
+    content = trial.bring(1)
+    with when(f"a driver was suspended at {spec!r} and resumed when a newer driver had completed its epoch"):
+        old = Suspended(lambda: announcing_lines(files, lambda: trial.run(trial.driver(), content)), spec)
+        newer = Suspended(lambda: trial.run(trial.driver(), trial.bring(1)), "never", patience=PATIENCE)
+        free = newer.ended
+        old.nudge()
+        newer.wake()
+        old.wake()
+        trial.verify()
+        trial.finish(max(1, trial.epoch))
+    return free
+
+
+def _lines_of_commit(trials: Trials, files: set[str]) -> list[str]:
+    steps = epoch_steps(trials, 1, files=files)
+    before, after = "sink: before committer.commit#1", "after commit#1"
+    of_commit = steps[steps.index(before) : steps.index(after)] if before in steps else []
+    return trials.chosen([step for step in of_commit if step.startswith("line ")], MOST // 2)
+
+
+def _driver_steps(trials: Trials) -> list[str]:
+    """Return the steps of an epoch with its first task, and not the others, which are those of zombies, too."""
+    tasks = [step.partition("#")[0] for step in task_steps(trials)]
+    return [step for step in epoch_steps(trials, 1) if step.endswith("#1") or step.partition("#")[0] not in tasks]

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from outfall.capabilities import Guarantee
 from outfall.capability_checks import guarantee_of
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery import history
@@ -44,6 +45,27 @@ def several_epochs(trials: Trials) -> None:
     trial.run_epochs(3)
     trial.drain()
     trial.verify()
+
+
+@check
+def many_rows_tasks_and_epochs(trials: Trials) -> None:
+    """An epoch of many rows or tasks, or a number of two digits, loses or repeats rows."""
+    trial = trials.new()
+    driver = trial.driver()
+    trial.run(driver, trial.bring(0, rows=2500, tasks=1))
+    trial.run(driver, trial.bring(1, rows=24, tasks=12))
+    trial.run_epochs(10, driver)
+    trial.finish()
+
+
+@check
+def equal_rows(trials: Trials) -> None:
+    """Rows with equal content count as one row."""
+    trials.needs(trials.claim != Guarantee.EFFECTIVELY_ONCE, "a key of the receiver may make equal rows one")
+    trial = trials.new()
+    first, second = trial.new_numbers(2)
+    trial.run(trial.driver(), trial.bring_numbers(0, [[first, first, second], [first, second]]))
+    trial.finish()
 
 
 @check

@@ -13,8 +13,8 @@ from outfall.capabilities import SupportsTarget
 from outfall.capability_checks import supports
 from outfall.errors import ForeignRecordsError, OutfallError, TargetError, UnexpectedEpochError
 from outfall.testing.conformance.faults import ConformanceError, check, when
-from outfall.testing.conformance.stepping import Suspended, at_step, steps_of
-from outfall.testing.conformance.trial import TASKS, Begun, Trial, Trials
+from outfall.testing.conformance.stepping import Suspended, at_step
+from outfall.testing.conformance.trial import TASKS, Begun, Trial, Trials, epoch_steps
 
 
 @check
@@ -67,7 +67,7 @@ def copied_log(trials: Trials) -> None:
             copied = query.with_copied_log()
             order(query, copied)
             _both_continue(query, copied)
-    for spec in trials.chosen(_steps(trials)):
+    for spec in trials.chosen(epoch_steps(trials, 1, durable_log=True)):
         with when(f"a driver was suspended at {spec!r}, and resumed after the driver of an older copy of its log ran"):
             query, copied, driver = _suspended_at(trials, spec)
             with suppress(Exception):
@@ -84,7 +84,7 @@ def log_copied_during_an_epoch(trials: Trials) -> None:
     attempt.
     """
     _needs_fence_in_target(trials)
-    for spec, first in trials.chosen(zip(_steps(trials), cycle(("query", "copy")))):
+    for spec, first in trials.chosen(zip(epoch_steps(trials, 1, durable_log=True), cycle(("query", "copy")))):
         with when(f"the log was copied at {spec!r} of an epoch, which the {first} completed first"):
             query, _, driver = _suspended_at(trials, spec)
             copied = query.with_copied_log()
@@ -163,14 +163,6 @@ def _both_continue(query: Trial, copied: Trial) -> None:
             "neither the query nor its copy can continue",
             do="let the query continue whose driver opened the target last",
         )
-
-
-def _steps(trials: Trials) -> list[str]:
-    """Return every step of the second epoch."""
-    trial = trials.new(durable_log=True)
-    driver = trial.run_epochs(1)
-    content = trial.bring(1)
-    return steps_of(lambda: trial.run(driver, content))
 
 
 @check
