@@ -15,6 +15,8 @@ from outfall.postgres import PostgresSink
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from tests.integration.support.postgres import Databases
 
+ONE_ROW_PER_KEY = "a table has one row per key"
+
 
 class Tables(SinkHarness):
     """A target is a table of its own, and so has a staging table of its own; they share the ledger."""
@@ -91,6 +93,7 @@ def _copied(connection: psycopg.Connection, statement: str) -> bytes:
 
 class UpsertedTables(Tables):
     columns = "id bigint PRIMARY KEY, text text"
+    not_claimed = Tables.not_claimed | {"equal_rows": ONE_ROW_PER_KEY}
 
     def sink_options(self, target: str) -> dict[str, Any]:
         return {"write_mode": "upsert", "key_columns": "id"}
@@ -99,7 +102,10 @@ class UpsertedTables(Tables):
 class DeletedTables(Tables):
     """A target is a view of rows that never go; what is deleted, and how often, is written down by its trigger."""
 
-    not_claimed = Tables.not_claimed | {"save_modes": "the target is never empty, and mode='error' rejects it"}
+    not_claimed = Tables.not_claimed | {
+        "save_modes": "the target is never empty, and mode='error' rejects it",
+        "equal_rows": ONE_ROW_PER_KEY,
+    }
 
     def new_target(self, directory: Path) -> Any:
         name = f"t_{secrets.token_hex(8)}"
@@ -154,12 +160,13 @@ def conformance_dsn(postgres: Databases) -> str:
 
 
 SHORT = [
-    "declared_guarantee", "one_epoch", "several_epochs", "empty_epochs_and_tasks", "counts_are_facts", "lost_log",
-    "replay_of_a_completed_epoch", "replay_of_a_lost_epoch", "two_attempts_finish", "second_driver", "late_zombie",
-    "lost_reply_of_a_commit", "failed_commit_is_resumed", "rewound_log",
+    "declared_guarantee", "one_epoch", "several_epochs", "many_rows_tasks_and_epochs", "equal_rows",
+    "empty_epochs_and_tasks", "counts_are_facts", "lost_log", "replay_of_a_completed_epoch", "replay_of_a_lost_epoch",
+    "two_attempts_finish", "second_driver", "late_zombie", "lost_reply_of_a_commit", "failed_commit_is_resumed",
+    "rewound_log",
 ]  # fmt: skip
-STALLING = ["zombie_of_an_older_generation"]
-"""It stalls at every line."""
+STALLING = ["zombie_of_an_older_generation", "concurrent_tasks"]
+"""They stall at every call."""
 CLEANING = ["staged_data_is_kept", "leftovers_are_cleaned_up", "leftovers_are_listed", "failed_job", "save_modes"]
 SHORTEST = ["one_epoch", "several_epochs", "counts_are_facts", "lost_log", "two_attempts_finish"]
 

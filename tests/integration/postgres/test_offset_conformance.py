@@ -32,6 +32,7 @@ class SourceTables(OffsetTables):
     leftovers = Tables.leftovers
     not_claimed = UNSTAGED | {
         "nothing_visible_before_commit": "tasks publish; the driver commits that their rows are there",
+        "equal_rows": "a row is known by its offset",
         "failed_job": "rows that tasks of a failed job have published remain; the same job then adds the others only",
     }
 

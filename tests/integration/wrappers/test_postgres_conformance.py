@@ -65,6 +65,7 @@ class OnceTables(Wrapped):
     """Offsets are the rows' numbers."""
 
     columns = "id bigint, text text, source text"
+    not_claimed = Wrapped.not_claimed | {"equal_rows": "a row is known by its offset"}
 
     def make_sink(self, target: Any) -> Any:
         return ExactlyOnceSink(super().make_sink(target), offset="id", source_partition="source", parts=3)

@@ -44,7 +44,9 @@ from outfall.testing.conformance.schedules import (
 )
 from outfall.testing.conformance.search import search
 from outfall.testing.conformance.spying import SpiedSink
+from outfall.testing.conformance.stepping import Suspended
 from outfall.testing.conformance.trial import Content, Trial, Trials, dealt, frozen
+from outfall.trace_points import reached
 from tests.unit.support import conforming
 from tests.unit.support.broken_sinks import careless, databases, filed, staged
 from tests.unit.support.warehouse import StagingSink
@@ -184,11 +186,12 @@ def test_an_unknown_check_is_refused_with_the_nearest_name() -> None:
         run_conformance(conforming.Staging(), checks=["one_epok"])
 
 
-@pytest.mark.parametrize("most", [1, 6, 20, 21])
-def test_fewer_cases_are_spread_over_all_of_them(most: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("most_cases", "most"), [(1, 1), (6, 6), (20, 20), (21, 21), (None, 6), (19, 6), (6, 19)])
+def test_fewer_cases_are_spread_over_all_of_them(most_cases: int | None, most: int, tmp_path: Path) -> None:
     harness = conforming.Staging()
-    harness.most_cases = most
-    chosen = Trials(harness, tmp_path).chosen([(step, later) for step in range(10) for later in (0, 1)])
+    harness.most_cases = most_cases
+    chosen = Trials(harness, tmp_path).chosen([(step, later) for step in range(10) for later in (0, 1)], most)
+    most = min(most, most_cases or most)
     assert len(set(chosen)) == min(most, 20)
     if most == 6:
         assert {later for _, later in chosen} == {0, 1}
@@ -389,6 +392,37 @@ def test_a_sound_sink_stands_a_schedule_of_everything(harness: Any, tmp_path: Pa
     sleepers = [Sleep(at=at) for at in (3, 20, 45, 60)]
     faults: list[Action] = [Crash(at=30), PartialCommit(), LostReply(), Restart(), Wake(2), Write(tasks=1), Wake(0)]
     play(harness(), [Write(), *sleepers, *faults], tmp_path)
+
+
+def test_a_dead_driver_holds_no_connection(tmp_path: Path) -> None:
+    """Its objects refer to each other: only the collector closes it."""
+    database = databases.InTransactions()
+    database.most_cases = 30
+    report = run_conformance(database, tmp_path, checks=["crash_at_every_line"])
+    assert report.passed, report
+
+
+def test_who_waits_for_a_lock_of_another_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outfall.testing.conformance.stepping.PATIENCE", 0.01)
+    lock, order = threading.Lock(), []
+
+    def take() -> None:
+        reached("a lock is wanted")
+        with lock:
+            order.append("waiting")
+
+    lock.acquire()
+    waiting = Suspended(take, "never", patience=0.01)
+    suspended = Suspended(take, "a lock is wanted")
+    assert (waiting.ended, suspended.resumed) == (False, False)
+    suspended.nudge()
+    assert suspended.resumed
+    order.append("holding")
+    lock.release()
+    waiting.wake()
+    suspended.wake()
+    assert waiting.ended
+    assert order == ["holding", "waiting", "waiting"]
 
 
 def test_a_suspended_task_wakes_within_an_epoch_of_a_schedule(tmp_path: Path) -> None:

@@ -47,9 +47,12 @@ class Staging(StatelessSinkPartition[Any]):
 
     def prepare_commit(self) -> Sequence[list[str]]:
         with connected(self.path) as db, db:
-            db.execute("DELETE FROM staged WHERE name = ?", [self.name])
-            db.executemany("INSERT INTO staged (name, row) VALUES (?, ?)", [(self.name, row) for row in self.rows])
+            self.stage(db)
         return [[self.name, self.work]] if self.rows else []
+
+    def stage(self, db: sqlite3.Connection) -> None:
+        db.execute("DELETE FROM staged WHERE name = ?", [self.name])
+        db.executemany("INSERT INTO staged (name, row) VALUES (?, ?)", [(self.name, row) for row in self.rows])
 
 
 class Mover(Committer[list[str]]):
@@ -60,12 +63,15 @@ class Mover(Committer[list[str]]):
 
     def commit(self, requests: Sequence[CommitRequest[list[str]]]) -> None:
         with connected(self.path) as db, db:
-            for request in requests:
-                name, work = request.committable
-                if not db.execute("INSERT OR IGNORE INTO ledger VALUES (?)", [work]).rowcount:
-                    request.signal_already_committed()
-                elif not self.move(db, name):
-                    raise LookupError(f"rows of {name} are gone")
+            self.move_all(db, requests)
+
+    def move_all(self, db: sqlite3.Connection, requests: Sequence[CommitRequest[list[str]]]) -> None:
+        for request in requests:
+            name, work = request.committable
+            if not db.execute("INSERT OR IGNORE INTO ledger VALUES (?)", [work]).rowcount:
+                request.signal_already_committed()
+            elif not self.move(db, name):
+                raise LookupError(f"rows of {name} are gone")
 
     def move(self, db: sqlite3.Connection, name: str) -> int:
         moved = db.execute("INSERT INTO rows SELECT row FROM staged WHERE name = ?", [name]).rowcount
@@ -131,6 +137,38 @@ class Database(SinkHarness):
     def lose(self, target: Path, committable: list[str]) -> None:
         with connected(target / "rows.db") as db, db:
             db.execute("DELETE FROM staged WHERE name = ?", [committable[0]])
+
+
+class Transaction:
+    """A transaction that nobody but its end closes, as of many libraries."""
+
+    def __init__(self, path: Path) -> None:
+        self._db = sqlite3.connect(path, timeout=0.05, isolation_level="IMMEDIATE")
+
+    def __enter__(self) -> sqlite3.Connection:
+        return self._db
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._db.commit()
+        self._db.close()
+
+
+class TransactingStaging(Staging):
+    def prepare_commit(self) -> Sequence[list[str]]:
+        with Transaction(self.path) as db:
+            self.stage(db)
+        return [[self.name, self.work]] if self.rows else []
+
+
+class TransactingSink(DatabaseSink):
+    partition = TransactingStaging
+
+
+class InTransactions(Database):
+    """Does what it claims, too."""
+
+    sink = TransactingSink
 
 
 class ByWorkerSink(DatabaseSink):
@@ -254,6 +292,22 @@ class ChunkSink(DatabaseSink):
 @found_by("many_rows_tasks_and_epochs", "epoch 0 is completed, and of its 2500 rows")
 class ForgetsTheEndOfAChunk(Database):
     sink = ChunkSink
+
+
+class TenMover(Mover):
+    """Moves as many as a request of its client takes."""
+
+    def commit(self, requests: Sequence[CommitRequest[list[str]]]) -> None:
+        super().commit(list(requests)[:10])
+
+
+class TenSink(DatabaseSink):
+    committer = TenMover
+
+
+@found_by("many_rows_tasks_and_epochs", "epoch 1 is completed, and of its 24 rows 4 are missing")
+class MovesTenAtMost(Database):
+    sink = TenSink
 
 
 class TextMover(Mover):

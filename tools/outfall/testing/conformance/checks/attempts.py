@@ -91,14 +91,14 @@ def _die(begun: Begun, spec: str) -> None:
 def concurrent_tasks(trials: Trials) -> None:
     """Tasks of an epoch run at the same time, and one of them loses, repeats or takes rows of another."""
     trials.needs(len(begun_epoch(trials.new()).tasks) > 1, "all rows go to one task")
-    steps = task_steps(trials)
-    for spec, moment in trials.chosen(product(steps, steps), MOST):
+    for spec in trials.chosen(task_steps(trials)):
         begun = begun_epoch(trials.new())
-        with when(f"a task was suspended at {spec!r}, and resumed when another task was at {moment!r}"):
+        with when(f"a task was suspended at {spec!r} until the others had ended"):
             first = Suspended(lambda begun=begun: begun.run_task(0), spec)  # type: ignore[misc]
-            # A task that waits for the lock of the suspended one may fail. It is tried again.
-            with suppress(Exception), at_step(moment, first.nudge):
-                begun.answers[1] = begun.run_task(1)
+            # A task that waits for a lock of the suspended one may fail. It is tried again.
+            with suppress(Exception):
+                for index in range(1, len(begun.tasks)):
+                    begun.answers[index] = begun.run_task(index)
             first.wake()
             if first.error is None:
                 begun.answers[0] = first.result
@@ -108,7 +108,7 @@ def concurrent_tasks(trials: Trials) -> None:
 
 
 MOMENTS = ("before the results are collected", "after PREPARED", "after COMPLETED")
-OTHERS, LAST, COLLECTED = "before the other tasks", "before the last task", "before the results are collected"
+OTHERS, LAST = "before the other tasks", "before the last task"
 EPOCH, NEXT_EPOCH = "after the epoch", "after the next epoch"
 MOST = 80
 """Maximum number of pairs of steps, evenly distributed."""
@@ -138,7 +138,7 @@ def _moments(trials: Trials, *, newer: bool) -> list[str]:
     others, last, epoch, commit = (
         steps.index(step) for step in (f"{OTHERS}#1", f"{LAST}#1", f"{EPOCH}#1", "after collect#2")
     )
-    phases = {f"{name}#1" for name in (*MOMENTS, OTHERS, LAST, EPOCH, NEXT_EPOCH)}
+    phases = {f"{name}#1" for name in (*MOMENTS, "before BEGIN", "after BEGIN", OTHERS, LAST, EPOCH, NEXT_EPOCH)}
     kept = steps[: others + 1] + steps[last : epoch + 1] + steps[commit:]
     return [step for step in kept if step in phases or step in changing([step])]
 
@@ -152,7 +152,7 @@ def _replace(begun: Begun, newer: RemoteTasks | None, enough: Callable[[], bool]
         new.answers[index] = new.run_task(index)
     reached(LAST)
     new.run_tasks()
-    reached(COLLECTED)
+    reached(MOMENTS[0])
     new.finish()
     reached(EPOCH)
     if not enough():

@@ -54,7 +54,7 @@ def many_rows_tasks_and_epochs(trials: Trials) -> None:
     driver = trial.driver()
     trial.run(driver, trial.bring(0, rows=2500, tasks=1))
     trial.run(driver, trial.bring(1, rows=24, tasks=12))
-    trial.run_epochs(10, driver)
+    trial.run_epochs(8, driver)
     trial.finish()
 
 
