@@ -146,7 +146,19 @@ def test_parquet_of_row_groups_with_and_without_nan_is_whole(parquet: list[str])
 @pytest.mark.parametrize("every", EVERY)
 def test_pyarrow_finds_in_parquet_what_is_there(parquet: list[str], every: bool) -> None:
     dataset = ds.dataset(parquet)
-    assert misled(lambda given: filtering.by_arrow(dataset, given), awkward.filters(FILES, every=every)) == {}
+    given = [each for each in awkward.filters(FILES, every=every) if not is_in_with_zero(each)]
+    assert misled(lambda some: filtering.by_arrow(dataset, some), given) == {}
+
+
+def is_in_with_zero(each: Filter) -> bool:
+    """Whether it is one of those with which pyarrow takes a column of zeros for one of minus zeros, in any file."""
+    return each.operator == "in" and pa.types.is_floating(each.kind) and 0 in each.values
+
+
+def test_pyarrow_takes_zero_for_minus_zero_also_in_files_of_its_own(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [0.0]}), tmp_path / "own.parquet")
+    dataset = ds.dataset(tmp_path / "own.parquet")
+    assert filtering.by_arrow(dataset, [Filter(("x",), pa.float64(), "in", (0.0, 1.0))]) == [(0, 1)]
 
 
 @pytest.mark.parametrize("every", EVERY)
@@ -202,6 +214,7 @@ def test_datafusion_finds_in_delta_what_is_there(delta_target: DeltaTable, every
 def test_deltalakes_dataset_finds_in_delta_what_is_there(delta_target: DeltaTable, every: bool) -> None:
     dataset = delta_target.to_pyarrow_dataset()
     given = [each for each in awkward.filters(DELTA, every=every) if each.path not in WITHOUT_BOUNDS]
+    given = [each for each in given if not is_in_with_zero(each)]
     assert misled(lambda some: filtering.by_arrow(dataset, some), given) == {}
 
 
@@ -238,7 +251,9 @@ def test_duckdb_finds_in_iceberg_what_is_there(iceberg_target: Lake, duck: Duck,
 
 @pytest.mark.parametrize("every", EVERY)
 def test_pyiceberg_finds_what_is_there(iceberg_target: Lake, every: bool) -> None:
-    given = [each for each in awkward.filters(ICEBERG, every=every) if not has_no_literal(each)]
+    given = [
+        each for each in awkward.filters(ICEBERG, every=every) if not (has_no_literal(each) or is_in_with_zero(each))
+    ]
     assert misled(lambda some: filtering.by_pyiceberg(iceberg_target.table, some), given) == {}
 
 
