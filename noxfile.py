@@ -213,7 +213,7 @@ def lowest(session: nox.Session) -> None:
     bounds = {*project["dependencies"], *(bound for name in named for bound in extras[name])}
     # Only pytest 9 reads this repository's settings. The conformance suite also runs with pytest 8.
     oldest = sorted(bound.replace(">=", "==") for bound in bounds if not bound.startswith(("pytest", "outfall[")))
-    session.install(*oldest, "packaging", "pytest>=9,<10", "pytest-xdist>=3.6")
+    session.install(*oldest, "duckdb", "packaging", "pytest>=9,<10", "pytest-xdist>=3.6")
     session.install("--no-deps", "-e", ".")
     session.run("python", "-m", "pytest", "tests/unit", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
 
