@@ -415,8 +415,10 @@ def test_who_waits_for_a_lock_of_another_is_left_alone(monkeypatch: pytest.Monke
     waiting = Suspended(take, "never", patience=0.01)
     suspended = Suspended(take, "a lock is wanted")
     assert (waiting.ended, suspended.resumed) == (False, False)
+    started = time.monotonic()
     suspended.nudge()
     assert suspended.resumed
+    assert time.monotonic() - started < 60
     order.append("holding")
     lock.release()
     waiting.wake()
