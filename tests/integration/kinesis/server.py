@@ -10,7 +10,7 @@ import io
 import json
 import random
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -101,6 +101,10 @@ def _error(start: Answer, code: str) -> list[bytes]:
     return [text]
 
 
+_DELIVERY_STREAMS = 40
+"""An account may have 50. Tests use the newest ones."""
+
+
 @dataclass
 class Aws:
     """The emulated services, and clients beside the code under test."""
@@ -108,6 +112,7 @@ class Aws:
     endpoint: str
     faults: Faults
     _clients: dict[str, Any] = field(default_factory=dict)
+    _delivery_streams: deque[str] = field(default_factory=deque)
 
     def client(self, service: str) -> Any:
         if service not in self._clients:
@@ -135,6 +140,9 @@ class Aws:
         return found
 
     def new_delivery_stream(self, name: str) -> str:
+        if len(self._delivery_streams) == _DELIVERY_STREAMS:
+            self.client("firehose").delete_delivery_stream(DeliveryStreamName=self._delivery_streams.popleft())
+        self._delivery_streams.append(name)
         self.client("s3").create_bucket(Bucket=name)
         self.client("firehose").create_delivery_stream(
             DeliveryStreamName=name,

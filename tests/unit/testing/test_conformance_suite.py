@@ -351,6 +351,14 @@ def test_a_skipped_epoch_counts_the_content_that_was_there_before(tmp_path: Path
     trial.verify()
 
 
+def test_a_skipped_epoch_counts_its_own_rows_if_a_later_driver_completed_it_with_them(tmp_path: Path) -> None:
+    trial = Trial(conforming.Staging(), tmp_path)
+    content = trial.bring_numbers(0, [[1]])
+    trial.run_until("after COMPLETED", trial.bring_numbers(0, [[1]]))
+    assert trial.run(trial.driver(), content).skipped
+    trial.verify()
+
+
 def test_at_least_once_may_have_a_row_twice_and_one_of_a_lost_attempt(tmp_path: Path) -> None:
     trial = Trial(careless.AtLeastOnce(), tmp_path)
     trial.bring_numbers(0, [[1, 2, 3]])

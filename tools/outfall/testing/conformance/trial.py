@@ -258,7 +258,8 @@ class Trial:
         """Record that a driver completed an epoch."""
         if result.skipped:
             earlier = [numbers for numbers in self.contents[content.epoch] if numbers != content.numbers]
-            if not content.new:
+            # Without other rows, a driver that came later has completed the epoch with the same ones.
+            if not (content.new and earlier):
                 earlier.append(content.numbers)
             self.counted.setdefault(content.epoch, earlier)
         else:
