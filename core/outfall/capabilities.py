@@ -20,6 +20,7 @@ from outfall.contexts import (
     Metrics,
     PartSeal,
     SealContext,
+    TargetCheck,
     TargetContext,
     WriterId,
     WriterInitContext,
@@ -79,6 +80,7 @@ __all__ = [
     "SupportsTarget",
     "SupportsWriterContext",
     "SupportsWriterState",
+    "TargetCheck",
     "TargetContext",
     "WithCompatibleState",
     "WriterId",
@@ -382,10 +384,11 @@ class SupportsTarget(ABC, Generic[S]):
             ConfigurationError: Names each rejected column, its type, and what to do.
         """
 
-    def check_target(self, context: TargetContext[S]) -> Mapping[str, S]:
+    def check_target(self, context: TargetContext[S]) -> Mapping[str, S] | TargetCheck[S]:
         """Reject a target that contradicts the recovery data. Changes nothing.
 
-        Called on the driver before the BEGIN of each epoch.
+        Called on the driver before the BEGIN of each epoch, and before the rows of a completed batch are skipped. A
+        sink remembers nothing between this call and `open_target`: it returns a `TargetCheck` instead.
 
         Returns:
             The start state of parts that have none yet. A sink that writes in place returns a state for each such

@@ -149,7 +149,7 @@ class TargetContext(Generic[S]):
     """The state of the recovery data when an epoch begins.
 
     Passed to `SupportsTarget.check_target` before BEGIN, and to `SupportsTarget.open_target` after it. Only
-    `incarnation`, `generation`, `token`, `begun` and `states` can differ between the two calls. Recorded epochs of
+    `incarnation`, `generation`, `token`, `begun`, `states` and `found` can differ between the two calls. Recorded epochs of
     earlier runs are completed or discarded before the first call.
     """
 
@@ -187,6 +187,21 @@ class TargetContext(Generic[S]):
     `generation` does not count."""
     key: str | None = None
     """The routing column; `None` if there is none, for example in a drain."""
+    starting: bool = True
+    """Whether this is the first epoch of a run, as far as its process knows: the target may have changed in any way
+    since. Later epochs may repeat only the checks that are cheap."""
+    found: Any = None
+    """In `open_target`, what `check_target` returned as `TargetCheck.found`."""
+
+
+@dataclass(frozen=True)
+class TargetCheck(Generic[S]):
+    """The result of `SupportsTarget.check_target`, for a sink whose `open_target` needs more than the start states."""
+
+    states: Mapping[str, S]
+    """The start states of parts."""
+    found: Any = None
+    """What the sink found, for `open_target` in the same process. It is neither recorded nor pickled."""
 
 
 @dataclass(frozen=True, order=True)

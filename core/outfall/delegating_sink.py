@@ -34,6 +34,7 @@ from outfall.capabilities import (
     SupportsTarget,
     SupportsWriterContext,
     SupportsWriterState,
+    TargetCheck,
     TargetContext,
     WithCompatibleState,
     WriterInitContext,
@@ -242,7 +243,7 @@ class DelegatingSink(
     def check_schema(self, schema: pa.Schema) -> None:
         self.worker.check_schema(schema)
 
-    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any] | TargetCheck[Any]:
         return self.worker.check_target(context)  # type: ignore[no-any-return]
 
     def open_target(self, context: TargetContext[Any]) -> None:

@@ -33,6 +33,7 @@ from outfall.capabilities import (
     SupportsTarget,
     SupportsWriterContext,
     SupportsWriterState,
+    TargetCheck,
     TargetContext,
     WriterInitContext,
     shown_name,
@@ -225,21 +226,25 @@ class Composite(
     def bears_speculation(self) -> bool:
         return all(map(bears_speculation, self._children.values()))
 
-    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+    def check_target(self, context: TargetContext[Any]) -> TargetCheck[Any]:
         self._check_distinct(context.step_id)
-        found = for_each(
+        checks = for_each(
             self._with(SupportsTarget),
             lambda name, child: child.check_target(self._share(name, context)),
             "several targets do not match the recovery data",
             step=context.step_id,
             epoch=context.epoch,
         )
-        return {
+        of_children = {
+            name: check if isinstance(check, TargetCheck) else TargetCheck(check) for name, check in checks.items()
+        }
+        states = {
             f"{name}/{part}": state
-            for name, states in found.items()
-            for part, state in states.items()
+            for name, check in of_children.items()
+            for part, state in check.states.items()
             if f"{name}/{part}" not in context.states or self._children[name].chooses_bases_anew
         }
+        return TargetCheck(states, {name: check.found for name, check in of_children.items()})
 
     def open_target(self, context: TargetContext[Any]) -> None:
         for_each(
@@ -412,6 +417,7 @@ class Composite(
             known_children=share(name, known, separator="."),
             published=context.children_published.get(name),
             children_published=share(name, context.children_published, separator="."),
+            found=(context.found or {}).get(name),
         )
 
     def _build(self, recovered: Sequence[ChildValue]) -> CompositePartition:

@@ -21,6 +21,7 @@ from outfall.capabilities import (
     SupportsStateSerializer,
     SupportsTarget,
     SupportsWriterContext,
+    TargetCheck,
     TargetContext,
     WriterInitContext,
 )
@@ -129,7 +130,7 @@ class OffsetDedup(Composite, SupportsDeadLetterSink):
     def open(self, openings: Mapping[str, Opening]) -> ExactlyOncePartition:
         return ExactlyOncePartition(openings, self.options, self.writer)
 
-    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+    def check_target(self, context: TargetContext[Any]) -> TargetCheck[Any]:
         for state in share(SEEN, context.states).values():
             self._check_columns(state, context.step_id)
             self._check_key(state, context)

@@ -123,12 +123,15 @@ def begin_batch(step: Step, view: JournalView, batch: int | None, query_id: str 
                 batch,
                 query_id,
             )
+        # A batch that the target has lost since must not count as written.
+        following = view.completed + 1 if view.open_epoch is None else view.open_epoch
+        check_target(step, view, epoch=following, starting=first)
         _log.info("step %s: batch %d is already completed; its rows are skipped", step.step_id, batch)
         return replace(make_ticket(step, view, epoch, ()), began_at=step.clock.time())
     if options.make_source_durable is not None:
         reached("before the source is durable")
         options.make_source_durable(batch, view.begin is None or view.begin.outfall != outfall_version())
-    return begin_epoch(step, view, epoch, query_id)
+    return begin_epoch(step, view, epoch, query_id, starting=first)
 
 
 def begin_drain(step: Step, view: JournalView, *, first: bool) -> Ticket | None:
@@ -144,11 +147,17 @@ def begin_drain(step: Step, view: JournalView, *, first: bool) -> Ticket | None:
     if view.completed is None or not view.held.rows:
         _log.info("step %s: no rows are buffered", step.step_id)
         return None
-    return begin_epoch(step, view, view.completed + 1, None, drain=True)
+    return begin_epoch(step, view, view.completed + 1, None, drain=True, starting=first)
 
 
 def begin_epoch(
-    step: Step, view: JournalView, epoch: int | None, query_id: str | None, *, drain: bool = False
+    step: Step,
+    view: JournalView,
+    epoch: int | None,
+    query_id: str | None,
+    *,
+    drain: bool = False,
+    starting: bool = True,
 ) -> Ticket:
     """Check the target, append BEGIN, and open the target.
 
@@ -158,11 +167,12 @@ def begin_epoch(
         epoch: The requested number; `None` for the next one.
         query_id: The engine's query id, if known.
         drain: Whether the epoch has no batch.
+        starting: Whether this is the run's first epoch.
     """
     sink, journal = step.sink, step.journal
     expected = epoch if epoch is not None else expected_epoch(view, adopt=step.options.adopt_checkpoint)
     parts = listed_parts(step.step_id, sink, list(view.states))
-    checked = check_target(step, view, epoch=expected)
+    checked = check_target(step, view, epoch=expected, starting=starting)
     begin = Begin(
         step=step.step_id,
         incarnation=view.incarnation or secrets.token_hex(8),

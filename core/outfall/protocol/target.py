@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from outfall.capabilities import CleanUpContext, SupportsTarget, SupportsWriterState, TargetContext
+from outfall.capabilities import CleanUpContext, SupportsTarget, SupportsWriterState, TargetCheck, TargetContext
 from outfall.capability_checks import is_fixed, supports
 from outfall.protocol.journal import JournalView
 from outfall.protocol.states import load_states, state_serializer
@@ -29,8 +29,14 @@ class CheckedTarget:
     """The start of parts that have no state yet but contain data that is kept."""
 
 
-def check_target(step: Step, view: JournalView, *, epoch: int | None) -> CheckedTarget:
+def check_target(step: Step, view: JournalView, *, epoch: int | None, starting: bool) -> CheckedTarget:
     """Let the sink compare its target with the log, before BEGIN.
+
+    Args:
+        step: The step.
+        view: Its log.
+        epoch: The epoch that begins, if known.
+        starting: Whether it is the first epoch of this run.
 
     Raises:
         TargetError: The target contradicts the log.
@@ -39,12 +45,16 @@ def check_target(step: Step, view: JournalView, *, epoch: int | None) -> Checked
     if not supports(sink, SupportsTarget):
         return CheckedTarget()
     states = load_states(sink, view.states, log) if is_fixed(sink) else {}
-    context = replace(target_context(step.step_id, view, states, epoch), key=step.options.key)
-    found = sink.check_target(context)
+    context = replace(
+        target_context(step.step_id, view, states, epoch), key=step.options.key, starting=starting
+    )
+    check = sink.check_target(context)
+    if not isinstance(check, TargetCheck):
+        check = TargetCheck(check)
     anew = sink.chooses_bases_anew and not view.prepared
-    bases = {part: state for part, state in found.items() if anew or part not in view.states}
+    bases = {part: state for part, state in check.states.items() if anew or part not in view.states}
     return CheckedTarget(
-        replace(context, states={**context.states, **bases}),
+        replace(context, states={**context.states, **bases}, found=check.found),
         {
             part: store_state(state_serializer(sink, part), state, log=log, name=part, generation=view.last + 1)
             for part, state in bases.items()
