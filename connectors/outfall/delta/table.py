@@ -34,7 +34,7 @@ from outfall.delta.layout import STATISTICS, DeltaFileLayout
 from outfall.delta.partition_values import text_of
 from outfall.errors import ConfigurationError, TargetError, TransientError
 from outfall.tables.data_file import DataFile, EpochFiles
-from outfall.tables.marker import TableMarker
+from outfall.tables.record import TableRecord
 from outfall.tables.table import HeadMovedError, LoadedTable, UnclearCommitError
 
 _FORGOTTEN = -2
@@ -126,7 +126,7 @@ class LoadedDelta(LoadedTable):
 
     # --- markers of steps
 
-    def marker(self, incarnation: str) -> TableMarker | None:
+    def marker(self, incarnation: str) -> TableRecord | None:
         epoch = self._transaction(_app(incarnation))
         if epoch is None or epoch == _FORGOTTEN:
             return None
@@ -138,7 +138,7 @@ class LoadedDelta(LoadedTable):
                 why="transaction identifiers of its log were removed",
                 do="restore the log, or start the query with a new checkpoint",
             )
-        return TableMarker(
+        return TableRecord(
             incarnation=incarnation,
             epoch=epoch,
             generation=known["generation"],
@@ -148,13 +148,13 @@ class LoadedDelta(LoadedTable):
             revoked=known["revoked"],
         )
 
-    def markers(self, step: str) -> Iterable[TableMarker]:
+    def markers(self, step: str) -> Iterable[TableRecord]:
         last = self._transaction(_step(step))
         found = None if last is None else self.marker(_hexadecimal(last))
         if found is not None:
             yield found.model_copy(update={"step": step})
 
-    def left_out(self, marker: TableMarker) -> str | None:
+    def left_out(self, marker: TableRecord) -> str | None:
         if self._version < marker.head:
             return f"this query committed version {marker.head}, and the table is at {self._version}"
         return self._lost(self._version, marker.head)
@@ -263,7 +263,7 @@ class LoadedDelta(LoadedTable):
     # --- committing
 
     def commit(
-        self, files: EpochFiles, marker: TableMarker, *, replace: Collection[tuple[str | None, ...]] | None = ()
+        self, files: EpochFiles, marker: TableRecord, *, replace: Collection[tuple[str | None, ...]] | None = ()
     ) -> LoadedDelta:
         now = int(time.time() * 1000)
         head = self._version + 1
@@ -348,7 +348,7 @@ def _added(files: EpochFiles, file: DataFile, names: Iterable[str], now: int) ->
     )
 
 
-def _transactions(marker: TableMarker, now: int) -> list[Transaction]:
+def _transactions(marker: TableRecord, now: int) -> list[Transaction]:
     """Return the transaction identifiers of a marker.
 
     Each has a time, otherwise a table with a retention removes them at once. A marker that was read has no step; a

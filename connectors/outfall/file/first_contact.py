@@ -13,9 +13,10 @@ from outfall.errors import TargetError, TargetNotEmptyError
 from outfall.file.growing.registry import Register, RegisterEntry
 from outfall.file.options import FileOptions
 from outfall.file.storage.local import LocalStore
-from outfall.file.storage.store import FileStore
+from outfall.file.storage.store import STAGING, FileStore
 from outfall.filesystems import sync_directory
-from outfall.storage.first_contact import TargetContents
+from outfall.possession.contents import TargetContents
+from outfall.storage.layout import check_partitions
 from outfall.storage.names import SIDECAR, SPARK_LOG, SUMMARIES, AttemptName
 from outfall.trace_points import reached
 
@@ -29,8 +30,15 @@ def check_usable(path: str) -> None:
     """Reject a path on a disk that is not writable, before anything is recorded.
 
     Raises:
-        TargetError: it is not a directory, or not writable on this host.
+        TargetError: it is not a directory, not writable on this host, or has a link in place of this sink's own files.
     """
+    for inner in (SIDECAR, STAGING):
+        if os.path.islink(f"{path}/{inner}"):
+            raise TargetError(
+                f"{path}/{inner} is a symbolic link",
+                why="files are created and deleted there, and the link may lead to files of others",
+                do="delete the link; if its target is on the filesystem of the directory, move that there instead",
+            )
     place = path
     while not os.path.lexists(place):
         place = os.path.dirname(place)
@@ -56,7 +64,7 @@ class FoundFiles(TargetContents):
         return self._store.has_spark_log()
 
     def others(self) -> Sequence[str]:
-        return [self._store.marker_path(name) for name in self._store.markers() if name != self._incarnation]
+        return [self._store.record_path(name) for name in self._store.incarnations() if name != self._incarnation]
 
     def foreign(self) -> Iterator[str]:
         for path in self._store.visible():
@@ -68,14 +76,17 @@ class FoundFiles(TargetContents):
         return () if self._may_nest else self._store.others_around()
 
 
-def check_deletable(store: LocalStore, options: FileOptions, step_id: str) -> None:
-    """Reject directories deeper than the partition directories of this sink before an overwrite.
+def check_deletable(store: FileStore, options: FileOptions, step_id: str) -> None:
+    """Reject directories other than the partition directories of this sink before an overwrite.
 
     Raises:
         TargetNotEmptyError: names one of them.
     """
+    if not isinstance(store, LocalStore):
+        check_partitions(store.root, options, store.files(), step_id)
+        return
     for directory, directories, _ in store.walk():
-        depth = 0 if directory == store.root else os.path.relpath(directory, store.root).count(os.sep) + 1
+        below = "" if directory == store.root else f"{os.path.relpath(directory, store.root)}/"
         links = [name for name in directories if os.path.islink(os.path.join(directory, name))]
         if links:
             raise TargetNotEmptyError(
@@ -84,25 +95,19 @@ def check_deletable(store: LocalStore, options: FileOptions, step_id: str) -> No
                 why='on_existing="overwrite" does not delete the target of a link, and readers would still read it',
                 do="delete the link, or set another path",
             )
-        if directories and depth >= options.bucket_levels:
-            raise TargetNotEmptyError(
-                f"{directory} holds the directory {directories[0]!r}",
-                step=step_id,
-                why='on_existing="overwrite" deletes files and partition directories, but no other directories',
-                do="delete the directory, or set another path",
-            )
+        check_partitions(store.root, options, (f"{below}{name}/" for name in directories), step_id)
 
 
 def delete_existing(store: LocalStore, options: FileOptions, context: TargetContext[object]) -> None:
-    """Delete all visible files, and the markers of other queries so that they fail.
+    """Delete all visible files, and the records of other queries so that they fail.
 
-    Called under the opening lock and before the marker of this step exists, so none of its own files can exist.
+    Called under the opening lock and before the record of this step exists, so none of its own files can exist.
     """
-    others = FoundFiles(store, options, context.incarnation).others()
-    # A publishing query has already checked its marker, so wait for it. Later ones find that their marker is missing.
+    others = [incarnation for incarnation in store.incarnations() if incarnation != context.incarnation]
+    # A publishing query has already checked its record, so wait for it. Later ones find that their record is missing.
     with store.nobody_publishing():
-        for path in others:
-            os.unlink(path)
+        for incarnation in others:
+            store.remove_record(incarnation)
             reached("file: existing deleted")
     # A query with open growing parts finds this record before its next write or its next segment.
     for register in Register.all_in(store):

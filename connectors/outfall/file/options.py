@@ -101,11 +101,6 @@ class FileOptions(StorageOptions, _DirectoryOptions):
         " directories.",
     )
 
-    @property
-    def bucket_levels(self) -> int:
-        """The number of directory levels between the root and a file."""
-        return len(self.partition_by) + (self.bucket_pattern.count("/") + 1 if self.bucket_pattern else 0)
-
     @model_validator(mode="after")
     def _may_grow(self) -> Self:
         if self.parts is not None and is_remote(self.path):

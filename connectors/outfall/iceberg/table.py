@@ -34,10 +34,10 @@ from outfall.iceberg.catalog import Catalogue, is_of_disk
 from outfall.iceberg.columns import lacking
 from outfall.iceberg.files import CommitFiles, StoreOfFiles, filesystem_of
 from outfall.iceberg.layout import IcebergLayout, Values, is_written_right, text_of
-from outfall.storage.marker import unreadable_marker
+from outfall.possession.record import unreadable_record
 from outfall.tables.area import DataArea
 from outfall.tables.data_file import EpochFiles
-from outfall.tables.marker import TableMarker
+from outfall.tables.record import TableRecord
 from outfall.tables.table import HeadMovedError, LoadedTable, UnclearCommitError
 from outfall.trace_points import reached
 
@@ -143,24 +143,24 @@ class IcebergTable(LoadedTable):
 
     # --- markers of steps
 
-    def marker(self, incarnation: str) -> TableMarker | None:
+    def marker(self, incarnation: str) -> TableRecord | None:
         text = self.metadata.properties.get(f"{MARKER}{incarnation}")
         if text is None:
             return None
         try:
-            return TableMarker.model_validate_json(text)
+            return TableRecord.model_validate_json(text)
         except ValidationError as error:
-            raise unreadable_marker(f"in the property {MARKER}{incarnation} of {self.where}", str(error)) from error
+            raise unreadable_record(f"in the property {MARKER}{incarnation} of {self.where}", str(error)) from error
 
-    def markers(self, step: str) -> Iterable[TableMarker]:
+    def markers(self, step: str) -> Iterable[TableRecord]:
         for name, text in self.metadata.properties.items():
             if name.startswith(MARKER):
                 with suppress(ValidationError):
-                    marker = TableMarker.model_validate_json(text)
+                    marker = TableRecord.model_validate_json(text)
                     if marker.step == step:
                         yield marker
 
-    def left_out(self, marker: TableMarker) -> str | None:
+    def left_out(self, marker: TableRecord) -> str | None:
         """Search the marker's snapshot among the ancestors of the head.
 
         An expired snapshot ends that chain. A chain that reaches a snapshot older than the marker's without the
@@ -222,7 +222,7 @@ class IcebergTable(LoadedTable):
     # --- commits
 
     def commit(
-        self, files: EpochFiles, marker: TableMarker, *, replace: Collection[Values] | None = ()
+        self, files: EpochFiles, marker: TableRecord, *, replace: Collection[Values] | None = ()
     ) -> IcebergTable:
         io = CommitFiles(self.loaded.io)
         try:
@@ -255,7 +255,7 @@ class IcebergTable(LoadedTable):
         return IcebergTable(committed, self.catalogue, self.branch, self.summary, self.where)
 
     def _staged(
-        self, io: CommitFiles, files: EpochFiles, marker: TableMarker, replace: Collection[Values] | None
+        self, io: CommitFiles, files: EpochFiles, marker: TableRecord, replace: Collection[Values] | None
     ) -> tuple[Transaction, int]:
         """Write the manifests; return the update to commit, with the id of its snapshot."""
         replaced = list(self._replaced(replace))

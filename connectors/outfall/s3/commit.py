@@ -12,11 +12,13 @@ from typing import Any
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, LostCommittableError, TargetError
+from outfall.possession.possession import advance, check_still
 from outfall.retry_log import watch_thread, watcher
 from outfall.s3.errors import FAILURES, FailureKind, classify, code_of, describe, metadata, translated, unusable
-from outfall.s3.marker import Markers, ObjectMarker
+from outfall.s3.record import ObjectRecord
 from outfall.s3.staged import ID, StagedObject
 from outfall.s3.store import Store
+from outfall.s3.target import PrefixPort
 from outfall.trace_points import reached
 
 Request = CommitRequest[StagedObject]
@@ -29,7 +31,7 @@ class S3Committer(Committer[StagedObject]):
     the second one finds the object. If a response leaves the outcome open, the object is checked.
 
     An object whose bytes are in the committable could be put again after it was deleted. Nothing is therefore published
-    once the marker has a newer generation or a later epoch.
+    once the record has a newer generation or a later epoch.
 
     A loss after the commit has begun is final: an upload that was never completed cannot be distinguished from a
     completed one whose object was deleted.
@@ -40,16 +42,16 @@ class S3Committer(Committer[StagedObject]):
     def __init__(self, store: Store, context: CommitterInitContext) -> None:
         self._store = store
         self._context = context
-        self._marker: ObjectMarker | None = None
+        self._record: ObjectRecord | None = None
 
     def commit(self, requests: Sequence[Request]) -> None:
         # In each round, because a driver that was paused may have been replaced in the meantime.
-        markers = Markers(self._store)
-        self._marker = markers.advance(self._context)
+        port = PrefixPort(self._store, self._context.incarnation, self._context.step_id)
+        self._record = advance(port, self._context)
         reached("s3: marker advanced")
         self._each(self._publish, requests)
         # Another query may have overwritten the prefix in the meantime, and deleted some or all of the objects.
-        markers.still(self._context)
+        check_still(port, self._context)
 
     def find_lost(self, requests: Sequence[Request]) -> None:
         self._each(self._find_lost, requests)
@@ -82,7 +84,7 @@ class S3Committer(Committer[StagedObject]):
 
     @property
     def _conditional(self) -> bool:
-        return self._marker is None or self._marker.conditional
+        return self._record is None or self._record.conditional
 
     def _complete(self, staged: StagedObject) -> None:
         condition = {"IfNoneMatch": "*"} if self._conditional else {}

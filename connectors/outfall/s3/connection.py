@@ -9,7 +9,7 @@ from typing import Any
 
 from outfall.errors import OutfallError, TargetError
 from outfall.s3.errors import FAILURES, describe, translated
-from outfall.s3.marker import Markers
+from outfall.s3.record import Records
 from outfall.s3.store import Store
 from outfall.storage.names import SIDECAR
 
@@ -95,17 +95,17 @@ class ConnectionCheck:
         return None
 
     def _condition(self, obstacle: str | None) -> str:
-        markers = Markers(self._store)
-        seen = (markers.find(incarnation) for incarnation in markers.incarnations())
-        known = next((found.marker for found in seen if found is not None and found.marker.created), None)
+        records = Records(self._store)
+        seen = (records.find(incarnation) for incarnation in records.incarnations())
+        known = next((found.stored for found in seen if found is not None and found.stored.created), None)
         if known is not None:
             text = _told(conditional=known.conditional, matching=known.matching is not False)
             return f"{text}, as the step {known.step!r} found at {known.created}"
         if obstacle:
             return f"support for If-None-Match and If-Match is tested when the query first starts: {obstacle}"
         with _undoing(self._delete, lambda: self._abort(self._under_way())):
-            conditional = markers.refuses_to_replace(self._key)
-            return _told(conditional=conditional, matching=markers.refuses_another_version(self._key))
+            conditional = records.refuses_to_replace(self._key)
+            return _told(conditional=conditional, matching=records.refuses_another_version(self._key))
 
     def _delete(self) -> None:
         self._ask("removing the test object", "delete_object")

@@ -22,18 +22,18 @@ from outfall.capabilities import (
 )
 from outfall.errors import ConfigurationError
 from outfall.options import make_options, names_arguments
+from outfall.possession.possession import check, open_target
 from outfall.s3.clean_up import abort_uploads, dead_pieces, delete_pieces, find_uploads
 from outfall.s3.commit import S3Committer
 from outfall.s3.connection import ConnectionCheck
 from outfall.s3.location import store_name
 from outfall.s3.manifest import Manifest, Manifests
-from outfall.s3.marker import Markers
 from outfall.s3.options import S3Arguments, S3Options
 from outfall.s3.rolling.pieces import WriterState, names_in
 from outfall.s3.rolling.writer import RollingWriter
 from outfall.s3.staged import StagedObject
 from outfall.s3.store import SessionFactory, Store
-from outfall.s3.target import PrefixTarget
+from outfall.s3.target import PrefixPort
 from outfall.s3.upload import UploadAttempt
 from outfall.s3.writer import S3Writer, Writer
 from outfall.serde import ModelSerializer
@@ -149,16 +149,20 @@ class S3Sink(
         # Rows that were gathered with other options are written too.
         return RollingWriter(attempt, self.buckets, options.roll_bounds(self.clock), recovered)
 
+    def port(self, incarnation: str, step_id: str) -> PrefixPort:
+        """Return the prefix as the target of one step."""
+        return PrefixPort(self.store, incarnation, step_id)
+
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         self.options.customer_key()  # fails early if the key is missing
-        PrefixTarget(self.store, context).check()
+        check(self.port(context.incarnation, context.step_id), context)
         return {}
 
     def check_connection(self) -> Sequence[str]:
         return ConnectionCheck(self.store).check()
 
     def open_target(self, context: TargetContext[Any]) -> None:
-        PrefixTarget(self.store, context).open()
+        open_target(self.port(context.incarnation, context.step_id), context, None)
 
     def create_committer(self, context: CommitterInitContext) -> S3Committer:
         return S3Committer(replace(self.store, metrics=context.metrics), context)
@@ -178,7 +182,7 @@ class S3Sink(
         return aborted + delete_pieces(store, context.incarnation, spared, names_in(context.writer_states()))
 
     def withdraw(self, context: CleanUpContext) -> None:
-        Markers(self.store).remove(context.incarnation)
+        self.port(context.incarnation, context.step_id).remove()
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         store, spared = self.store, _spared(context)

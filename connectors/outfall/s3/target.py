@@ -1,24 +1,28 @@
-"""The prefix of a step: compared with the recovery log before an epoch begins, and opened afterwards."""
+"""How a prefix keeps the record of a step, and what else is below it."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from itertools import filterfalse
 from typing import Any
 
-from outfall.capabilities import TargetContext
-from outfall.errors import TargetAheadError, TargetError, TargetLostError, TargetNotEmptyError
+from outfall.capabilities import CommitterInitContext, TargetContext
+from outfall.errors import FencedError, TargetAheadError, TargetError, TargetLostError
+from outfall.possession.contents import TargetContents, check_existing, nested_targets
+from outfall.possession.possession import Change, Found, RecordPort, removed
 from outfall.s3.clean_up import delete
 from outfall.s3.errors import status_of
 from outfall.s3.manifest import Manifests
-from outfall.s3.marker import FoundMarker, Markers
+from outfall.s3.record import ObjectRecord, Records
 from outfall.s3.rolling.pieces import key_of
 from outfall.s3.store import Store
-from outfall.storage.first_contact import TargetContents, check_existing, nested_targets
-from outfall.storage.marker import missing_marker, overwritten
+from outfall.storage.layout import Layout, check_layout, check_partitions
 from outfall.storage.names import SIDECAR, SPARK_LOG, SUMMARIES, AttemptName, is_hidden
-from outfall.target_record import TargetRecord, check_record
+from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
 
 log = logging.getLogger(__name__)
@@ -27,71 +31,80 @@ _AHEAD = (
     "restore the newest recovery log; or delete the objects of the later epochs, which are listed in their manifests,"
     " and start with a new checkpoint"
 )
-_NESTED_MARKER = re.compile(rf"(.+/){SIDECAR}/[0-9a-f]{{16}}\.json")
+_NESTED_RECORD = re.compile(rf"(.+/){SIDECAR}/[0-9a-f]{{16}}\.json")
 
 
-class PrefixTarget(TargetContents):
-    """The prefix of one step in one epoch. Used on the driver.
+class PrefixPort(RecordPort[ObjectRecord], TargetContents):
+    """The prefix of one step. Used on the driver.
 
-    There are no locks. A query first writes its marker and then checks for others. If two queries start at the same
-    moment, at least the later one finds the other and gives up. A query that overwrites the prefix lists the objects to
-    delete, removes the markers of their possible writers, and checks that its own marker still exists. Objects that
-    other queries write later are not in its list.
+    There are no locks. A query that overwrites the prefix lists the objects to delete, removes the records of their
+    possible writers, and checks that its own record still exists. Objects that other queries write later are not in its
+    list.
     """
 
-    def __init__(self, store: Store, context: TargetContext[Any]) -> None:
+    ahead = _AHEAD
+
+    def __init__(self, store: Store, incarnation: str, step_id: str) -> None:
         self.where = store.options.url()
+        self.incarnation = incarnation
+        self.overwrites = store.options.on_existing == "overwrite"
+        self._step_id = step_id
         self._store = store
-        self._context = context
-        self._markers = Markers(store)
+        self._records = Records(store)
         self._manifests = Manifests(store)
+        self.name = self._records.url(incarnation)
 
-    def check(self) -> None:
-        """Reject a prefix that does not match the recovery log. Changes nothing.
+    # --- the record
 
-        Raises:
-            TargetNotEmptyError: on the first run, it holds data that `on_existing` does not allow.
-            TargetLostError: it is missing or behind the recovery log.
-            TargetAheadError: it is ahead of the recovery log.
-            FencedError: another driver has opened it.
-        """
-        context = self._context
-        if context.incarnation:
-            self._check_ours()
-        # Also if this step's marker exists: the driver that wrote it may have died before this check.
-        if context.completed is None:
-            self._check_existing()
+    def read(self) -> Found[ObjectRecord] | None:
+        return self._records.find(self.incarnation)
 
-    def open(self) -> None:
-        """Take possession of the prefix on the first run, and record this driver in the marker.
+    def update(self, change: Change[ObjectRecord]) -> ObjectRecord | None:
+        return self._records.update(self.incarnation, change)
 
-        With `on_existing="overwrite"`, existing data is deleted first.
+    def open(self, context: TargetContext[Any], change: Change[ObjectRecord]) -> ObjectRecord | None:
+        layout = Layout.of(self._store.options)
+        return self.update(lambda found: self._records.tested(change(found)).model_copy(update={"layout": layout}))
 
-        Raises:
-            TargetNotEmptyError: another query opened the prefix at the same moment, or writes above or below it.
-            TargetLostError: the marker is missing.
-            FencedError: a newer driver, or one with another copy of the recovery log, has opened the prefix.
-        """
-        found = self._markers.find(self._context.incarnation)
-        if found is None or not found.marker.opened:
-            found = self._take_possession(found)
-        if self._markers.open(found, self._context) is None:
-            raise self._removed()
+    def create(self, context: TargetContext[Any]) -> None:
+        self._records.create(context, Layout.of(self._store.options))
 
-    # --- comparison with the recovery log
+    def remove(self) -> None:
+        self._records.remove(self.incarnation)
 
-    def _check_ours(self) -> None:
-        context = self._context
-        found = self._markers.find(context.incarnation)
-        if found is None and context.completed is not None:
-            raise missing_marker(
-                self.where, self._markers.url(context.incarnation), context.completed, step=context.step_id
-            )
+    def opening(self) -> AbstractContextManager[object]:
+        reached("s3: opening")
+        return super().opening()
+
+    # --- the log
+
+    def records(
+        self, found: Found[ObjectRecord], context: TargetContext[Any] | CommitterInitContext
+    ) -> Sequence[TargetRecord]:
+        record = found.stored.record
+        if isinstance(context, CommitterInitContext) or found.stored.matching:
+            return [record]
+        # A stale driver may have replaced a newer record. The manifests then determine the newest epoch.
+        if context.generation == 0:
+            return [replace(record, token=None, epoch=self._newest_epoch(record, context))]
+        if record.generation < min(context.begun, default=0):
+            return [replace(record, token=None)]
+        return [record]
+
+    def _newest_epoch(self, record: TargetRecord, context: TargetContext[Any]) -> int | None:
+        published = context.published
+        if published is None or self._manifests.key(self.incarnation, published) not in self._since(context):
+            return record.epoch
+        return published if record.epoch is None else max(record.epoch, published)
+
+    def _since(self, context: TargetContext[Any]) -> list[str]:
+        """Return the keys of the manifests from the last published or completed epoch on."""
         first = context.completed if context.published is None else context.published
-        manifests = list(self._manifests.since(context.incarnation, -1 if first is None else first))
-        if found is not None:
-            self._check_marker(found, manifests)
-        later = self._manifests.key(context.incarnation, -1 if context.completed is None else context.completed)
+        return list(self._manifests.since(self.incarnation, -1 if first is None else first))
+
+    def check_data(self, found: Found[ObjectRecord] | None, context: TargetContext[Any]) -> None:
+        manifests = self._since(context)
+        later = self._manifests.key(self.incarnation, -1 if context.completed is None else context.completed)
         ahead = [key for key in manifests if key > later or context.completed is None]
         if ahead:
             raise TargetAheadError(
@@ -102,86 +115,61 @@ class PrefixTarget(TargetContents):
                 f" {context.completed}: it was restored from an older copy, or its newest entries are lost",
                 do=_AHEAD,
             )
-        if context.published is not None and not self._holds(manifests, context.published):
-            newest = self._store.url(self._manifests.key(context.incarnation, context.published))
+        newest = None if context.published is None else self._manifests.key(self.incarnation, context.published)
+        if newest is not None and newest not in manifests:
             raise TargetLostError(
-                f"{self.where} is behind the recovery data: {newest} is missing",
+                f"{self.where} is behind the recovery data: {self._store.url(newest)} is missing",
                 step=context.step_id,
                 epoch=context.epoch,
                 why=f"epoch {context.published} was published with its manifest: the prefix was restored from an older"
                 " copy, or the manifest was deleted",
                 do="restore a newer copy of the prefix, or start the query with a new checkpoint",
             )
+        if found is not None and found.stored.layout is not None:
+            check_layout(self.where, found.stored.layout, self._store.options, context.step_id)
 
-    def _check_marker(self, found: FoundMarker, manifests: list[str]) -> None:
-        record, published = found.marker.record, self._context.published
-        if not found.marker.matching:
-            # A stale driver may have replaced a newer marker. The manifests then determine the newest epoch.
-            epoch = record.epoch
-            if published is not None and self._holds(manifests, published):
-                epoch = published if epoch is None else max(epoch, published)
-            record = TargetRecord(record.generation, None, epoch)
-        check_record(self.where, record, self._context, ahead=_AHEAD)
+    def check_publishing(self, found: Found[ObjectRecord], context: CommitterInitContext) -> None:
+        super().check_publishing(found, context)
+        if found.stored.epoch > context.epoch:
+            raise FencedError(
+                f"{self.where} is at epoch {found.stored.epoch}, so this epoch is no longer published",
+                step=context.step_id,
+                epoch=context.epoch,
+                why="a newer driver has finished the epoch, or the recovery log was restored from an older copy",
+                do="nothing, if the newer driver is the intended one; otherwise restore the newest recovery log",
+            )
 
-    def _holds(self, manifests: list[str], epoch: int) -> bool:
-        return self._manifests.key(self._context.incarnation, epoch) in manifests
+    # --- the first epoch
 
-    # --- first contact
-
-    def _take_possession(self, found: FoundMarker | None) -> FoundMarker:
-        context = self._context
-        reached("s3: opening")
-        found = found or self._markers.announce(context)
-        if found is None:
-            raise self._removed()
-        reached("s3: announced")
-        try:
-            self._check_existing()
-            if self._store.options.on_existing == "overwrite":
-                self._delete_existing()
-        except TargetNotEmptyError:
-            self._markers.remove(context.incarnation)
-            raise
-        return found
-
-    def _removed(self) -> TargetError:
-        """Return the error of a marker that disappeared after it was written."""
-        if self._context.completed is not None:
-            return overwritten(self._markers.url(self._context.incarnation))
-        return TargetNotEmptyError(
-            f"{self.where} was opened by another query at the same moment",
-            step=self._context.step_id,
-            why=f"the marker {self._markers.url(self._context.incarnation)} disappeared:"
-            ' a query with on_existing="overwrite" has removed it',
-            do="use another prefix; or make sure that only one query writes to this one, and start that query again",
-        )
-
-    def _check_existing(self) -> None:
-        check_existing(self, self._store.options.on_existing, self._context.step_id)
+    def check_existing(self, context: TargetContext[Any]) -> None:
+        if self.overwrites:
+            visible = (key.removeprefix(self._store.options.root) for key in self._keys_below())
+            check_partitions(self.where, self._store.options, filterfalse(is_hidden, visible), self._step_id)
+        check_existing(self, self._store.options.on_existing, self._step_id)
 
     def has_spark_log(self) -> bool:
         return next(self._store.keys(f"{self._store.options.root}{SPARK_LOG}/"), None) is not None
 
     def others(self) -> list[str]:
-        return list(map(self._markers.url, self._others()))
+        return list(map(self._records.url, self._others()))
 
     def foreign(self) -> Iterator[str]:
         return filter(self._is_foreign, self._keys_below())
 
     def nested(self) -> Iterator[str]:
-        """Yield the markers above the prefix; `_keys_below` finds those below it.
+        """Yield the records above the prefix; `_keys_below` finds those below it.
 
-        With `on_existing="resume"`, only the markers of queries that are overwriting their prefix.
+        With `on_existing="resume"`, only the records of queries that are overwriting their prefix.
         """
         for root in self._roots_above():
-            markers = Markers(self._store, root)
-            for incarnation in self._incarnations_above(markers):
+            records = Records(self._store, root)
+            for incarnation in self._incarnations_above(records):
                 if self._store.options.on_existing != "resume":
-                    yield markers.url(incarnation)
+                    yield records.url(incarnation)
                     continue
-                found = markers.find(incarnation)
-                if found is not None and not found.marker.opened:
-                    yield markers.url(incarnation)
+                found = records.find(incarnation)
+                if found is not None and not found.stored.opened:
+                    yield records.url(incarnation)
 
     def _roots_above(self) -> Iterator[str]:
         """Yield the prefixes above this one whose readers would see its objects."""
@@ -191,9 +179,9 @@ class PrefixTarget(TargetContents):
             if not is_hidden("/".join([*levels[count:], "object"])):
                 yield "".join(f"{level}/" for level in levels[:count])
 
-    def _incarnations_above(self, markers: Markers) -> list[str]:
+    def _incarnations_above(self, records: Records) -> list[str]:
         try:
-            return markers.incarnations()
+            return records.incarnations()
         except TargetError as error:
             if status_of(error.__cause__) != 403:
                 raise
@@ -205,56 +193,55 @@ class PrefixTarget(TargetContents):
         """Yield all keys below the prefix.
 
         Raises:
-            TargetNotEmptyError: one of them is the marker of another query, whose prefix is inside this one.
+            TargetNotEmptyError: one of them is the record of another query, whose prefix is inside this one.
         """
         root = self._store.options.root
         for key in self._store.keys(root):
-            match = _NESTED_MARKER.fullmatch(key, len(root))
+            match = _NESTED_RECORD.fullmatch(key, len(root))
             if match is not None and not is_hidden(f"{match[1]}object"):
-                raise nested_targets(self.where, self._context.step_id, self._store.url(key))
+                raise nested_targets(self.where, self._step_id, self._store.url(key))
             yield key
 
     def _others(self) -> list[str]:
         """Return the incarnations of other queries that write here or have written here."""
-        return [each for each in self._markers.incarnations() if each != self._context.incarnation]
+        return [each for each in self._records.incarnations() if each != self.incarnation]
 
     def _is_foreign(self, key: str) -> bool:
         """Return whether an object is visible to readers and was created by another writer."""
         name = AttemptName.parse(key, with_step=True)
-        ours = name is not None and name.incarnation == self._context.incarnation
+        ours = name is not None and name.incarnation == self.incarnation
         return not ours and not is_hidden(key.removeprefix(self._store.options.root))
 
     # --- overwriting
 
-    def _delete_existing(self) -> None:
-        """Delete objects of other writers. Those of this step are kept: another driver may have written them."""
-        # Markers first: a query that is about to publish then finds that its marker is missing, and fails.
+    def delete_existing(self, context: TargetContext[Any]) -> None:
+        # Records first: a query that is about to publish then finds that its record is missing, and fails.
         self._stop_others()
         described, keys = self._replaced()
         # Again, for queries that started during the listing: their objects may be among the keys.
         self._stop_others()
-        self._check_existing()
-        if self._markers.find(self._context.incarnation) is None:
-            raise self._removed()
+        self.check_existing(context)
+        if self.read() is None:
+            raise removed(self, context)
         reached("s3: deleting existing")
         # Summaries first: without them, readers list the objects; with them, readers would miss objects.
         delete(self._store, [*described, *keys])
         if described or keys:
             log.warning(
                 "step %r: on_existing=overwrite deleted %d objects below %s",
-                self._context.step_id,
+                self._step_id,
                 len(described) + len(keys),
                 self.where,
             )
 
     def _stop_others(self) -> None:
         for incarnation in self._others():
-            self._markers.remove(incarnation)
+            self._records.remove(incarnation)
             reached("s3: others stopped")
 
     def _replaced(self) -> tuple[list[str], list[str]]:
         """List the keys to delete: summaries of the whole prefix, and objects of other writers."""
-        root, ours = self._store.options.root, self._context.incarnation
+        root, ours = self._store.options.root, self.incarnation
         sidecars = (f"{root}{SIDECAR}/manifests/", key_of(self._store, ""))
         described, keys = [], []
         for key in self._keys_below():

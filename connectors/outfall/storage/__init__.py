@@ -3,8 +3,6 @@
 ```
 sink                the base class: these sinks only add files, and write each row exactly once
 names               the names of files and objects of attempts, and of paths that readers skip
-marker              the contents of a marker; each store writes it in its own way
-first_contact       existing data at a target, and whether `on_existing` allows it
 rolling             the bounds at which a file or an object is closed and the next one begins
 ```
 """

@@ -1,4 +1,4 @@
-"""Commits an epoch: one compare-and-swap that adds all its files and writes the marker."""
+"""Commits an epoch: one compare-and-swap that adds all its files and writes the record."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import LostCommittableError, TransientError
 from outfall.tables.data_file import EpochFiles
-from outfall.tables.marker import TableMarker
 from outfall.tables.options import TableOptions
+from outfall.tables.record import TableRecord
 from outfall.tables.table import HeadMovedError, LoadedTable, UnclearCommitError, partitions_of
 from outfall.tables.target import check_history
 from outfall.target_record import behind, check_publishing
@@ -27,7 +27,7 @@ _TRIES = 5
 
 
 class TableCommitter(Committer[EpochFiles]):
-    """Adds the files of an epoch to the table, all or none, in one commit with the step's marker.
+    """Adds the files of an epoch to the table, all or none, in one commit with the step's record.
 
     ```
     load → already committed? → newer driver? → rolled back? → do the files fit, and exist? → commit on this head
@@ -36,7 +36,7 @@ class TableCommitter(Committer[EpochFiles]):
     ```
 
     Assumption: a commit succeeds only on the head that was loaded. The state loaded with that head, including the
-    marker, is therefore current until the commit. If two drivers commit the same epoch, the second one loads again and
+    record, is therefore current until the commit. If two drivers commit the same epoch, the second one loads again and
     finds the epoch.
 
     Lost files must never be committed later by an old driver. Before the committer reports data as lost, a commit
@@ -76,7 +76,7 @@ class TableCommitter(Committer[EpochFiles]):
             self._settle(request, self._revoke_once)
 
     def nothing_published(self, requests: Sequence[Request]) -> bool:
-        """Decide by the marker: an epoch with a revoked generation is not in the table, and never will be."""
+        """Decide by the record: an epoch with a revoked generation is not in the table, and never will be."""
         table = self._load_patiently()
         if table is None:
             return True
@@ -104,7 +104,7 @@ class TableCommitter(Committer[EpochFiles]):
 
         Raises:
             FencedError: a newer driver, or a driver with another copy of the recovery data, has committed.
-            TargetLostError: the table was rolled back, or its marker is missing.
+            TargetLostError: the table was rolled back, or its record is missing.
             TransientError: the table cannot be read.
         """
         reason = ""
@@ -137,7 +137,7 @@ class TableCommitter(Committer[EpochFiles]):
         reached("table: committing")
         started = time.monotonic()
         table.commit(
-            files, (found or TableMarker.first(self._context)).committed(self._context), replace=self._replaced(files)
+            files, (found or TableRecord.first(self._context)).committed(self._context), replace=self._replaced(files)
         )
         reached("table: committed")
         log.info(
@@ -161,26 +161,26 @@ class TableCommitter(Committer[EpochFiles]):
                 f"epoch {self._context.epoch} is already in {table.where} and cannot be revoked",
                 step=self._context.step_id,
                 epoch=self._context.epoch,
-                do="start the query again: it reads the table's marker and resolves the epoch",
+                do="start the query again: it reads the table's record and resolves the epoch",
             )
         self._revoke(table, request.committable, found)
 
-    def _give_up(self, table: LoadedTable, request: Request, found: TableMarker | None, reason: str) -> None:
+    def _give_up(self, table: LoadedTable, request: Request, found: TableRecord | None, reason: str) -> None:
         self._revoke(table, request.committable, found)
         request.signal_lost(reason)
 
-    def _revoke(self, table: LoadedTable, files: EpochFiles, found: TableMarker | None) -> None:
+    def _revoke(self, table: LoadedTable, files: EpochFiles, found: TableRecord | None) -> None:
         """Prevent any later commit of these files. A recreated table accepts them from no driver."""
         revoked = found is not None and found.revoked >= self._context.generation
         if revoked or files.layout.table != table.files.layout.table:
             return
         reached("table: revoking")
-        marker = (found or TableMarker.first(self._context)).without(self._context.generation)
+        marker = (found or TableRecord.first(self._context)).without(self._context.generation)
         table.commit(files.without_files(), marker)
         reached("table: revoked")
 
-    def _marker(self, request: Request, table: LoadedTable) -> TableMarker | None:
-        """Return the table's marker of the step, if it permits this driver and epoch to commit.
+    def _marker(self, request: Request, table: LoadedTable) -> TableRecord | None:
+        """Return the table's record of the step, if it permits this driver and epoch to commit.
 
         Raises:
             FencedError, TargetLostError: see `_until_settled`.
@@ -202,7 +202,7 @@ class TableCommitter(Committer[EpochFiles]):
             if epoch is not None:
                 raise behind(
                     table.where,
-                    f"it has no marker of this step (incarnation {context.incarnation}), whose epoch {epoch} was"
+                    f"it has no record of this step (incarnation {context.incarnation}), whose epoch {epoch} was"
                     " committed to it",
                     step=context.step_id,
                     epoch=context.epoch,
@@ -210,10 +210,10 @@ class TableCommitter(Committer[EpochFiles]):
         return found
 
     def _known_epoch(self, table: LoadedTable, files: EpochFiles) -> int | None:
-        """Return an epoch that was committed to a table without a marker of the step; `None` if there is none.
+        """Return an epoch that was committed to a table without a record of the step; `None` if there is none.
 
         The log has the earlier epochs. For this epoch, the table's snapshots are checked: an earlier driver may have
-        committed it before the marker was removed. This check runs only for the step's first epoch, recorded by another
+        committed it before the record was removed. This check runs only for the step's first epoch, recorded by another
         process.
         """
         if files.published is not None or files.is_fresh():
@@ -221,7 +221,7 @@ class TableCommitter(Committer[EpochFiles]):
         area = table.files.area
         return self._context.epoch if table.named({area.path(files.directory, name) for name in files.names}) else None
 
-    def _lost(self, table: LoadedTable, files: EpochFiles, found: TableMarker | None) -> str | None:
+    def _lost(self, table: LoadedTable, files: EpochFiles, found: TableRecord | None) -> str | None:
         """Return why the files can no longer be committed; `None` if they can."""
         if found is not None and found.revoked >= self._context.generation:
             return "a driver has already found data of this generation lost, and has revoked it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
@@ -24,6 +24,7 @@ from outfall.capabilities import (
     SupportsPreCommitTopology,
     SupportsTarget,
     SupportsWriterContext,
+    TargetCheck,
     TargetContext,
     WriterInitContext,
     shown_name,
@@ -31,6 +32,7 @@ from outfall.capabilities import (
 from outfall.errors import ConfigurationError, TransientError
 from outfall.formats.types import check_names
 from outfall.options import options_in_save_mode
+from outfall.possession.possession import check
 from outfall.retry_log import RetryLog
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
@@ -38,7 +40,7 @@ from outfall.tables.commit import TableCommitter
 from outfall.tables.data_file import EpochFiles, TaskFiles
 from outfall.tables.options import TableOptions
 from outfall.tables.table import FileLayout, LoadedTable
-from outfall.tables.target import check_table, clear_attempts, leftovers, revoke_older, unnamed
+from outfall.tables.target import TablePort, clear_attempts, leftovers, revoke_older, unnamed
 from outfall.tables.writer import TableWriter
 from outfall.trace_points import reached
 
@@ -75,11 +77,6 @@ class TableSink(
     """The columns of the rows, once the driver has them."""
     _opened: Opened | None = None
     """Pickled for the tasks, which have no catalog."""
-    _checked: LoadedTable | None = None
-    """The table between its check and its opening, in one process."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_checked": None}
 
     # --- implemented by a format
 
@@ -152,17 +149,16 @@ class TableSink(
             self._check_columns(self._loaded(), schema)
             self._rows = schema
 
-    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
-        self._checked = table = self._loaded()
-        check_table(self.target(), table, context, self.options.on_existing)
+    def check_target(self, context: TargetContext[Any]) -> TargetCheck[Any]:
+        table = self._loaded()
+        check(TablePort(self.target(), table, context.incarnation, self.options.on_existing), context)
         if self._rows is not None:
             self._check_columns(table, self._rows)
-        return {}
+        return TargetCheck({}, table)
 
     def open_target(self, context: TargetContext[Any]) -> None:
         # As checked just before BEGIN: concurrent changes are compared with the files at the commit.
-        table, rows = self._checked or self._loaded(), self._rows
-        self._checked = None
+        table, rows = context.found or self._loaded(), self._rows
         if table is None or (rows is not None and self._lacks(table, rows)):
             if rows is None:
                 raise self._missing()

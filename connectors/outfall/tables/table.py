@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from outfall.tables.area import DataArea
 from outfall.tables.data_file import DataFile, EpochFiles, Layout
-from outfall.tables.marker import TableMarker
+from outfall.tables.record import TableRecord
 
 
 class HeadMovedError(Exception):
@@ -109,18 +109,18 @@ class LoadedTable(ABC):
         """Add the columns that the table lacks, as optional ones. Idempotent, also with concurrent drivers."""
 
     @abstractmethod
-    def marker(self, incarnation: str) -> TableMarker | None:
+    def marker(self, incarnation: str) -> TableRecord | None:
         """Return the table's marker of a step; `None` if it has none."""
 
     @abstractmethod
-    def markers(self, step: str) -> Iterable[TableMarker]:
+    def markers(self, step: str) -> Iterable[TableRecord]:
         """Yield the table's markers of a step, of any incarnation: at least the last one that committed.
 
         Used on the first run only. Delta finds markers by name only and cannot list them.
         """
 
     @abstractmethod
-    def left_out(self, marker: TableMarker) -> str | None:
+    def left_out(self, marker: TableRecord) -> str | None:
         """Return why the marker's commit is no longer part of the table (rolled back, restored); `None` if it is.
 
         If this can no longer be determined, the reason says so: the table is then rejected.
@@ -132,7 +132,7 @@ class LoadedTable(ABC):
 
     @abstractmethod
     def commit(
-        self, files: EpochFiles, marker: TableMarker, *, replace: Collection[tuple[str | None, ...]] | None = ()
+        self, files: EpochFiles, marker: TableRecord, *, replace: Collection[tuple[str | None, ...]] | None = ()
     ) -> LoadedTable:
         """Add the files and write the marker, in one commit that succeeds only if the head is as it was loaded.
 

@@ -8,57 +8,75 @@ from typing import Any, NamedTuple
 
 from outfall.capabilities import CleanUpContext, CommitterInitContext, TargetContext
 from outfall.errors import TargetLostError, TargetNotEmptyError
+from outfall.possession.possession import Found, TargetPort
 from outfall.storage.names import AttemptName
 from outfall.tables.area import DataArea, directory_of
 from outfall.tables.data_file import EpochFiles
-from outfall.tables.marker import TableMarker
 from outfall.tables.options import OnExisting
+from outfall.tables.record import TableRecord
 from outfall.tables.table import HeadMovedError, LoadedTable, UnclearCommitError
-from outfall.target_record import behind, check_record
+from outfall.target_record import TargetRecord, behind
 from outfall.trace_points import reached
 
 _TRIES = 5
 """Number of attempts at a commit without rows after concurrent commits."""
 
-_AHEAD = "restore the newest recovery data; or compare the table with the source, and start with a new checkpoint"
 
-
-def check_table(where: str, table: LoadedTable | None, context: TargetContext[Any], on_existing: OnExisting) -> None:
-    """Check the table against the recovery data, without changes.
+class TablePort(TargetPort[TableRecord]):
+    """The table of one step. The commit of an epoch writes the record, on the head that was loaded.
 
     Args:
         where: the table, for texts.
         table: the loaded table; `None` if it does not exist.
-        context: the recovery data of the target.
+        incarnation: the step.
         on_existing: see `TableOptions`.
-
-    Raises:
-        TargetNotEmptyError, TargetLostError, TargetAheadError, FencedError.
     """
-    found = None if table is None or not context.incarnation else table.marker(context.incarnation)
-    if found is None and context.published is not None:
-        what = (
-            "does not exist" if table is None else (f"has no marker of this step (incarnation {context.incarnation})")
-        )
-        raise TargetLostError(
-            f"{where} {what}, and epoch {context.published} was committed to it",
+
+    ahead = "restore the newest recovery data; or compare the table with the source, and start with a new checkpoint"
+    locks = True
+
+    def __init__(self, where: str, table: LoadedTable | None, incarnation: str, on_existing: OnExisting) -> None:
+        self.where = where
+        self._table = table
+        self._incarnation = incarnation
+        self._on_existing = on_existing
+
+    def read(self) -> Found[TableRecord] | None:
+        record = None if self._table is None else self._table.marker(self._incarnation)
+        return None if record is None else Found(record)
+
+    def written(self, context: TargetContext[Any]) -> int | None:
+        return context.published
+
+    def missing(self, epoch: int, context: TargetContext[Any]) -> TargetLostError:
+        what = "does not exist"
+        if self._table is not None:
+            what = f"has no record of this step (incarnation {context.incarnation})"
+        return TargetLostError(
+            f"{self.where} {what}, and epoch {epoch} was committed to it",
             step=context.step_id,
             epoch=context.epoch,
             why="it was dropped, recreated, or restored from an older copy, or its properties were removed",
             do="restore it, or start the query with a new checkpoint",
         )
-    if table is None:
-        return
-    if found is not None:
-        check_record(where, found.record_among(context.begun), context, ahead=_AHEAD)
-        check_history(table, found, context.published, context)
-    elif context.completed is None:
-        _check_existing(where, table, context.step_id, on_existing)
+
+    def records(
+        self, found: Found[TableRecord], context: TargetContext[Any] | CommitterInitContext
+    ) -> Sequence[TargetRecord]:
+        return [found.stored.record_among(context.begun)]
+
+    def check_data(self, found: Found[TableRecord] | None, context: TargetContext[Any]) -> None:
+        if self._table is not None and found is not None:
+            check_history(self._table, found.stored, context.published, context)
+
+    def check_existing(self, context: TargetContext[Any]) -> None:
+        if self._table is not None:
+            _check_existing(self.where, self._table, context.step_id, self._on_existing)
 
 
 def check_history(
     table: LoadedTable,
-    found: TableMarker,
+    found: TableRecord,
     published: int | None,
     context: TargetContext[Any] | CommitterInitContext,
 ) -> None:
@@ -66,7 +84,7 @@ def check_history(
 
     Args:
         table: the loaded table.
-        found: its marker of the step.
+        found: its record of the step.
         published: the newest epoch in the table, as recorded when the epoch began.
         context: the epoch that begins or is to be committed.
 
@@ -89,7 +107,7 @@ def _check_existing(where: str, table: LoadedTable, step_id: str, on_existing: O
             raise TargetNotEmptyError(
                 f"{where} has rows that this step wrote",
                 step=step_id,
-                why=f"the table has a marker of its incarnation {other.incarnation}, up to epoch {other.epoch},"
+                why=f"the table has a record of its incarnation {other.incarnation}, up to epoch {other.epoch},"
                 " which this checkpoint does not have",
                 do='continue with the checkpoint that wrote them, or set on_existing="resume" if none of their rows are'
                 ' replayed, or on_existing="overwrite" to remove all rows of the table',
@@ -155,7 +173,7 @@ def revoke_older(
     commits without rows.
 
     Returns:
-        The current table. `None` if its marker shows that the log was copied or that the table was rolled back, which a
+        The current table. `None` if its record shows that the log was copied or that the table was rolled back, which a
         commit would hide from the next check; also `None` if other writers kept committing.
     """
     newest = max(each.generation for each in found)
@@ -163,7 +181,7 @@ def revoke_older(
         table = load()
         if table is None:
             return None
-        marker = table.marker(context.incarnation) or TableMarker.first(context)
+        marker = table.marker(context.incarnation) or TableRecord.first(context)
         if _is_strange(marker, context) or (marker.epoch >= 0 and table.left_out(marker) is not None):
             return None
         if marker.record.generation >= newest:
@@ -177,8 +195,8 @@ def revoke_older(
     return None
 
 
-def _is_strange(marker: TableMarker, context: CleanUpContext) -> bool:
-    """Whether the marker's driver is unknown to this log, or considered lost by it."""
+def _is_strange(marker: TableRecord, context: CleanUpContext) -> bool:
+    """Whether the record's driver is unknown to this log, or considered lost by it."""
     if marker.generation == context.generation and context.token:
         return marker.token != context.token
     return marker.generation > context.generation or marker.generation in (context.lost or ())

@@ -128,7 +128,7 @@ def test_a_marker_that_retention_forgot_is_refused(shore: Shore) -> None:
     shore.append(rows(70))
     shore.table.create_checkpoint()  # which leaves them out
     shore.table.alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 30 days"})
-    with pytest.raises(TargetLostError, match="has no marker of this step"):
+    with pytest.raises(TargetLostError, match="has no record of this step"):
         driver.write(1, rows(2))
     assert shore.rows("id") == [1, 70]
 

@@ -180,7 +180,7 @@ def test_a_table_that_was_dropped_or_made_anew_is_refused(lake: Lake) -> None:
         driver.write(1, rows(2))
     lake.create(SCHEMA)
     for each in (driver, lake.driver("log")):
-        with pytest.raises(TargetLostError, match="has no marker of this step"):
+        with pytest.raises(TargetLostError, match="has no record of this step"):
             each.write(1, rows(2))
     assert lake.files.history() == []
 

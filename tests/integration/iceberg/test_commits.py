@@ -214,11 +214,11 @@ def test_where_the_marker_is_gone_the_table_is_refused(lake: Lake) -> None:
     with lake.table.transaction() as transaction:
         transaction.remove_properties(name)
     for each in (driver, lake.driver("log")):
-        with pytest.raises(TargetLostError, match=r"has no marker of this step .*epoch 0"):
+        with pytest.raises(TargetLostError, match=r"has no record of this step .*epoch 0"):
             each.write(1, rows(2))
     with lake.table.transaction() as transaction:
         transaction.set_properties({name: "{}"})
-    with pytest.raises(TargetLostError, match=f"marker in the property {name}.* cannot be read"):
+    with pytest.raises(TargetLostError, match=f"record in the property {name}.* cannot be read"):
         lake.driver("log").write(1, rows(2))
     assert lake.rows("id") == [1]
 

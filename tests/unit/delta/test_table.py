@@ -22,11 +22,11 @@ from outfall.delta.layout import STATISTICS
 from outfall.delta.table import LoadedDelta
 from outfall.errors import ConfigurationError, TargetError
 from outfall.tables.data_file import DataFile, EpochFiles
-from outfall.tables.marker import TableMarker
+from outfall.tables.record import TableRecord
 from outfall.tables.table import HeadMovedError, UnclearCommitError
 from tests.unit.support.delta_reader import newest, versions, write_table
 
-OURS = TableMarker(incarnation="ffeeddccbbaa9988", step="flights", generation=3, token="0123456789abcdef", epoch=7)
+OURS = TableRecord(incarnation="ffeeddccbbaa9988", step="flights", generation=3, token="0123456789abcdef", epoch=7)
 COLUMNS = {"id": "long", "day": "string"}
 
 
@@ -46,7 +46,7 @@ def epoch_files(table: LoadedDelta, *names: str, partition: str | None = None) -
     )
 
 
-def commit(table: LoadedDelta, *names: str, marker: TableMarker = OURS, **more: Any) -> LoadedDelta:
+def commit(table: LoadedDelta, *names: str, marker: TableRecord = OURS, **more: Any) -> LoadedDelta:
     return table.commit(epoch_files(table, *names, partition=more.pop("partition", None)), marker, **more)
 
 
@@ -90,7 +90,7 @@ def test_the_marker_of_the_newest_version_is_read_at_once(path: Path, monkeypatc
 
 
 def test_a_commit_without_files_moves_the_head(path: Path) -> None:
-    commit(load(path), marker=TableMarker(incarnation=OURS.incarnation, step="flights"))
+    commit(load(path), marker=TableRecord(incarnation=OURS.incarnation, step="flights"))
     found = load(path).marker(OURS.incarnation)
     assert found is not None
     assert (found.generation, found.token) == (0, None)

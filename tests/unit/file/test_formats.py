@@ -15,7 +15,7 @@ import pytest
 from outfall.errors import ConfigurationError, TargetNotEmptyError, ValueRefusedError
 from outfall.file.growing.part_files import FileState
 from outfall.storage.names import AttemptName
-from tests.unit.support.file_target import GrowingDriver, WholeDriver, growing, rows, visible, whole
+from tests.unit.support.file_target import GrowingDriver, WholeDriver, end, growing, rows, visible, whole
 
 
 def text(path: Path) -> str:
@@ -97,6 +97,7 @@ def test_a_file_of_somebody_else_is_continued_only_if_it_is_whole(out: Path, com
         path.write_bytes(b"".join(member(compression, [pa.py_buffer(b'{"id":1}')])))
     elif damage == "cut":
         os.truncate(path, path.stat().st_size - 2)
+    end(out)
     driver = GrowingDriver(sink, incarnation="00000000000000bb")
     if damage != "none":
         with pytest.raises(TargetNotEmptyError, match=str(path)):

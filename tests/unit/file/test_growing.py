@@ -14,7 +14,6 @@ from outfall.capability_checks import check_sink, guarantee_of, supports
 from outfall.errors import (
     FencedError,
     OutfallError,
-    StaleWriterError,
     TargetAheadError,
     TargetLostError,
     TargetNotEmptyError,
@@ -30,6 +29,7 @@ from outfall.wrappers import FanOutSink
 from tests.unit.support.file_target import (
     OTHERS,
     GrowingDriver,
+    end,
     everything,
     growing,
     ids,
@@ -233,12 +233,18 @@ def test_overwriting_that_was_killed_is_finished_by_the_next_run(out: Path, step
     assert ids(out) == [1]
 
 
+def append(path: Path, number: int) -> None:
+    with open(path, "a") as file:
+        file.write(f'{{"id":{number}}}\n')
+
+
 def test_what_another_query_completes_before_we_take_its_files_over_is_kept(out: Path) -> None:
     first = GrowingDriver(growing(out))
     first.run({PART: rows(1)})
+    end(out)
     second = GrowingDriver(growing(out, on_existing="resume"), incarnation=OTHERS)
     with (
-        meanwhile("file: opening", lambda: first.run({PART: rows(2)})),
+        meanwhile("file: opening", lambda: append(out / PART, 2)),
         pytest.raises(TransientError, match=r"part-00000\.jsonl has changed.*9 bytes before and has 18 now"),
     ):
         second.begin()
@@ -246,7 +252,7 @@ def test_what_another_query_completes_before_we_take_its_files_over_is_kept(out:
     # What the failed BEGIN recorded is looked at again.
     second.run({PART: rows(9)})
     assert ids(out) == [1, 2, 9]
-    with pytest.raises(StaleWriterError):
+    with pytest.raises(TargetLostError):
         first.begin()
 
 
@@ -257,7 +263,8 @@ def test_a_base_that_a_failed_begin_recorded_is_looked_at_again(out: Path, fan_o
     sink = growing(out, on_existing="resume")
     driver = LocalDriver(FanOutSink(only=sink) if fan_out else sink, MemoryRecoveryConfig())
     batch = [[("a", {"id": 9})]]
-    with meanwhile("file: opening", lambda: first.run({PART: rows(2)})), pytest.raises(OutfallError, match="changed"):
+    end(out)
+    with meanwhile("file: opening", lambda: append(out / PART, 2)), pytest.raises(OutfallError, match="changed"):
         driver.run_epoch(0, batch)
     driver.run_epoch(0, batch)
     assert ids(out) == [1, 2, 9]

@@ -26,6 +26,7 @@ from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import (
     OTHERS,
+    OURS,
     GrowingDriver,
     everything,
     growing,
@@ -52,9 +53,10 @@ def test_of_two_queries_on_one_target_the_second_is_refused_or_the_first_is_fenc
     driver.begin()
     stalled = driver.part()
     stalled.write_batch(rows(2))
-    if on_existing == "error":
-        with pytest.raises(TargetNotEmptyError):
+    if on_existing != "overwrite":
+        with pytest.raises(TargetNotEmptyError, match=f"{OURS}.json" if on_existing == "resume" else "not empty"):
             second.begin()
+        driver.check()
         return
     second.begin()
     with pytest.raises(StaleWriterError, match=OTHERS):

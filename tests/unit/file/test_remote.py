@@ -276,7 +276,7 @@ class NoCredentialsError(Exception):
 
 CALLS: dict[str, tuple[str, Any]] = {
     "connection": ("pipe_file", lambda driver: driver.sink.check_connection()),
-    "check": ("cat_file", lambda driver: driver.check()),
+    "check": ("info", lambda driver: driver.check()),
     "open": ("pipe_file", lambda driver: driver.begin()),
     "task": ("cat_file", lambda driver: driver.file()),
     "stage": ("put_file", lambda driver: (driver.begin(), driver.stage(rows(1)))),
@@ -299,7 +299,7 @@ CALLS: dict[str, tuple[str, Any]] = {
 def test_what_a_stores_client_raises_is_explained(
     doing: str, raised: Exception, kind: type[Exception], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = WholeDriver(remote(Memory(uuid.uuid4().hex)))
+    driver = WholeDriver(remote(Memory(uuid.uuid4().hex), on_existing="resume"))
     method, call = CALLS[doing]
 
     def fail(*_: Any, **__: Any) -> None:

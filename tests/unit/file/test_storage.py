@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from outfall.errors import TargetLostError
-from outfall.file.storage.store import FileMarker
-from outfall.s3.marker import ObjectMarker
+from outfall.file.storage.store import FileRecord
+from outfall.s3.record import ObjectRecord
 from outfall.storage.names import AttemptName, is_hidden
 from outfall.storage.rolling import RollBounds
 
@@ -45,7 +45,7 @@ def test_what_readers_skip_is_hidden(path: str, hidden: bool) -> None:
 
 
 def test_the_marker_of_a_prefix_is_stored_as_ever() -> None:
-    marker = ObjectMarker(incarnation=OURS, step='é"\x01', created="2026-01-02T03:04:05+00:00", token="t", epoch=4)
+    marker = ObjectRecord(incarnation=OURS, step='é"\x01', created="2026-01-02T03:04:05+00:00", token="t", epoch=4)
     assert (
         marker.body()
         == (
@@ -53,7 +53,7 @@ def test_the_marker_of_a_prefix_is_stored_as_ever() -> None:
             '"conditional":true,"matching":null,"opened":true,"generation":0,"token":"t","epoch":4}'
         ).encode()
     )
-    assert ObjectMarker.model_validate_json(marker.body()) == marker
+    assert ObjectRecord.model_validate_json(marker.body()) == marker
 
 
 def test_the_marker_of_a_directory_is_stored_as_ever() -> None:
@@ -61,13 +61,13 @@ def test_the_marker_of_a_directory_is_stored_as_ever() -> None:
         f'{{"incarnation": "{OURS}", "step": "é", "host": "h", "created": "2026-01-02T03:04:05+00:00",'
         ' "generation": 3, "epoch": 4, "token": "t", "ready": true}'
     )
-    assert FileMarker.parse(line, "x").line() == line
+    assert FileRecord.parse(line, "x").line() == line
     with pytest.raises(TargetLostError, match="newer release"):
-        FileMarker.parse(line.replace("ready", "readiness"), "x")
+        FileRecord.parse(line.replace("ready", "readiness"), "x")
 
 
 def test_a_marker_of_a_release_before_tokens_is_read() -> None:
-    marker = ObjectMarker.model_validate_json(f'{{"incarnation": "{OURS}", "step": "sink", "generation": 3}}')
+    marker = ObjectRecord.model_validate_json(f'{{"incarnation": "{OURS}", "step": "sink", "generation": 3}}')
     assert (marker.record.token, marker.record.epoch, marker.opened, marker.matching) == (None, None, True, None)
 
 

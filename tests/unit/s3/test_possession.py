@@ -80,7 +80,7 @@ def at(step: str, do: Callable[[], object]) -> ExitStack:
 
 # --- two queries at one prefix
 
-OPENING = ("s3: opening", "s3: announced", "s3: others stopped", "s3: deleting existing", "after open target")
+OPENING = ("s3: opening", "target: announced", "s3: others stopped", "s3: deleting existing", "after open target")
 WRITING = ("task: after write", "s3: marker advanced", "s3: completed", "s3: manifest written", "after COMPLETED")
 
 

@@ -147,7 +147,7 @@ def test_a_prefix_that_was_deleted_is_noticed(recovery: str) -> None:
     fake = FakeS3()
     run(fake, recovery, 0)
     fake.objects.clear()
-    with pytest.raises(TargetLostError, match="marker"):
+    with pytest.raises(TargetLostError, match="record"):
         run(fake, recovery, 1)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from botocore.exceptions import ClientError, ReadTimeoutError
 
 from outfall.s3 import S3Sink
-from outfall.s3.marker import ObjectMarker
+from outfall.s3.record import ObjectRecord
 from outfall.testing import ByReference
 
 BUCKET = "bkt"
@@ -112,13 +112,13 @@ class FakeS3(ByReference):
     def mark(self, prefix: str = "out", **fields: Any) -> None:
         """Put the marker of a step that has opened a prefix."""
         given: dict[str, Any] = {"incarnation": OURS, "step": "sink", "matching": True}
-        marker = ObjectMarker(**(given | fields))
+        marker = ObjectRecord(**(given | fields))
         self.put(f"{prefix}/_outfall/{marker.incarnation}.json", marker.body())
 
-    def marker(self, incarnation: str = "") -> ObjectMarker:
+    def marker(self, incarnation: str = "") -> ObjectRecord:
         """Return the marker below the prefix `out`: of an incarnation, or the only one there is."""
         (key,) = (key for key in self.objects if re.fullmatch(f"out/_outfall/{incarnation or '[0-9a-f]+'}.json", key))
-        return ObjectMarker.model_validate_json(self.objects[key].body)
+        return ObjectRecord.model_validate_json(self.objects[key].body)
 
     def data(self) -> dict[str, bytes]:
         return {key: found.body for key, found in sorted(self.objects.items()) if "_outfall/" not in key}

@@ -17,6 +17,7 @@ from outfall.capabilities import (
     CommitterInitContext,
     PartSeal,
     SealContext,
+    TargetCheck,
     TargetContext,
     WriterId,
     WriterInitContext,
@@ -33,6 +34,11 @@ from outfall.trace_points import listen
 
 OURS = "00000000000000aa"
 OTHERS = "00000000000000bb"
+
+
+def end(out: Path, incarnation: str = OURS) -> None:
+    """Do what an error advises about a query that has ended for good."""
+    (out / "_outfall" / f"{incarnation}.json").unlink()
 
 
 def meanwhile(step: str, action: Callable[[], Any]) -> ExitStack:
@@ -62,6 +68,8 @@ class Driver:
     """Generation and token of each BEGIN since the last completed epoch's, and of that one."""
     completed_generation: int = 0
     published: int | None = None
+    found: Any = None
+    """What the last check returned for the opening."""
 
     def context(self, *, generation: int = 0, epoch: int | None = None) -> TargetContext[Any]:
         first = self.generation == 0
@@ -78,6 +86,7 @@ class Driver:
             begun=dict(self.begun),
             published=self.published,
             unfinished=self.generation - bool(generation) > self.completed_generation,
+            found=self.found if generation else None,
         )
 
     @property
@@ -90,8 +99,9 @@ class Driver:
         return 0 if self.completed is None else self.completed + 1
 
     def check(self) -> Mapping[str, FileState]:
-        bases: Mapping[str, FileState] = self.sink.check_target(self.context())
-        return bases
+        check: TargetCheck[FileState] = self.sink.check_target(self.context())
+        self.found = check.found
+        return check.states
 
     def begin(self, *, open_target: bool = True) -> None:
         bases = self.check()

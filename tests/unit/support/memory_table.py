@@ -23,8 +23,8 @@ from outfall.capabilities import CommittableMessage
 from outfall.errors import ConfigurationError, TransientError
 from outfall.tables.area import DataArea, NewFile
 from outfall.tables.data_file import EpochFiles, Layout, TaskFiles
-from outfall.tables.marker import TableMarker
 from outfall.tables.options import TableOptions
+from outfall.tables.record import TableRecord
 from outfall.tables.sink import TableSink
 from outfall.tables.table import FileLayout, HeadMovedError, LoadedTable, UnclearCommitError
 from outfall.testing import ByReference
@@ -74,7 +74,7 @@ class TableState:
     order: int = 0
     """The highest that a snapshot ever had."""
     snapshots: Mapping[int, TableSnapshot] = field(default_factory=dict)
-    markers: Mapping[str, TableMarker] = field(default_factory=dict)
+    markers: Mapping[str, TableRecord] = field(default_factory=dict)
 
     @property
     def current(self) -> TableSnapshot:
@@ -383,13 +383,13 @@ class MemoryTable(LoadedTable):
         if store.state is not None:
             store.state = _with_columns(store.state, rows)
 
-    def marker(self, incarnation: str) -> TableMarker | None:
+    def marker(self, incarnation: str) -> TableRecord | None:
         return self._state.markers.get(incarnation)
 
-    def markers(self, step: str) -> Iterable[TableMarker]:
+    def markers(self, step: str) -> Iterable[TableRecord]:
         return [marker for marker in self._state.markers.values() if marker.step == step]
 
-    def left_out(self, marker: TableMarker) -> str | None:
+    def left_out(self, marker: TableRecord) -> str | None:
         snapshots, at = self._state.snapshots, self._state.head
         while at in snapshots and snapshots[at].order > marker.order:
             at = snapshots[at].parent
@@ -400,14 +400,14 @@ class MemoryTable(LoadedTable):
         return bool(self._state.current.entries)
 
     def commit(
-        self, files: EpochFiles, marker: TableMarker, *, replace: Collection[Partition] | None = ()
+        self, files: EpochFiles, marker: TableRecord, *, replace: Collection[Partition] | None = ()
     ) -> LoadedTable:
         store, loaded = self._link.ask(), self._state
         kept = [entry for entry in loaded.current.entries if replace is not None and entry.partition not in replace]
         spec = tuple(loaded.columns[name][0] for name in loaded.spec)
         added = [DataEntry(f"{files.directory}/{file.name}", file.partition, spec) for file in files.files]
 
-        def mark(made: TableSnapshot, now: TableState) -> Mapping[str, TableMarker]:
+        def mark(made: TableSnapshot, now: TableState) -> Mapping[str, TableRecord]:
             written = marker.model_copy(update={"head": made.id, "order": made.order})
             return {**now.markers, marker.incarnation: written}
 

@@ -10,7 +10,7 @@ import pytest
 from outfall.capabilities import CommitRequest
 from outfall.errors import FencedError, LostCommittableError, OutfallError, TargetLostError, TransientError
 from outfall.tables.data_file import EpochFiles
-from outfall.tables.marker import TableMarker
+from outfall.tables.record import TableRecord
 from tests.unit.support.memory_table import TableLink, TableStore
 from tests.unit.support.table_epochs import INCARNATION, attempted, commit, committer, ids, staged, token_of
 
@@ -252,7 +252,7 @@ def test_what_was_lost_is_committed_by_nobody_any_more(link: TableLink, lose: Ca
 
 
 def test_what_is_revoked_stays_so() -> None:
-    marker = TableMarker(incarnation=INCARNATION, generation=1, token=token_of(1), epoch=0)
+    marker = TableRecord(incarnation=INCARNATION, generation=1, token=token_of(1), epoch=0)
     revoked = marker.without(3)
     assert revoked.without(2).revoked == 3
     assert (revoked.record.generation, revoked.record.epoch) == (3, 0)

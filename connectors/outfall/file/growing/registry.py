@@ -185,9 +185,13 @@ class Records:
         """The last writer of each part by index, up to the last part that had a writer."""
         return RegisterEntry.parse_all(self._lines[_PARTS:])
 
-    def same_as(self, other: Records) -> bool:
+    def __eq__(self, other: object) -> bool:
         """Whether no part was taken over between the two."""
+        if not isinstance(other, Records):
+            return NotImplemented
         return (self._line(_STEP), self._lines[_PARTS:]) == (other._line(_STEP), other._lines[_PARTS:])
+
+    __hash__ = None  # type: ignore[assignment]
 
     def _line(self, number: int) -> bytes:
         return self._lines[number] if number < len(self._lines) else b""

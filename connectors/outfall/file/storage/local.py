@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import PurePath
 
-from outfall.capabilities import CommitterInitContext
 from outfall.errors import TargetLostError
 from outfall.file.storage.locks import Patience, locked, peek, read_line, write_line
-from outfall.file.storage.store import STAGING, FileMarker, FileStore, StagedFile
+from outfall.file.storage.store import STAGING, FileRecord, FileStore, StagedFile
 from outfall.filesystems import sync_directory
+from outfall.storage.layout import layout_path
 from outfall.storage.names import SIDECAR, SPARK_LOG, is_hidden
-from outfall.target_record import check_publishing
 from outfall.trace_points import reached
 
 _PUBLISH_LOCK = f"{SIDECAR}/publish.lock"
@@ -96,18 +95,14 @@ class LocalStore(FileStore):
     # --- publishing
 
     @contextmanager
-    def publishing(self, context: CommitterInitContext, files: Sequence[StagedFile]) -> Iterator[None]:
+    def publishing(self) -> Iterator[None]:
+        """Hold the lock of drivers that publish: no query can overwrite the directory meanwhile."""
         with locked(self.at(_PUBLISH_LOCK), self.patience, shared=True, holder=_last_publisher) as fd:
             write_line(fd, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}))
-            with self.marker_held(context.incarnation) as (found, replace):
-                check_publishing(self.root, found.record, context)
-                # Durable, because a marker without an epoch that is recorded as completed counts as an older copy.
-                replace(found.advanced(context.epoch))
-            reached("file: marker advanced")
             yield
 
     def nobody_publishing(self) -> AbstractContextManager[object]:
-        """Wait for publishing drivers, and block others until they can check their markers again."""
+        """Wait for publishing drivers, and block others until they can check their records again."""
         return locked(self.at(_PUBLISH_LOCK), self.patience, holder=_last_publisher)
 
     def publish(self, file: StagedFile) -> None:
@@ -121,58 +116,70 @@ class LocalStore(FileStore):
         """Hold the lock under which steps take possession of the directory."""
         return locked(self.at(_OPEN_LOCK), self.patience)
 
-    def read_marker(self, incarnation: str) -> FileMarker | None:
-        path = self.marker_path(incarnation)
+    def read_record(self, incarnation: str) -> FileRecord | None:
+        path = self.record_path(incarnation)
         with suppress(TargetLostError):
             line = peek(path)
-            return None if line is None else FileMarker.parse(line, path)
-        # The marker may be being written. Read it under its lock.
-        with self.marker_held(incarnation) as (found, _):
+            return None if line is None else FileRecord.parse(line, path)
+        # The record may be being written. Read it under its lock.
+        with self.record_held(incarnation) as (found, _):
             return found
 
     @contextmanager
-    def marker_held(self, incarnation: str) -> Iterator[tuple[FileMarker, Callable[[FileMarker], None]]]:
-        """Lock a step's marker.
+    def record_held(self, incarnation: str) -> Iterator[tuple[FileRecord, Callable[[FileRecord], None]]]:
+        """Lock a step's record.
 
         Yields:
-            The marker, and a function that replaces it durably.
+            The record, and a function that replaces it durably.
 
         Raises:
-            TargetLostError: the marker is missing or cannot be read.
+            TargetLostError: the record is missing or cannot be read.
         """
-        path = self.marker_path(incarnation)
+        path = self.record_path(incarnation)
         with locked(path, self.patience, create=False) as fd:
-            found = FileMarker.parse(read_line(fd), path)
+            found = FileRecord.parse(read_line(fd), path)
 
-            def replace(after: FileMarker) -> None:
+            def replace(after: FileRecord) -> None:
                 if after != found:
                     write_line(fd, after.line())
                     os.fsync(fd)
 
             yield found, replace
 
-    def create_marker(self, marker: FileMarker) -> None:
-        """Write the marker of a step that opens the directory for the first time. Durable when this returns."""
-        temporary = self.at(f"{SIDECAR}/.{marker.incarnation}.{os.getpid()}.tmp")
+    def create_record(self, record: FileRecord, layout: bytes) -> None:
         try:
-            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
-            try:
-                write_line(fd, marker.line())
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            self._write(layout_path(record.incarnation), lambda fd: os.write(fd, layout))
             reached("file: creating marker")
-            os.rename(temporary, self.marker_path(marker.incarnation))
+            self._write(f"{SIDECAR}/{record.incarnation}.json", lambda fd: write_line(fd, record.line()))
         except OSError:
             with suppress(OSError):
-                os.unlink(temporary)
+                self.remove(layout_path(record.incarnation))
             raise
         self.sync([SIDECAR])
         reached("file: marker created")
 
-    def remove_marker(self, incarnation: str) -> None:
-        self.remove(f"{SIDECAR}/{incarnation}.json")
-        self.sync([SIDECAR])
+    def _write(self, path: str, write: Callable[[int], object]) -> None:
+        """Write a file that readers see complete or not at all."""
+        temporary = self.at(f"{SIDECAR}/.{os.path.basename(path)}.{os.getpid()}.tmp")
+        try:
+            fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666)
+            try:
+                write(fd)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.rename(temporary, self.at(path))
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+    def content(self, path: str) -> bytes | None:
+        try:
+            with open(self.at(path), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
 
     # --- first contact
 
@@ -190,7 +197,7 @@ class LocalStore(FileStore):
             # A directory that this user cannot read was not written by a query of this user.
             with suppress(PermissionError, NotADirectoryError):
                 store = LocalStore(other, self.patience)
-                yield from map(store.marker_path, store.markers())
+                yield from map(store.record_path, store.incarnations())
 
     def has_spark_log(self) -> bool:
         return os.path.lexists(self.at(SPARK_LOG))

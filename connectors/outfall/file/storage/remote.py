@@ -12,16 +12,15 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 
-from outfall.capabilities import CommitterInitContext
-from outfall.file.storage.store import STAGING, FileMarker, FileStore, StagedFile, is_marker
+from outfall.file.storage.store import STAGING, FileRecord, FileStore, StagedFile, is_record
 from outfall.filesystems import ExplainedClient, open_filesystem
 from outfall.location import Location
-from outfall.storage.marker import overwritten
+from outfall.storage.layout import layout_path
 from outfall.storage.names import SIDECAR, SPARK_LOG, is_hidden
-from outfall.target_record import TargetRecord, check_publishing
+from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
 
 _PARALLEL = 16
@@ -123,23 +122,6 @@ class RemoteStore(FileStore):
 
     # --- publishing
 
-    @contextmanager
-    def publishing(self, context: CommitterInitContext, files: Sequence[StagedFile]) -> Iterator[None]:
-        found = self.read_marker(context.incarnation)
-        if found is None:
-            raise overwritten(self._marker(context.incarnation))
-        for seen in self.records(found):
-            check_publishing(self.root, seen, context)
-        after = found.advanced(context.epoch)
-        if after != found:
-            self.write_marker(after)
-        reached("file: marker advanced")
-        yield
-        if self.read_marker(context.incarnation) is None:
-            # An overwriting query removes the marker and then lists the files. Its list may lack some of these.
-            self.unpublish([file.path for file in files])
-            raise overwritten(self._marker(context.incarnation))
-
     def publish(self, file: StagedFile) -> None:
         staged, published = self.at(f"{STAGING}/{file.name}"), self.at(file.path)
         if not self.publishes_by_copy:
@@ -155,52 +137,50 @@ class RemoteStore(FileStore):
 
     # --- possession
 
-    def has_marker(self, incarnation: str) -> bool:
+    def has_record(self, incarnation: str) -> bool:
         # Read it, because reading is one request that no client answers from a listing or a cache.
-        return self._marker_data(incarnation) is not None
+        return self.content(f"{SIDECAR}/{incarnation}.json") is not None
 
-    def read_marker(self, incarnation: str) -> FileMarker | None:
-        data = self._marker_data(incarnation)
-        return None if data is None else FileMarker.parse(data, self._marker(incarnation))
+    def read_record(self, incarnation: str) -> FileRecord | None:
+        path = f"{SIDECAR}/{incarnation}.json"
+        data = self.content(path)
+        return None if data is None else FileRecord.parse(data, self.at(path))
 
-    def _marker(self, incarnation: str) -> str:
-        return self.at(f"{SIDECAR}/{incarnation}.json")
-
-    def _marker_data(self, incarnation: str) -> bytes | None:
+    def content(self, path: str) -> bytes | None:
         try:
-            data: bytes = self._fs.cat_file(self._marker(incarnation))
+            data: bytes = self._fs.cat_file(self.at(path))
         except FileNotFoundError:
             return None
         return data
 
-    def write_marker(self, marker: FileMarker) -> None:
-        """Write a step's marker. If two drivers do so at once, the next reader finds one of the two."""
+    def create_record(self, record: FileRecord, layout: bytes) -> None:
         self._fs.makedirs(self.at(SIDECAR), exist_ok=True)
-        self._fs.pipe_file(self._marker(marker.incarnation), marker.line().encode())
+        self._fs.pipe_file(self.at(layout_path(record.incarnation)), layout)
+        self.write_record(record)
 
-    def remove_marker(self, incarnation: str) -> None:
-        claims = self._claims(incarnation)
-        self.remove(f"{SIDECAR}/{incarnation}.json")
-        for match in claims:
-            self.remove(f"{SIDECAR}/{match[0]}")
+    def write_record(self, record: FileRecord) -> None:
+        """Write a step's record. If two drivers do so at once, the next reader finds one of the two."""
+        self._fs.pipe_file(self.at(f"{SIDECAR}/{record.incarnation}.json"), record.line().encode())
 
-    def records(self, marker: FileMarker) -> list[TargetRecord]:
-        # Each BEGIN creates an object with its own name, because two drivers could replace a shared one at once.
-        epoch = marker.record.epoch
-        found = [TargetRecord(int(match[2]), match[3], epoch) for match in self._claims(marker.incarnation)]
-        return sorted(found, key=lambda record: record.generation) or [marker.record]
+    def remove_record(self, incarnation: str) -> None:
+        claims = self.claims(incarnation)
+        super().remove_record(incarnation)
+        for begun in claims:
+            self.unclaim(incarnation, begun)
 
-    def claim(self, incarnation: str, record: TargetRecord) -> None:
+    def claims(self, incarnation: str) -> list[TargetRecord]:
+        """Return the BEGINs that opened the directory, in their order: each has an object with its own name."""
+        found = [match for match in map(_CLAIM.fullmatch, self.names(SIDECAR)) if match and match[1] == incarnation]
+        begun = (TargetRecord(int(match[2]), match[3]) for match in found)
+        return sorted(begun, key=lambda record: (record.generation, record.token or ""))
+
+    def claim(self, incarnation: str, begun: TargetRecord) -> None:
         """Register a BEGIN that opens the directory."""
-        self._fs.pipe_file(self.at(_claim(incarnation, record)), b"\n")
+        self._fs.pipe_file(self.at(_claim(incarnation, begun)), b"\n")
 
-    def unclaim(self, incarnation: str, record: TargetRecord) -> None:
+    def unclaim(self, incarnation: str, begun: TargetRecord) -> None:
         """Remove the registration of a BEGIN."""
-        self.remove(_claim(incarnation, record))
-
-    def _claims(self, incarnation: str) -> list[re.Match[str]]:
-        found = map(_CLAIM.fullmatch, self.names(SIDECAR))
-        return [match for match in found if match is not None and match[1] == incarnation]
+        self.remove(_claim(incarnation, begun))
 
     def probe(self) -> None:
         """Write a hidden file and remove it."""
@@ -216,20 +196,25 @@ class RemoteStore(FileStore):
     def others_around(self) -> Iterator[str]:
         for path in self._below():
             directory, _, name = path.rpartition(f"/{SIDECAR}/")
-            if directory and not is_hidden(directory) and "/" not in name and is_marker(name):
+            if directory and not is_hidden(directory) and "/" not in name and is_record(name):
                 yield f"{self.root}/{path}"
         above = posixpath.dirname(self._path)
         while above.strip("/"):
             # A user without read access there cannot have written there either.
             with suppress(PermissionError):
                 yield from (
-                    f"{above}/{SIDECAR}/{name}" for name in self._names(f"{above}/{SIDECAR}") if is_marker(name)
+                    f"{above}/{SIDECAR}/{name}" for name in self._names(f"{above}/{SIDECAR}") if is_record(name)
                 )
             above = posixpath.dirname(above)
 
     def has_spark_log(self) -> bool:
         self._fs.invalidate_cache()
-        return bool(self._fs.exists(self.at(SPARK_LOG)))
+        try:
+            # Not `exists`, which takes any error of the client for a missing file.
+            self._fs.info(self.at(SPARK_LOG))
+        except FileNotFoundError:
+            return False
+        return True
 
     def delete_spark_log(self) -> None:
         """Delete the log of Spark's own sink."""

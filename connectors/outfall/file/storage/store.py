@@ -1,4 +1,4 @@
-"""`FileStore`: the directory of a target, on a disk or in an object store, with its markers and staged files."""
+"""`FileStore`: the directory of a target, on a disk or in an object store, with its records and staged files."""
 
 from __future__ import annotations
 
@@ -6,39 +6,38 @@ import json
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from outfall.capabilities import CommitterInitContext, TargetContext
-from outfall.storage.marker import StepMarker, missing_marker, unreadable_marker, unshared
+from outfall.capabilities import TargetContext
+from outfall.possession.record import StepRecord, unreadable_record, unshared
+from outfall.storage.layout import layout_path
 from outfall.storage.names import SIDECAR, AttemptName, is_hidden
-from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
 
 STAGING = f"{SIDECAR}/staging"
 """The directory of whole files that are not published yet."""
 
 
-class FileMarker(StepMarker):
-    """A marker of files: one line of JSON."""
+class FileRecord(StepRecord):
+    """The record of a step in a directory: one line of JSON."""
 
-    # Fields of a newer release would be lost when this one rewrites the marker.
+    # Fields of a newer release would be lost when this one rewrites the record.
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str
     ready: bool = True
-    """Whether existing data was deleted, in stores where that happens after the marker is written."""
+    """Whether the step has taken possession, in stores where the record is written before that."""
 
     @classmethod
     def of(cls, context: TargetContext[Any], **more: Any) -> Self:
-        # The step id is shortened so that the marker fits into one line.
+        # The step id is shortened so that the record fits into one line.
         return super().of(context, step=context.step_id[:40], host=socket.gethostname(), **more)
 
     @classmethod
     def parse(cls, line: str | bytes, path: str) -> Self:
-        """Parse the line of the marker at `path`.
+        """Parse the line of the record at `path`.
 
         Raises:
             TargetLostError: it cannot be parsed.
@@ -46,12 +45,15 @@ class FileMarker(StepMarker):
         try:
             return cls.model_validate_json(line)
         except ValidationError as error:
-            raise unreadable_marker(path, "it was damaged, or written by a newer release") from error
+            raise unreadable_record(path, "it was damaged, or written by a newer release") from error
 
     def line(self) -> str:
-        """Return the marker as a line of JSON, with a stable order of fields."""
+        """Return the record as a line of JSON, with a stable order of fields."""
         names = ("incarnation", "step", "host", "created", "generation", "epoch", "token", "ready")
         return json.dumps({name: getattr(self, name) for name in names}, ensure_ascii=False)
+
+    def opened_by(self, context: TargetContext[Any]) -> Self:
+        return super().opened_by(context).model_copy(update={"ready": True})
 
 
 class StagedFile(BaseModel):
@@ -139,18 +141,6 @@ class FileStore(ABC):
     # --- publishing, on the driver
 
     @abstractmethod
-    def publishing(self, context: CommitterInitContext, files: Sequence[StagedFile]) -> AbstractContextManager[object]:
-        """Record durably, before the first file of an epoch is published, that the epoch is being published.
-
-        While the context is open, no query can overwrite the directory. In stores without locks, an overwrite is
-        detected at the end.
-
-        Raises:
-            TargetLostError: the marker is missing. Nothing may be published, or published files were removed.
-            FencedError: another driver has opened the directory since. Nothing may be published.
-        """
-
-    @abstractmethod
     def publish(self, file: StagedFile) -> None:
         """Move a staged file atomically to its published path. May be called in threads.
 
@@ -173,38 +163,41 @@ class FileStore(ABC):
             reached("file: publication taken back")
         self.sync({path.rpartition("/")[0] for path in paths})
 
-    # --- possession
+    # --- records
 
-    def marker_path(self, incarnation: str) -> str:
-        """Return the path of a step's marker, for messages."""
+    def record_path(self, incarnation: str) -> str:
+        """Return the path of a step's record, for messages."""
         return f"{self.root}/{SIDECAR}/{incarnation}.json"
 
-    def markers(self) -> list[str]:
+    def incarnations(self) -> list[str]:
         """Return the incarnations of all steps that write here or have written here."""
-        return sorted(name.removesuffix(".json") for name in self.names(SIDECAR) if is_marker(name))
+        return sorted(name.removesuffix(".json") for name in self.names(SIDECAR) if is_record(name))
 
-    def has_marker(self, incarnation: str) -> bool:
+    def has_record(self, incarnation: str) -> bool:
         """Whether a step has opened this directory."""
         return self.size(f"{SIDECAR}/{incarnation}.json") is not None
 
     @abstractmethod
-    def read_marker(self, incarnation: str) -> FileMarker | None:
-        """Return a step's marker; `None` if there is none.
+    def read_record(self, incarnation: str) -> FileRecord | None:
+        """Return a step's record; `None` if there is none.
 
         Raises:
             TargetLostError: it cannot be read.
         """
 
-    def records(self, marker: FileMarker) -> list[TargetRecord]:
-        """Return the records of a step: the BEGINs that opened the directory, and the newest published epoch.
+    @abstractmethod
+    def create_record(self, record: FileRecord, layout: bytes) -> None:
+        """Write the record of a step that has none, and its layout. Durable when this returns."""
 
-        In stores without locks, there is more than one BEGIN while a driver checks for others.
-        """
-        return [marker.record]
+    def remove_record(self, incarnation: str) -> None:
+        """Remove a step's record durably, so that its query fails."""
+        self.remove(f"{SIDECAR}/{incarnation}.json")
+        self.remove(layout_path(incarnation))
+        self.sync([SIDECAR])
 
     @abstractmethod
-    def remove_marker(self, incarnation: str) -> None:
-        """Remove a step's marker durably, so that its query fails."""
+    def content(self, path: str) -> bytes | None:
+        """Return the bytes of a small file; `None` if there is no file."""
 
     def check_shared(self, incarnation: str) -> None:
         """Check in a task that it has access to the directory that the driver opened.
@@ -212,19 +205,8 @@ class FileStore(ABC):
         Raises:
             UnsharedTargetError: names this host and the path.
         """
-        if not self.has_marker(incarnation):
-            raise unshared(self.root, self.marker_path(incarnation), self.share)
-
-    def check_ours(self, incarnation: str, completed: int | None) -> bool:
-        """Return whether a step has opened this directory.
-
-        Raises:
-            TargetLostError: the step has completed an epoch here, but the marker is missing.
-        """
-        found = self.has_marker(incarnation)
-        if found or completed is None:
-            return found
-        raise missing_marker(self.root, self.marker_path(incarnation), completed)
+        if not self.has_record(incarnation):
+            raise unshared(self.root, self.record_path(incarnation), self.share)
 
     # --- first contact
 
@@ -234,13 +216,13 @@ class FileStore(ABC):
 
     @abstractmethod
     def others_around(self) -> Iterator[str]:
-        """Yield the markers of queries that write to a directory below or above this one."""
+        """Yield the records of queries that write to a directory below or above this one."""
 
     @abstractmethod
     def has_spark_log(self) -> bool:
         """Whether Spark's own streaming file sink has written here."""
 
 
-def is_marker(name: str) -> bool:
-    """Return whether a file in a sidecar directory is a marker."""
+def is_record(name: str) -> bool:
+    """Return whether a file in a sidecar directory is a record."""
     return name.endswith(".json") and not is_hidden(name)

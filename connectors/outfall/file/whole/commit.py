@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, LostCommittableError
+from outfall.file.possession import FilePort
 from outfall.file.storage.disk import explained
 from outfall.file.storage.store import STAGING, FileStore, StagedFile
 from outfall.trace_points import reached
@@ -24,13 +26,14 @@ class FileCommitter(Committer[StagedFile]):
     one finds the file published.
     """
 
-    def __init__(self, store: FileStore, context: CommitterInitContext) -> None:
-        self._store = store
+    def __init__(self, port: FilePort[Any], context: CommitterInitContext) -> None:
+        self._port = port
+        self._store: FileStore = port.store
         self._context = context
 
     def commit(self, requests: Sequence[Request]) -> None:
         store, files = self._store, [request.committable for request in requests]
-        with explained("publishing in", store.root, then=_RECORDED), store.publishing(self._context, files):
+        with explained("publishing in", store.root, then=_RECORDED), self._port.publishing(self._context, files):
             self._each(self._publish, requests)
             # One sync for all files: none is reported as committed before this returns. Existing directories are
             # included, because the driver that created them may have died before their names were durable.

@@ -64,6 +64,16 @@ class PartitionOptions(SinkOptions):
         " keep it. Default: the time of writing in UTC; then a replayed epoch may use other directories.",
     )
 
+    def directory_levels(self) -> tuple[Level, ...]:
+        """Return the levels of directories between the root and a file."""
+        columns = (Level(name, ()) for name in self.partition_by)
+        return (*columns, *(parse_levels(self.bucket_pattern) if self.bucket_pattern else ()))
+
+    def may_contain(self, directory: str) -> bool:
+        """Return whether a directory below the root can be one of the partition directories, or above some of them."""
+        names, levels = directory.split("/"), self.directory_levels()
+        return len(names) <= len(levels) and all(map(Level.matches, levels, names))
+
     @field_validator("partition_by")
     @classmethod
     def _directories(cls, value: tuple[str, ...]) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -41,6 +42,12 @@ class Level:
             return literal(self._sample())
         texts = Pattern(self.value).format(times, column)
         return escape(texts) if self.name is None else level(self.name, texts)
+
+    def matches(self, directory: str) -> bool:
+        """Return whether a directory can have the name of some time, or of some value, at this level."""
+        if self.name is not None:
+            return directory.startswith(f"{escape_text(self.name)}=")
+        return re.fullmatch("".join(map(_expression, self.value)), directory) is not None
 
     def check(self) -> None:
         """Reject a level whose names are all invalid.
@@ -181,6 +188,14 @@ def hidden_name(levels: tuple[Level, ...], above: bool) -> str | None:
 
 def _is_field(piece: Piece) -> bool:
     return isinstance(piece, tuple) or piece == "XXX"
+
+
+def _expression(piece: Piece) -> str:
+    if piece == "XXX":
+        return rf"(Z|[+-]\d\d{re.escape(escape_text(':'))}\d\d)"
+    text = ISO[slice(*piece)] if isinstance(piece, tuple) else piece
+    digits = isinstance(piece, tuple)
+    return "".join(r"\d" if digits and each == "0" else re.escape(escape_text(each)) for each in text)
 
 
 def _longest(piece: Piece) -> str:

@@ -22,7 +22,7 @@ class TargetContents(ABC):
 
     @abstractmethod
     def others(self) -> Sequence[str]:
-        """Return the markers of other steps that write here or have written here."""
+        """Return the records of other steps that write here or have written here."""
 
     @abstractmethod
     def foreign(self) -> Iterable[str]:
@@ -30,7 +30,7 @@ class TargetContents(ABC):
 
     @abstractmethod
     def nested(self) -> Iterable[str]:
-        """Yield the markers of targets inside or around this one that `on_existing` does not allow."""
+        """Yield the records of targets inside or around this one that `on_existing` does not allow."""
 
 
 def check_existing(contents: TargetContents, on_existing: str, step_id: str) -> None:
@@ -39,8 +39,8 @@ def check_existing(contents: TargetContents, on_existing: str, step_id: str) -> 
     Raises:
         TargetNotEmptyError: names the data.
     """
-    for marker in contents.nested():
-        raise nested_targets(contents.where, step_id, marker)
+    for record in contents.nested():
+        raise nested_targets(contents.where, step_id, record)
     if on_existing == "overwrite":
         return
     if contents.has_spark_log():
@@ -55,12 +55,12 @@ def check_existing(contents: TargetContents, on_existing: str, step_id: str) -> 
         raise _not_empty(contents.where, step_id, f"it contains {', '.join(found)}")
 
 
-def nested_targets(where: str, step_id: str, marker: str) -> TargetNotEmptyError:
+def nested_targets(where: str, step_id: str, record: str) -> TargetNotEmptyError:
     """Return the error of a target inside or around the target of another query."""
     return TargetNotEmptyError(
         f"{where} is inside or around the target of another query",
         step=step_id,
-        why=f"the marker of that query is {marker}: readers of the outer target would see the rows of both, and"
+        why=f"the record of that query is {record}: readers of the outer target would see the rows of both, and"
         " overwriting it would delete both",
         do="use a separate path; or, if that query has ended for good, delete its _outfall",
     )

@@ -1,6 +1,6 @@
-"""The contents of a marker: the step that writes to a target, the last driver, and the newest published epoch.
+"""The record of a step as JSON: the step that writes to a target, the last driver, and the newest published epoch.
 
-The name of a marker contains the random incarnation, so a task that finds it has access to the driver's target. Each
+The name of a record contains the random incarnation, so a task that finds it has access to the driver's target. Each
 store prevents undetected replacements in its own way: disks have locks, S3 has conditional requests, other object
 stores have neither.
 """
@@ -18,10 +18,10 @@ from outfall.errors import TargetLostError, UnsharedTargetError
 from outfall.target_record import TargetRecord
 
 
-class StepMarker(BaseModel):
-    """The fields of all markers. Stores add fields and keep the order of the existing ones.
+class StepRecord(BaseModel):
+    """The fields of all records. Stores add fields and keep the order of the existing ones.
 
-    Markers of earlier releases lack the newer fields.
+    Records of earlier releases lack the newer fields.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -32,13 +32,13 @@ class StepMarker(BaseModel):
     generation: int = 0
     """The generation that opened the target last."""
     token: str | None = None
-    """Its token; `None` in markers of releases before tokens."""
+    """Its token; `None` in records of releases before tokens."""
     epoch: int = -1
     """The newest epoch that was or is being published; -1 before the first."""
 
     @classmethod
     def of(cls, context: TargetContext[Any], **more: Any) -> Self:
-        """Return the marker of a step that opens a target now."""
+        """Return the record of a step that opens a target now."""
         known: dict[str, Any] = {
             "incarnation": context.incarnation,
             "step": context.step_id,
@@ -50,55 +50,55 @@ class StepMarker(BaseModel):
 
     @property
     def record(self) -> TargetRecord:
-        """The marker as a record of its step."""
+        """What is compared with the log."""
         return TargetRecord(self.generation, self.token, None if self.epoch < 0 else self.epoch)
 
     def opened_by(self, context: TargetContext[Any]) -> Self:
-        """Return the marker after a BEGIN has opened the target."""
+        """Return the record after a BEGIN has opened the target."""
         return self.model_copy(update={"generation": context.generation, "token": context.token})
 
     def advanced(self, epoch: int) -> Self:
-        """Return the marker after an epoch is published."""
+        """Return the record after an epoch is published."""
         return self.model_copy(update={"epoch": max(self.epoch, epoch)})
 
     def rewound(self, epoch: int) -> Self:
-        """Return the marker after all epochs later than `epoch` were rolled back."""
+        """Return the record after all epochs later than `epoch` were rolled back."""
         return self.model_copy(update={"epoch": epoch})
 
 
-def missing_marker(where: str, marker: str, completed: int, **place: Any) -> TargetLostError:
-    """Return the error of a target whose marker is missing before an epoch, although epochs were completed."""
+def missing_record(where: str, name: str, written: int, **place: Any) -> TargetLostError:
+    """Return the error of a target whose record is missing before an epoch, although epochs were completed."""
     return TargetLostError(
-        f"{where} does not hold the data written up to epoch {completed}",
-        why=f"the marker {marker} is missing: the data was deleted, moved, replaced, or overwritten by another query",
+        f"{where} does not hold the data written up to epoch {written}",
+        why=f"the record {name} is missing: the data was deleted, moved, replaced, or overwritten by another query",
         do="restore it, or start the query with a new checkpoint",
         **place,
     )
 
 
-def overwritten(marker: str) -> TargetLostError:
-    """Return the error of a marker that disappeared while its query runs."""
+def overwritten(name: str) -> TargetLostError:
+    """Return the error of a record that disappeared while its query runs."""
     return TargetLostError(
-        f"the marker {marker} does not exist",
+        f"the record {name} does not exist",
         why="the data of this query was moved, deleted, or overwritten by another query while it ran",
         do="restore it, or start the query with a new checkpoint",
     )
 
 
-def unreadable_marker(marker: str, why: str) -> TargetLostError:
-    """Return the error of a marker that cannot be read."""
+def unreadable_record(name: str, why: str) -> TargetLostError:
+    """Return the error of a record that cannot be read."""
     return TargetLostError(
-        f"the marker {marker} cannot be read",
+        f"the record {name} cannot be read",
         why=f"{why}; without it, the writer and the newest epoch of the target are unknown",
-        do="restore the marker together with the data, run the release that wrote it, or start the query with a new"
+        do="restore the record together with the data, run the release that wrote it, or start the query with a new"
         " checkpoint",
     )
 
 
-def unshared(where: str, marker: str, do: str) -> UnsharedTargetError:
+def unshared(where: str, name: str, do: str) -> UnsharedTargetError:
     """Return the error of a task without access to the driver's target."""
     return UnsharedTargetError(
         f"host {socket.gethostname()} does not see the driver's {where}",
-        why=f"the marker {marker}, which the driver wrote, does not exist on this host",
+        why=f"the record {name}, which the driver wrote, does not exist on this host",
         do=f"{do}; if that is already the case, another query has overwritten the target",
     )

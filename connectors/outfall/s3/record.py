@@ -1,6 +1,6 @@
-"""The marker: an object with the step that writes below a prefix, its last driver, and the features of the store.
+"""The record of a step below a prefix: an object with the step, its last driver, and the features of the store.
 
-Its key contains the random incarnation, so a task that finds the object has access to the driver's bucket. A marker is
+Its key contains the random incarnation, so a task that finds the object has access to the driver's bucket. A record is
 written only over the version that was read (`If-Match`), so two concurrent writers cannot both succeed.
 """
 
@@ -10,26 +10,27 @@ import json
 import logging
 import re
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any
+from typing import Any, Self
 
 from pydantic import ValidationError
 
-from outfall.capabilities import CommitterInitContext, TargetContext, WriterInitContext
+from outfall.capabilities import TargetContext, WriterInitContext
 from outfall.errors import FencedError, StaleWriterError, TargetError
+from outfall.possession.possession import Change, Found
+from outfall.possession.record import StepRecord, overwritten, unreadable_record, unshared
 from outfall.s3.errors import FAILURES, FailureKind, classify, is_not_implemented, translated
 from outfall.s3.store import Store
-from outfall.storage.marker import StepMarker, overwritten, unreadable_marker, unshared
+from outfall.storage.layout import Layout
 from outfall.storage.names import SIDECAR
-from outfall.target_record import check_opening, check_publishing, check_writing
+from outfall.target_record import check_writing
 from outfall.trace_points import reached
 
 log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"([0-9a-f]{16})\.json")
-_BEHIND_MARKERS = "g"
-"""Names of markers begin with hexadecimal digits and sort before this string."""
+_BEHIND_RECORDS = "g"
+"""Names of records begin with hexadecimal digits and sort before this string."""
 
 
 _FIELDS = (
@@ -38,54 +39,58 @@ _FIELDS = (
 """The stable order of the fields in the object."""
 
 
-class ObjectMarker(StepMarker):
-    """The content of a marker."""
+class ObjectRecord(StepRecord):
+    """The content of a record."""
 
     conditional: bool = True
     """Whether the store supports `If-None-Match: *`."""
     matching: bool | None = None
-    """Whether the store supports `If-Match`; `None` in markers of releases that did not test it."""
+    """Whether the store supports `If-Match`; `None` in records of releases that did not test it."""
     opened: bool = True
-    """Whether the step has taken possession of the prefix; until then, the marker only announces it."""
+    """Whether the step has taken possession of the prefix; until then, the record only announces it."""
+    layout: Layout | None = None
+    """What readers of the prefix rely on; `None` in records of releases that did not store it."""
+
+    @property
+    def ready(self) -> bool:
+        """See `StoredRecord.ready`."""
+        return self.opened
+
+    def opened_by(self, context: TargetContext[Any]) -> Self:
+        return super().opened_by(context).model_copy(update={"opened": True})
 
     def body(self) -> bytes:
         """Return the stored content."""
         fields = {name: getattr(self, name) for name in _FIELDS}
+        if self.layout is not None:
+            fields["layout"] = self.layout.model_dump()
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-@dataclass(frozen=True)
-class FoundMarker:
-    """A marker, and the version of its object."""
-
-    marker: ObjectMarker
-    etag: str
-
-
-class Markers:
-    """The markers below a sink's prefix, or below another one that ends in `/`."""
+class Records:
+    """The records below a sink's prefix, or below another one that ends in `/`."""
 
     def __init__(self, store: Store, root: str | None = None) -> None:
         self._store = store
         self._root = f"{store.options.root if root is None else root}{SIDECAR}/"
 
     def key(self, incarnation: str) -> str:
-        """Return the key of a step's marker."""
+        """Return the key of a step's record."""
         return f"{self._root}{incarnation}.json"
 
     def url(self, incarnation: str) -> str:
-        """Return the URL of a step's marker, for messages."""
+        """Return the URL of a step's record, for messages."""
         return self._store.url(self.key(incarnation))
 
     def incarnations(self) -> list[str]:
         """Return the incarnations of all steps that write here or have written here."""
         names = (key.removeprefix(self._root) for key in self._store.keys(self._root))
-        # Stop after the markers, because many manifests and pieces may follow.
-        found = (_NAME.fullmatch(name) for name in takewhile(lambda name: name < _BEHIND_MARKERS, names))
+        # Stop after the records, because many manifests and pieces may follow.
+        found = (_NAME.fullmatch(name) for name in takewhile(lambda name: name < _BEHIND_RECORDS, names))
         return [match[1] for match in found if match is not None]
 
-    def find(self, incarnation: str) -> FoundMarker | None:
-        """Return a step's marker; `None` if there is none.
+    def find(self, incarnation: str) -> Found[ObjectRecord] | None:
+        """Return a step's record, with the ETag of its object; `None` if there is none.
 
         Raises:
             TargetLostError: it cannot be read.
@@ -94,99 +99,48 @@ class Markers:
         if content is None:
             return None
         try:
-            marker = ObjectMarker.model_validate_json(content.body)
+            record = ObjectRecord.model_validate_json(content.body)
         except ValidationError as error:
-            raise unreadable_marker(
-                self.url(incarnation), f"its {len(content.body)} bytes are not a valid marker"
+            raise unreadable_record(
+                self.url(incarnation), f"its {len(content.body)} bytes are not a valid record"
             ) from error
-        if marker.incarnation != incarnation:
-            raise unreadable_marker(self.url(incarnation), f"it belongs to another step: {marker.step!r}")
-        return FoundMarker(marker, content.etag)
+        if record.incarnation != incarnation:
+            raise unreadable_record(self.url(incarnation), f"it belongs to another step: {record.step!r}")
+        return Found(record, content.etag)
 
-    def write(self, marker: ObjectMarker, over: FoundMarker | None) -> bool:
-        """Write a step's marker over the version that was read; `None` if there was none.
+    def write(self, record: ObjectRecord, over: Found[ObjectRecord] | None) -> bool:
+        """Write a step's record over the version that was read; `None` if there was none.
 
         Returns:
             Whether it was written. If not, there is another version or none; or an earlier attempt has written it, but
             its response was lost.
         """
         if over is None:
-            condition = {"IfNoneMatch": "*"} if marker.conditional else {}
+            condition = {"IfNoneMatch": "*"} if record.conditional else {}
         else:
-            condition = {"IfMatch": over.etag} if marker.matching else {}
+            condition = {"IfMatch": over.version} if record.matching else {}
         try:
-            self._store.put(self.key(marker.incarnation), marker.body(), ContentType="application/json", **condition)
+            self._store.put(self.key(record.incarnation), record.body(), ContentType="application/json", **condition)
         except FAILURES as error:
             if classify(error) is FailureKind.TAKEN or (condition and classify(error) is FailureKind.GONE):
                 return False
-            raise translated(f"writing {self.url(marker.incarnation)}", error) from error
+            raise translated(f"writing {self.url(record.incarnation)}", error) from error
         return True
 
-    def remove(self, incarnation: str) -> None:
-        """Remove the marker of a step, so that its query fails."""
-        self._store.demand(f"removing {self.url(incarnation)}", "delete_object", Key=self.key(incarnation))
-
-    def open(self, found: FoundMarker, context: TargetContext[Any]) -> ObjectMarker | None:
-        """Record in the marker that this driver has opened the prefix.
-
-        Returns:
-            The new marker; `None` if the marker is missing.
-
-        Raises:
-            FencedError: a newer driver, or one with another copy of the recovery log, has opened the prefix.
-        """
-        current: FoundMarker | None = found
-        while current is not None:
-            marker, record = current.marker, current.marker.record
-            if not marker.matching and record.generation < min(context.begun, default=0):
-                # A stale driver has replaced a newer marker. `check_target` has checked the manifests.
-                record = replace(record, token=None)
-            check_opening(self._store.options.url(), record, context)
-            if marker.matching is None:
-                marker = marker.model_copy(
-                    update={"matching": self.refuses_another_version(self._probe(context.incarnation))}
-                )
-            after = marker.opened_by(context).model_copy(update={"opened": True})
-            if after == current.marker or (self.write(after, current) and after.matching):
-                return after
-            # If the store ignores the condition, this read finds the later one of two concurrent writers.
-            current = self.find(context.incarnation)
-        return None
-
-    def advance(self, context: CommitterInitContext) -> ObjectMarker:
-        """Record, before the first object of an epoch is published, that the epoch is being published.
-
-        Raises:
-            TargetLostError: the marker is missing. Nothing may be published.
-            FencedError: a newer driver has opened the prefix, or a later epoch was published. Nothing may be published.
-        """
+    def update(self, incarnation: str, change: Change[ObjectRecord]) -> ObjectRecord | None:
+        """See `RecordPort.update`."""
         while True:
-            found = self.still(context)
-            after = found.marker.advanced(context.epoch)
-            if after == found.marker or (self.write(after, found) and after.matching):
+            found = self.find(incarnation)
+            if found is None:
+                return None
+            after = change(found)
+            # If the store ignores the condition, the next read finds the later one of two concurrent writers.
+            if after == found.stored or (self.write(after, found) and after.matching):
                 return after
 
-    def still(self, context: CommitterInitContext) -> FoundMarker:
-        """Check that the prefix still belongs to this driver and that no later epoch was published.
-
-        Raises:
-            TargetLostError: see `advance`.
-            FencedError: see `advance`.
-        """
-        found = self.find(context.incarnation)
-        if found is None:
-            raise overwritten(self.url(context.incarnation))
-        where = self._store.options.url()
-        check_publishing(where, found.marker.record, context)
-        if found.marker.epoch > context.epoch:
-            raise FencedError(
-                f"{where} is at epoch {found.marker.epoch}, so this epoch is no longer published",
-                step=context.step_id,
-                epoch=context.epoch,
-                why="a newer driver has finished the epoch, or the recovery log was restored from an older copy",
-                do="nothing, if the newer driver is the intended one; otherwise restore the newest recovery log",
-            )
-        return found
+    def remove(self, incarnation: str) -> None:
+        """Remove the record of a step, so that its query fails."""
+        self._store.demand(f"removing {self.url(incarnation)}", "delete_object", Key=self.key(incarnation))
 
     def check_task(self, context: WriterInitContext) -> None:
         """Check in a task that it has access to the driver's bucket, and that no other driver has opened the prefix.
@@ -198,7 +152,7 @@ class Markers:
         """
         found = self.find(context.incarnation)
         if found is not None:
-            check_writing(self._store.options.url(), found.marker.record, context)
+            check_writing(self._store.options.url(), found.stored.record, context)
             return
         if self.incarnations():
             raise overwritten(self.url(context.incarnation))
@@ -231,29 +185,26 @@ class Markers:
                 do="nothing, if that driver continues; otherwise start the query again",
             ) from error
 
-    def announce(self, context: TargetContext[Any]) -> FoundMarker | None:
-        """Test the features of the store, and create the marker of a step that opens the prefix for the first time.
-
-        Returns:
-            The marker; `None` if another query removed it at once.
-
-        Raises:
-            FencedError: another driver of the step has already created it.
-        """
+    def create(self, context: TargetContext[Any], layout: Layout) -> None:
+        """Test the features of the store, and create the record of a step."""
         probe = self._probe(context.incarnation)
-        marker = ObjectMarker.of(
+        record = ObjectRecord.of(
             context,
             conditional=self.refuses_to_replace(probe),
             matching=self.refuses_another_version(probe),
             opened=False,
+            layout=layout,
         )
-        self._warn(marker)
-        self.write(marker, None)
+        self._warn(record)
+        self.write(record, None)
         reached("s3: marker created")
-        found = self.find(context.incarnation)
-        if found is not None:
-            check_opening(self._store.options.url(), found.marker.record, context)
-        return found
+
+    def tested(self, record: ObjectRecord) -> ObjectRecord:
+        """Return a record with the result of the test for `If-Match`, which earlier releases did not make."""
+        if record.matching is not None:
+            return record
+        matching = self.refuses_another_version(self._probe(record.incarnation))
+        return record.model_copy(update={"matching": matching})
 
     def _probe(self, incarnation: str) -> str:
         return f"{self._root}.probe-{incarnation}"
@@ -325,21 +276,21 @@ class Markers:
             raise translated(doing, error) from error
         return False
 
-    def _warn(self, marker: ObjectMarker) -> None:
+    def _warn(self, record: ObjectRecord) -> None:
         where = self._store.options.url()
-        if not marker.conditional:
+        if not record.conditional:
             log.warning(
                 "step %r: %s does not support If-None-Match. The driver checks each key before it publishes instead. An"
                 " object that another program writes under the same key in between is replaced. The rows of this step"
                 " are still written exactly once",
-                marker.step,
+                record.step,
                 where,
             )
-        if not marker.matching:
+        if not record.matching:
             log.warning(
                 "step %r: %s does not support If-Match. Do not start two queries on this prefix, or two drivers on"
                 " copies of one checkpoint, at the same time: each checks for the other before and after it writes, and"
                 " may miss it in between",
-                marker.step,
+                record.step,
                 where,
             )

@@ -1,0 +1,313 @@
+"""How a step takes possession of a target and keeps it: one state machine for all kinds of targets.
+
+```
+check     before BEGIN     compare the record with the log · compare the data · in the first epoch: what else is there?
+open      after BEGIN      in the first epoch: look for others · delete what is replaced · create the record
+                           then: compare again · write the generation and token of this BEGIN
+advance   before commit    compare again · write the epoch that is published
+still     after commit     compare again
+withdraw                   remove the record
+```
+
+A kind of target implements a `RecordPort`: where the record is, and how it is replaced atomically; or only a
+`TargetPort`, if the commit of an epoch writes the record too. The comparison itself is `outfall.target_record`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from outfall.capabilities import CommitterInitContext, TargetContext
+from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError
+from outfall.possession.record import missing_record, overwritten
+from outfall.target_record import TargetRecord, check_opening, check_publishing, check_record, is_ahead
+from outfall.trace_points import reached
+
+
+class StoredRecord(Protocol):
+    """The record of a step in the form in which a target stores it. Immutable."""
+
+    @property
+    def record(self) -> TargetRecord:
+        """What is compared with the log."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the step has taken possession. Until then, the record only announces it to others."""
+
+    def opened_by(self, context: TargetContext[Any]) -> Self:
+        """Return the record after a BEGIN has opened the target."""
+
+    def advanced(self, epoch: int) -> Self:
+        """Return the record after an epoch is published."""
+
+
+R = TypeVar("R", bound=StoredRecord)
+
+
+@dataclass(frozen=True)
+class Found(Generic[R]):
+    """A record, and its version: equal to another one exactly if nobody has written the record in between."""
+
+    stored: R
+    version: Any = None
+
+
+Change = Callable[[Found[R]], R]
+"""Returns the record that replaces the one that was found. Raises an error if this driver may not replace it."""
+
+
+class TargetPort(ABC, Generic[R]):
+    """One target of one step: what it knows of the step, and what else it contains."""
+
+    where: str
+    """The target, for errors."""
+    ahead: str
+    """The remedy for a target that is ahead of the recovery data."""
+    rewinds: bool = False
+    """Whether later data of a target that is ahead of the recovery data is rolled back."""
+    locks: bool = False
+    """Whether nobody else can take possession at the same moment. Otherwise a step announces itself by its record
+    before it looks for others: of two that come at one moment, at least the later one finds the other."""
+
+    @abstractmethod
+    def read(self) -> Found[R] | None:
+        """Return the record of the step; `None` if there is none.
+
+        Raises:
+            TargetLostError: It cannot be read.
+        """
+
+    def written(self, context: TargetContext[Any]) -> int | None:
+        """Return an epoch of the log that is in the target, so that the record must exist; `None` if there is none."""
+        return context.completed
+
+    @abstractmethod
+    def missing(self, epoch: int, context: TargetContext[Any]) -> TargetLostError:
+        """Return the error of a record that must exist, because an epoch is in the target."""
+
+    def records(self, found: Found[R], context: TargetContext[Any] | CommitterInitContext) -> Sequence[TargetRecord]:
+        """Return what is compared with the log. More than one, if several drivers have written beside each other."""
+        return (found.stored.record,)
+
+    def check_data(self, found: Found[R] | None, context: TargetContext[Any]) -> None:
+        """Compare the data of the step with the log, beyond its record. Called unless no BEGIN was ever written.
+
+        Raises:
+            TargetLostError, TargetAheadError: They do not match.
+        """
+
+    @abstractmethod
+    def check_existing(self, context: TargetContext[Any]) -> None:
+        """Reject what the target contains in the first epoch, unless `on_existing` allows it. Changes nothing.
+
+        Raises:
+            TargetNotEmptyError: Names what was found.
+        """
+
+
+class RecordPort(TargetPort[R]):
+    """A target in which a step writes its record by itself, and not only together with the rows of an epoch."""
+
+    name: str
+    """The record, for errors."""
+    overwrites: bool = False
+    """Whether the first epoch deletes what is there."""
+
+    @abstractmethod
+    def update(self, change: Change[R]) -> R | None:
+        """Replace the record, atomically and durably. If another driver was faster, call `change` again.
+
+        Returns:
+            The new record; `None` if there is none.
+        """
+
+    def open(self, context: TargetContext[Any], change: Change[R]) -> R | None:
+        """Replace the record by that of a BEGIN, like `update`."""
+        return self.update(change)
+
+    @abstractmethod
+    def create(self, context: TargetContext[Any]) -> None:
+        """Create the record of a step that has none, not `ready` unless the target `locks`. Durable on return."""
+
+    @abstractmethod
+    def remove(self) -> None:
+        """Remove the record durably, if there is one."""
+
+    def missing(self, epoch: int, context: TargetContext[Any]) -> TargetLostError:
+        return missing_record(self.where, self.name, epoch, step=context.step_id, epoch=context.epoch)
+
+    def check_publishing(self, found: Found[R], context: CommitterInitContext) -> None:
+        """Reject publishing by a driver that no longer has the target.
+
+        Raises:
+            FencedError: Another driver has opened it since.
+        """
+        for record in self.records(found, context):
+            check_publishing(self.where, record, context)
+
+    def opening(self) -> AbstractContextManager[object]:
+        """Return the lock under which a step takes possession, if there is one."""
+        return nullcontext()
+
+    def delete_existing(self, context: TargetContext[Any]) -> None:
+        """Delete what is there, and stop the queries that wrote it. Data of this step is kept."""
+
+    def nobody_publishing(self) -> AbstractContextManager[object]:
+        """Return the lock that waits for publishing drivers, if there is one."""
+        return nullcontext()
+
+    def roll_back(self, found: Found[R], context: TargetContext[Any]) -> R:
+        """Remove all data later than the last completed epoch, and return the record without it."""
+        raise NotImplementedError
+
+
+def check(port: TargetPort[R], context: TargetContext[Any]) -> Found[R] | None:
+    """Compare a target with the log. Changes nothing. Called by `SupportsTarget.check_target`.
+
+    Returns:
+        The record, if the target is ahead of the log and may be rolled back: `open_target` gets it. Otherwise `None`.
+
+    Raises:
+        TargetNotEmptyError: In the first epoch, the target contains data that `on_existing` does not allow.
+        TargetLostError: The target is behind the log, or its record is missing.
+        TargetAheadError: The target is ahead of the log.
+        FencedError: The driver of another copy of the log has opened the target.
+    """
+    found = port.read() if context.incarnation else None
+    ahead = False
+    if found is not None:
+        records = port.records(found, context)
+        ahead = port.rewinds and any(_is_unknown(record, context) for record in records)
+        for record in () if ahead else records:
+            check_record(port.where, record, context, ahead=port.ahead)
+    else:
+        epoch = port.written(context)
+        if epoch is not None:
+            raise port.missing(epoch, context)
+    if context.incarnation:
+        port.check_data(found, context)
+    # Without a lock also if the record exists: the driver that wrote it may have died before this check.
+    settled = found is not None and found.stored.ready and port.locks
+    if context.completed is None and not settled:
+        port.check_existing(context)
+    return found if ahead else None
+
+
+def open_target(port: RecordPort[R], context: TargetContext[Any], ahead: Found[R] | None) -> None:
+    """Take possession of a target on the first run, and write this BEGIN into its record. Called after each BEGIN.
+
+    Args:
+        port: The target.
+        context: The state of the log.
+        ahead: What `check` returned. The target is rolled back only if nobody has written its record since: BEGIN was
+            appended directly after the entries that were read before the check, so any difference is the work of
+            another driver.
+
+    Raises:
+        TargetNotEmptyError: Another query has taken possession since the check.
+        TargetLostError: The record is missing.
+        FencedError: Another driver has opened the target since the check.
+    """
+
+    def opened(found: Found[R]) -> R:
+        if ahead is not None and found == ahead:
+            return port.roll_back(found, context)
+        _check_opening(port, found, context)
+        return found.stored.opened_by(context)
+
+    if context.completed is None:
+        found = port.read()
+        if found is None or not found.stored.ready:
+            _open_first(port, context)
+    # A publishing driver has already checked the record. Wait for it, or its data would appear after the roll-back.
+    with nullcontext() if ahead is None else port.nobody_publishing():
+        if port.open(context, opened) is None:
+            raise removed(port, context)
+
+
+def _open_first(port: RecordPort[R], context: TargetContext[Any]) -> None:
+    with port.opening():
+        found = port.read()
+        if found is not None and found.stored.ready:
+            return
+        if not port.locks:
+            if found is None:
+                port.create(context)
+                found = port.read()
+            if found is None:
+                raise removed(port, context)
+            _check_opening(port, found, context)
+            reached("target: announced")
+        try:
+            port.check_existing(context)
+            if port.overwrites:
+                port.delete_existing(context)
+        except TargetNotEmptyError:
+            if not port.locks:
+                port.remove()
+            raise
+        if port.locks:
+            port.create(context)
+
+
+def advance(port: RecordPort[R], context: CommitterInitContext) -> R:
+    """Write, before an epoch is published, that it is being published. Returns the record.
+
+    Durable: a record without an epoch that the log has as completed counts as an older copy.
+
+    Raises:
+        TargetLostError: The record is missing. Nothing may be published.
+        FencedError: Another driver has opened the target since. Nothing may be published.
+    """
+
+    def advanced(found: Found[R]) -> R:
+        port.check_publishing(found, context)
+        return found.stored.advanced(context.epoch)
+
+    after = port.update(advanced)
+    if after is None:
+        raise overwritten(port.name)
+    return after
+
+
+def check_still(port: RecordPort[R], context: CommitterInitContext) -> None:
+    """Check that a target still belongs to this driver, as `advance` does, while or after an epoch is published."""
+    found = port.read()
+    if found is None:
+        raise overwritten(port.name)
+    port.check_publishing(found, context)
+
+
+def removed(port: RecordPort[R], context: TargetContext[Any]) -> TargetError:
+    """Return the error of a record that disappeared while its step opens the target."""
+    if context.completed is not None:
+        return overwritten(port.name)
+    return TargetNotEmptyError(
+        f"{port.where} was opened by another query at the same moment",
+        step=context.step_id,
+        why=f'the record {port.name} disappeared: a query with on_existing="overwrite" has removed it, and this query'
+        " has deleted nothing since",
+        do="make sure that only one query writes there, or give each query its own target; then start that query again",
+    )
+
+
+def _check_opening(port: TargetPort[R], found: Found[R], context: TargetContext[Any]) -> None:
+    for record in port.records(found, context):
+        check_opening(port.where, record, context)
+
+
+def _is_unknown(found: TargetRecord, context: TargetContext[Any]) -> bool:
+    """Whether the log does not have what is in a record.
+
+    A target that was opened by a BEGIN missing from the log counts as ahead, even if its number is low: each attempt to
+    roll back is a BEGIN too, so the number may have caught up.
+    """
+    if is_ahead(found, context):
+        return True
+    recent = found.generation >= min(context.begun, default=0)
+    return recent and found.token is not None and found.token != context.begun.get(found.generation)
