@@ -164,14 +164,15 @@ class IcebergTable(LoadedTable):
         """Search the marker's snapshot among the ancestors of the head.
 
         An expired snapshot ends that chain. A chain that reaches a snapshot older than the marker's without the
-        marker's snapshot proves a rollback. If the history no longer reaches that far back, the sequence numbers
-        decide: they only grow, and a head with a lower number is an older state.
+        marker's snapshot proves a rollback, and one that ends at a snapshot without a parent a new beginning, as by
+        CREATE OR REPLACE TABLE. If the history no longer reaches that far back, the sequence numbers decide: they only
+        grow, and a head with a lower number is an older state.
         """
-        head, oldest = self.head, marker.order + 1
-        for snapshot in self.history():
-            if snapshot.snapshot_id == marker.head:
+        head, oldest, first = self.head, marker.order + 1, None
+        for first in self.history():
+            if first.snapshot_id == marker.head:
                 return None
-            oldest = snapshot.sequence_number or 0
+            oldest = first.sequence_number or 0
         at = f"snapshot {marker.head} with epoch {marker.epoch}"
         if head is None:
             return f"branch {self.branch} is empty, and {at} was committed to it"
@@ -179,6 +180,8 @@ class IcebergTable(LoadedTable):
             return f"it was rolled back to snapshot {head.snapshot_id}, which is older than {at}"
         if oldest <= marker.order:
             return f"it was rolled back: {at} is not an ancestor of snapshot {head.snapshot_id}"
+        if first is not None and first.parent_snapshot_id is None:
+            return f"it was replaced: its history begins with snapshot {first.snapshot_id}, after {at}"
         return None
 
     def has_rows(self) -> bool:

@@ -217,7 +217,7 @@ def open_target(port: RecordPort[R], context: TargetContext[Any], ahead: Found[R
     def opened(found: Found[R]) -> R:
         if ahead is not None and found == ahead:
             return port.roll_back(found, context)
-        _check_opening(port, found, context)
+        check_opened(port, found, context)
         return found.stored.opened_by(context)
 
     if context.completed is None:
@@ -241,7 +241,7 @@ def _open_first(port: RecordPort[R], context: TargetContext[Any]) -> None:
                 found = port.read()
             if found is None:
                 raise removed(port, context)
-            _check_opening(port, found, context)
+            check_opened(port, found, context)
             reached("target: announced")
         try:
             port.check_existing(context)
@@ -296,7 +296,12 @@ def removed(port: RecordPort[R], context: TargetContext[Any]) -> TargetError:
     )
 
 
-def _check_opening(port: TargetPort[R], found: Found[R], context: TargetContext[Any]) -> None:
+def check_opened(port: TargetPort[R], found: Found[R], context: TargetContext[Any]) -> None:
+    """Reject a target that another driver has opened since `check`. Called under the lock of the record.
+
+    Raises:
+        FencedError: Another driver has opened it.
+    """
     for record in port.records(found, context):
         check_opening(port.where, record, context)
 

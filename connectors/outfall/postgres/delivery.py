@@ -6,6 +6,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol, Self
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from outfall.capabilities import (
 )
 from outfall.errors import ConfigurationError
 from outfall.options import options_in_save_mode
+from outfall.possession.possession import check as check_record
 from outfall.postgres.catalogue.columns import read_columns, schema_of
 from outfall.postgres.catalogue.privileges import check_rights
 from outfall.postgres.catalogue.relation import read_relation
@@ -36,7 +38,7 @@ from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging.dead_letters import dead_letters
 from outfall.postgres.staging.staging_table import Staging
 from outfall.postgres.tables import StepTables
-from outfall.postgres.target import PostgresTarget
+from outfall.postgres.target import PostgresTarget, open_tables
 from outfall.sinks import Sink
 
 
@@ -138,9 +140,11 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
                 self._found_in = schema_of(connection, self.table)
             if self._max_connections is None:
                 self._max_connections = max_connections(connection)
-            target = self._target(context)
-            states = target.check(connection)
-            target.check_support(connection)
+            target = self._target(connection, context)
+            target.check_table()
+            check_record(target, context)
+            states = target.starts(context)
+            target.check_support(context.step_id)
             return states
 
         return self.database.run("checking", check, step=context.step_id, starting=True)
@@ -158,7 +162,7 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
             return self.database.run_once(check)
 
     def open_target(self, context: TargetContext[Any]) -> None:
-        self._target(context).open()
+        open_tables(self._tables(context, self._table_options), partial(self._target, context=context), context)
 
     def ddl(self, step_id: str) -> str:
         """See `PostgresSink.ddl`."""
@@ -217,8 +221,8 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
         return schema
 
     @abstractmethod
-    def _target(self, context: TargetContext[Any]) -> PostgresTarget:
-        """Return the table in one epoch."""
+    def _target(self, connection: PostgresConnection, context: TargetContext[Any]) -> PostgresTarget:
+        """Return the table in one transaction."""
 
     @abstractmethod
     def _support_ddl(self, connection: PostgresConnection, step_id: str) -> list[sql.Composed]:

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import psycopg
 from psycopg import sql
@@ -38,7 +38,7 @@ from outfall.postgres.catalogue.columns import is_there, read_columns
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import TableName
 from outfall.postgres.staging.staging_table import StagedRows
-from outfall.target_record import TargetRecord, check_opening, check_publishing
+from outfall.target_record import TargetRecord, check_publishing
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,25 @@ class LedgerRow:
     has_tokens: bool = True
     """Whether the ledger has columns for tokens."""
 
+    ready: ClassVar[bool] = True
+
     def holds(self, epoch: int) -> bool:
         """Return whether an epoch's rows are in the table."""
         return self.epoch is not None and self.epoch >= epoch
 
+    @property
     def record(self) -> TargetRecord:
-        """Return the row as a record of the step."""
+        """What is compared with the log."""
         return TargetRecord(self.generation, self.token, self.epoch)
+
+    def opened_by(self, context: TargetContext[Any]) -> LedgerRow:
+        """Return the row after a BEGIN has opened the table."""
+        begun = self.begun if context.epoch is None else max(self.begun, context.epoch)
+        return replace(self, generation=context.generation, token=context.token, begun=begun)
+
+    def advanced(self, epoch: int) -> LedgerRow:
+        """Return the row after an epoch's rows are in the table."""
+        return replace(self, epoch=max(epoch, -1 if self.epoch is None else self.epoch))
 
 
 # Ledgers of releases without tokens lack their columns, and not every user may add them.
@@ -162,37 +174,24 @@ class StepLedger:
             row = None
         if row is None:
             raise self._without_row(context, attempts)
-        check_publishing(str(self._table), row.record(), context)
+        check_publishing(str(self._table), row.record, context)
         if row.holds(context.epoch):
-            published = replace(row.record(), generation=context.generation, token=row.published_token)
+            published = replace(row.record, generation=context.generation, token=row.published_token)
             check_publishing(f"epoch {row.epoch} of {self._table}", published, context)
         return row
 
-    def begin(self, connection: PostgresConnection, context: TargetContext[Any]) -> None:
-        """Record that this driver's BEGIN opens the table.
+    def create(self, connection: PostgresConnection) -> None:
+        """Create the row, before the first BEGIN opens the table. If two drivers create it, one waits for the other."""
+        statement = sql.SQL(
+            "INSERT INTO {} (incarnation, target, step, generation, begun)"
+            " SELECT %(incarnation)s, (%(targets)s::text[])[1], (%(steps)s::text[])[1], 0, -1 ON CONFLICT DO NOTHING"
+        ).format(self.name)
+        connection.execute(statement, self.key)
 
-        Raises:
-            FencedError: another driver has opened it in the meantime.
-        """
-        given = {
-            "generation": context.generation,
-            "token": context.token,
-            "epoch": -1 if context.epoch is None else context.epoch,
-        }
-        found = self.read(connection, lock=True)
-        if found is None:
-            statement = sql.SQL(
-                "INSERT INTO {} (incarnation, target, step, generation, begun)"
-                " SELECT %(incarnation)s, (%(targets)s::text[])[1], (%(steps)s::text[])[1], %(generation)s, %(epoch)s"
-                " ON CONFLICT DO NOTHING"
-            ).format(self.name)
-            connection.execute(statement, {**self.key, **given})
-            # If two drivers create it at once, one waits for the other.
-            found = self.read(connection, lock=True)
-        if found is None:
-            raise RuntimeError("the ledger lost a row that was just written")
-        check_opening(str(self._table), found.record(), context)
-        self._set(connection, given, "generation = %(generation)s, begun = greatest(begun, %(epoch)s)", found, "token")
+    def open(self, connection: PostgresConnection, found: LedgerRow, after: LedgerRow) -> None:
+        """Record that a BEGIN opens the table. The caller holds the lock of the row that it found."""
+        given = {"generation": after.generation, "begun": after.begun, "token": after.token}
+        self._set(connection, given, "generation = %(generation)s, begun = %(begun)s", found, "token")
 
     def published(
         self, connection: PostgresConnection, found: LedgerRow, context: CommitterInitContext | SealContext, rows: int

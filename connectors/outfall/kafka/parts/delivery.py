@@ -91,7 +91,7 @@ class KafkaPartDelivery(
     def check_target(self, context: TargetContext[KafkaPartState]) -> Mapping[str, KafkaPartState]:
         self.check_topic()
         target = self._target(context.incarnation, context.step_id)
-        target.check(context, target.ids(), resume=self.options.on_existing == "resume")
+        target.check(context, target.ids())
         # A state is recorded, and from then on its part must be listed. New parts may still be rejected.
         known = self.list_parts()[: target.opened_with(context)]
         return {part: KafkaPartState() for part in known if part not in context.states}
@@ -99,7 +99,7 @@ class KafkaPartDelivery(
     def open_target(self, context: TargetContext[KafkaPartState]) -> None:
         self.make_topic()
         target = self._target(context.incarnation, context.step_id)
-        if target.open(context, self.list_parts(), resume=self.options.on_existing == "resume"):
+        if target.open(context, self.list_parts()):
             self._took_over = context.token
         self._ids = target.ids()
 
@@ -134,7 +134,7 @@ class KafkaPartDelivery(
     def _target(self, incarnation: str, step_id: str) -> PartsTarget:
         cluster, step = self._cluster(), self._names.step(incarnation, step_id)
         ledger = self._read.of(step, lambda: Ledger(self._names.ledger, cluster.ledger(self._names.ledger), step))
-        return PartsTarget(cluster, self._names, step, ledger)
+        return PartsTarget(cluster, self._names, step, ledger, resume=self.options.on_existing == "resume")
 
 
 class LedgersRead:

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from outfall.capabilities import TargetContext
 from outfall.errors import FencedError, RecordError, TransientError
 from outfall.kafka.partition import TopicRecord, Write
 from outfall.kafka.parts.cluster import LedgerTopic
@@ -38,7 +40,7 @@ class StepName:
         return f"{prefix}/{self.key}/{part}"
 
 
-class StepRecord(BaseModel):
+class KafkaStepRecord(BaseModel):
     """The writer of a step's parts."""
 
     model_config = ConfigDict(frozen=True)
@@ -50,9 +52,20 @@ class StepRecord(BaseModel):
     ended_by: str | None = None
     """The incarnation that ended this one, by `on_existing="resume"`."""
 
+    ready: ClassVar[bool] = True
+
+    @property
     def record(self) -> TargetRecord:
-        """Return it in the form of the shared checks."""
+        """What is compared with the log."""
         return TargetRecord(self.generation, self.token)
+
+    def opened_by(self, context: TargetContext[Any]) -> KafkaStepRecord:
+        """Return the record after a BEGIN has opened the target."""
+        return self.model_copy(update={"generation": context.generation, "token": context.token})
+
+    def advanced(self, epoch: int) -> KafkaStepRecord:
+        """Return the record unchanged: each part has its own record of its epoch."""
+        return self
 
 
 class PartRecord(BaseModel):
@@ -111,7 +124,7 @@ class Ledger:
         self._step = step
         self._start: int | None = None
         self._position = 0
-        self._steps: dict[str, StepRecord] = {}
+        self._steps: dict[str, KafkaStepRecord] = {}
         self._parts: dict[str, dict[str, PartCommit]] = {}
         self.opened = ""
         """The token of the last step record that this process has written."""
@@ -154,7 +167,7 @@ class Ledger:
             ) from error
         return end
 
-    def step(self, incarnation: str | None = None) -> StepRecord | None:
+    def step(self, incarnation: str | None = None) -> KafkaStepRecord | None:
         """Return the step record, by default of this incarnation."""
         return self._steps.get(incarnation or self._step.incarnation)
 
@@ -191,7 +204,7 @@ class Ledger:
             elif part:
                 self._parts.get(incarnation, {}).pop(part, None)
             elif record.value is not None:
-                self._steps[incarnation] = StepRecord.model_validate_json(record.value)
+                self._steps[incarnation] = KafkaStepRecord.model_validate_json(record.value)
             else:
                 self._steps.pop(incarnation, None)
         except ValidationError as error:
@@ -202,7 +215,7 @@ class Ledger:
             ) from None
 
 
-def check_not_ended(step: StepRecord | None, place: PartPlace, part: str | None = None) -> None:
+def check_not_ended(step: KafkaStepRecord | None, place: PartPlace, part: str | None = None) -> None:
     """Check that no other checkpoint has ended this one by `on_existing="resume"`.
 
     Raises:

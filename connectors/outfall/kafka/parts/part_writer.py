@@ -216,7 +216,7 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
     def _check_step(self, ledger: Ledger) -> None:
         step = ledger.step()
         check_not_ended(step, self._place, self._part)
-        check_step(self._place.target, step.record() if step else None, self._context)
+        check_step(self._place.target, step.record if step else None, self._context)
 
     def _missing(self, found: PartCommit | None, rows: PartRow) -> None:
         row = empty_row(self._part) if found is None else found.record.row(self._part)

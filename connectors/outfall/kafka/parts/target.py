@@ -7,17 +7,20 @@ from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from outfall.capabilities import PartSeal, SealContext, TargetContext
+from outfall.capabilities import CommitterInitContext, PartSeal, SealContext, TargetContext
 from outfall.errors import PartsChangedError, TargetLostError, TargetNotEmptyError, TransientError
 from outfall.kafka.parts.cluster import PartProducer, PartsCluster
-from outfall.kafka.parts.ledger import Ledger, StepName, StepRecord, beyond, check_not_ended, empty_row, written
+from outfall.kafka.parts.ledger import KafkaStepRecord, Ledger, StepName, beyond, check_not_ended, empty_row, written
 from outfall.kafka.producer import ProducerFencedError
 from outfall.part_ledger.checks import PartPlace, PartRow, check_sealed, check_states, check_step
+from outfall.possession.possession import Found, TargetPort, check_opened
+from outfall.possession.possession import check as check_target
 from outfall.retry_log import watch_thread, watcher
-from outfall.target_record import behind, check_opening, check_record
+from outfall.target_record import TargetRecord, behind
 from outfall.trace_points import reached
 
 _log = logging.getLogger(__name__)
@@ -74,17 +77,29 @@ class TargetNames:
         return f"the ledger {self.ledger} of {self.topic or 'all topics'}"
 
 
-class PartsTarget:
+class PartsTarget(TargetPort[KafkaStepRecord]):
     """The target of one step in one epoch. Used on the driver.
+
+    A producer that has initialized the transactional id of the driver is the lock of the record: see `open`.
 
     Args:
         cluster: the cluster.
         names: the names of topics and ids.
         step: the step.
         ledger: the records of the step, as far as this process has read them.
+        resume: whether rows that this step wrote under other checkpoints are kept.
     """
 
-    def __init__(self, cluster: PartsCluster, names: TargetNames, step: StepName, ledger: Ledger) -> None:
+    ahead = (
+        "check that no other run of the query is active, and restore the newest recovery data. If it is lost, compare"
+        " the topic with the source, and start with a new checkpoint and a new step_id"
+    )
+
+    def __init__(
+        self, cluster: PartsCluster, names: TargetNames, step: StepName, ledger: Ledger, *, resume: bool
+    ) -> None:
+        self.where = str(names)
+        self._resume = resume
         self._cluster = cluster
         self._names = names
         self._step = step
@@ -95,7 +110,7 @@ class PartsTarget:
         target = None if self._names.topic is None else self._cluster.topic_id(self._names.topic)
         return TopicIds(self._cluster.topic_id(self._names.ledger), target)
 
-    def check(self, context: TargetContext[KafkaPartState], ids: TopicIds, *, resume: bool) -> None:
+    def check(self, context: TargetContext[KafkaPartState], ids: TopicIds) -> None:
         """Check the ledger against the recovery data, without changes.
 
         A failed driver may have left a transaction open in the ledger. This method does not wait for it: the driver
@@ -114,21 +129,52 @@ class PartsTarget:
         if beyond(newest, self._cluster.ledger(self._names.ledger)):
             raise self._lost(context, f"it ends before offset {newest}, which has a recorded commit")
         self._ledger.read_stable()
-        mine = self._ledger.step()
-        if mine is not None:
-            self._check_mine(context, mine)
-        elif context.completed is not None:
-            raise self._lost(context, f"it has no epoch of this query, and {context.completed} is recorded")
-        if not resume:
-            self._refuse_others(context)
-        self._check_parts(context)
+        check_target(self, context)
+
+    def read(self) -> Found[KafkaStepRecord] | None:
+        record = self._ledger.step()
+        return None if record is None else Found(record)
+
+    def missing(self, epoch: int, context: TargetContext[Any]) -> TargetLostError:
+        return self._lost(context, f"it has no epoch of this query, and {epoch} is recorded")
+
+    def records(
+        self, found: Found[KafkaStepRecord], context: TargetContext[Any] | CommitterInitContext
+    ) -> Sequence[TargetRecord]:
+        check_not_ended(found.stored, PartPlace(self.where, context.step_id, context.epoch))
+        published = context.published if isinstance(context, TargetContext) else None
+        # Published rows are compared part by part.
+        return [replace(found.stored.record, epoch=published)]
+
+    def check_data(self, found: Found[KafkaStepRecord] | None, context: TargetContext[KafkaPartState]) -> None:
+        offsets = {part: state.next_offset for part, state in context.states.items()}
+        rows = {part: found.record.row(part) for part, found in self._ledger.parts().items()}
+        # A part has a record exactly if it has committed rows: a record is never missing for a moment.
+        check_states(self._place(context), context.completed, rows, offsets, opened=True)
+
+    def check_existing(self, context: TargetContext[KafkaPartState]) -> None:
+        """Reject rows that this step wrote under another checkpoint, until this checkpoint has rows."""
+        if self._resume or context.completed is not None or self._ledger.parts():
+            return
+        others = [name for name in self._ledger.incarnations() - {self._step.incarnation} if not self._is_ended(name)]
+        epochs = [found.record.epoch for name in others for found in self._ledger.parts(name).values()]
+        if epochs:
+            raise TargetNotEmptyError(
+                f"{self._names} has rows that step {context.step_id!r} wrote under another checkpoint, up to epoch"
+                f" {max(epochs)}",
+                step=context.step_id,
+                why="that checkpoint is lost, or a job was killed after it had written, or another query uses the"
+                " same step_id; this query would duplicate these rows",
+                do="restore the checkpoint; or give the query a step_id of its own; or, knowing what is there, set"
+                ' on_existing="resume" to append to it, which permanently ends the other query',
+            )
 
     def opened_with(self, context: TargetContext[KafkaPartState]) -> int | None:
         """Return the number of parts of an unfinished epoch; `None` if there is none. Called after `check`."""
         step = self._ledger.step()
         return step.parts if step is not None and context.unfinished else None
 
-    def open(self, context: TargetContext[KafkaPartState], parts: Sequence[str], *, resume: bool) -> bool:
+    def open(self, context: TargetContext[KafkaPartState], parts: Sequence[str]) -> bool:
         """Write the step record of this BEGIN, and take over from earlier writers.
 
         Called after each BEGIN. The first epoch of a process, and each epoch after an unfinished one, take over. First
@@ -148,29 +194,28 @@ class PartsTarget:
             return False
         for _ in range(_TRIES - 1):
             try:
-                return self._take_over(context, parts, resume=resume)
+                return self._take_over(context, parts)
             except ProducerFencedError:
                 # Fenced by an older driver, which will stop, or by a newer one: its step record shows which.
                 self._cluster.step_aside()
-        return self._take_over(context, parts, resume=resume)
+        return self._take_over(context, parts)
 
-    def _take_over(self, context: TargetContext[KafkaPartState], parts: Sequence[str], *, resume: bool) -> bool:
+    def _take_over(self, context: TargetContext[KafkaPartState], parts: Sequence[str]) -> bool:
         self._ledger.read_stable()
         driver = self._fresh(self._step)
         with closing_on_error(driver):
             own = {self._step: {*parts, *context.states}}
-            self._read_past_orphans(own | (self._others() if resume else {}))
+            self._read_past_orphans(own | (self._others() if self._resume else {}))
             former = self._checked_step(context)
             # A new number of parts is valid only once it is certain that nothing was committed with the former one.
             count = former.parts if former is not None and context.unfinished else len(parts)
             self._write_step(driver, context, count)
             before = () if former is None else map(str, range(former.parts))
             own[self._step] = {*own[self._step], *before}
-            self._fence(own | (self._end_others() if resume else {}))
+            self._fence(own | (self._end_others() if self._resume else {}))
             self._ledger.read()
-            if not resume:
-                self._refuse_others(context)
-            self._check_parts(context)
+            self.check_existing(context)
+            self.check_data(self.read(), context)
             if count != len(parts):
                 self._refuse_new(context, count, len(parts))
                 self._write_step(driver, context, len(parts))
@@ -187,7 +232,7 @@ class PartsTarget:
         _log.debug("step %s, epoch %d: read the ledger to offset %d", context.step_id, context.epoch, end)
         step, place = self._ledger.step(), self._place(context)
         check_not_ended(step, place)
-        check_step(str(self._names), step.record() if step else None, context)
+        check_step(str(self._names), step.record if step else None, context)
         # A failed attempt may have committed rows to a part that got no rows in the retry.
         offsets = {part: 0 for part, found in self._ledger.parts().items() if found.record.epoch == context.epoch}
         offsets |= {part.part: part.state.next_offset for part in parts}
@@ -265,18 +310,18 @@ class PartsTarget:
         return None
 
     def _write_step(self, driver: PartProducer, context: TargetContext[KafkaPartState], parts: int) -> None:
-        record = StepRecord(generation=context.generation, token=context.token, parts=parts)
+        record = KafkaStepRecord(generation=context.generation, token=context.token, parts=parts)
         driver.begin()
         driver.commit([written(self._step.key, record)])
         self._ledger.opened = context.token
         reached("kafka: opened")
 
-    def _checked_step(self, context: TargetContext[KafkaPartState]) -> StepRecord | None:
-        found = self._ledger.step()
-        check_not_ended(found, self._place(context))
-        if found is not None:
-            check_opening(str(self._names), found.record(), context)
-        return found
+    def _checked_step(self, context: TargetContext[KafkaPartState]) -> KafkaStepRecord | None:
+        found = self.read()
+        if found is None:
+            return None
+        check_opened(self, found, context)
+        return found.stored
 
     def _read_past_orphans(self, known: Parts) -> None:
         """Read to the end. If an orphaned transaction blocks the read, end it by initializing its id."""
@@ -330,7 +375,7 @@ class PartsTarget:
             with closing_on_error(driver):
                 # It may have written since: with more parts, or the end mark of another checkpoint.
                 self._read_past_orphans(self._others())
-                found = self._ledger.step(step.incarnation) or StepRecord(generation=0, token="", parts=0)
+                found = self._ledger.step(step.incarnation) or KafkaStepRecord(generation=0, token="", parts=0)
                 driver.begin()
                 driver.commit([written(step.key, found.model_copy(update={"ended_by": self._step.incarnation}))])
             driver.close()
@@ -342,23 +387,6 @@ class PartsTarget:
 
     # Checks.
 
-    def _refuse_others(self, context: TargetContext[KafkaPartState]) -> None:
-        """Reject rows that this step wrote under another checkpoint, until this checkpoint has rows."""
-        if context.completed is not None or self._ledger.parts():
-            return
-        others = [name for name in self._ledger.incarnations() - {self._step.incarnation} if not self._is_ended(name)]
-        epochs = [found.record.epoch for name in others for found in self._ledger.parts(name).values()]
-        if epochs:
-            raise TargetNotEmptyError(
-                f"{self._names} has rows that step {context.step_id!r} wrote under another checkpoint, up to epoch"
-                f" {max(epochs)}",
-                step=context.step_id,
-                why="that checkpoint is lost, or a job was killed after it had written, or another query uses the"
-                " same step_id; this query would duplicate these rows",
-                do="restore the checkpoint; or give the query a step_id of its own; or, knowing what is there, set"
-                '  on_existing="resume" to append to it, which permanently ends the other query',
-            )
-
     def _check_ids(self, context: TargetContext[KafkaPartState], ids: TopicIds) -> None:
         for part, state in context.states.items():
             for name, was, now in (
@@ -366,21 +394,6 @@ class PartsTarget:
             ):  # fmt: skip
                 if was and was != now:
                     raise self._lost(context, f"the topic {name} was deleted, and possibly recreated", part)
-
-    def _check_mine(self, context: TargetContext[KafkaPartState], mine: StepRecord) -> None:
-        check_not_ended(mine, self._place(context))
-        # Published rows are compared part by part.
-        check_record(
-            str(self._names), mine.record(), replace(context, published=None),
-            ahead="check that no other run of the query is active, and restore the newest recovery data. If it is"
-                  " lost, compare the topic with the source, and start with a new checkpoint and a new step_id",
-        )  # fmt: skip
-
-    def _check_parts(self, context: TargetContext[KafkaPartState]) -> None:
-        offsets = {part: state.next_offset for part, state in context.states.items()}
-        rows = {part: found.record.row(part) for part, found in self._ledger.parts().items()}
-        # A part has a record exactly if it has committed rows: a record is never missing for a moment.
-        check_states(self._place(context), context.completed, rows, offsets, opened=True)
 
     def _refuse_new(self, context: TargetContext[KafkaPartState], former: int, now: int) -> None:
         """Reject new parts while an epoch is partly committed: its rows would go to other parts and be duplicated."""

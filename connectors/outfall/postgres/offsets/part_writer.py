@@ -219,7 +219,7 @@ class PartTask:
         self._tables.database.limit(connection)
         wanted = {name: count.row(self._context) for name, count in self._counts.items() if count.hash.rows}
         step = self._tables.ledger.share(connection)
-        opened = check_step(str(self._table), step.record() if step else None, self._context)
+        opened = check_step(str(self._table), step.record if step else None, self._context)
         found = self._ledger.read(connection, wanted, lock=True)
         place = PartPlace(str(self._table), self._context.step_id, self._context.epoch, ALTERNATIVE)
         missing = missing_parts(place, opened, found, wanted)

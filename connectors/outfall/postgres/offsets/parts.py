@@ -9,16 +9,23 @@ from typing import Any
 import pyarrow as pa
 from psycopg import sql
 
-from outfall.capabilities import PartSeal, SealContext, SupportsSeal, SupportsStateSerializer, TargetContext
+from outfall.capabilities import (
+    CommitterInitContext,
+    PartSeal,
+    SealContext,
+    SupportsSeal,
+    SupportsStateSerializer,
+    TargetContext,
+)
 from outfall.errors import PartsChangedError
 from outfall.part_ledger.checks import PartPlace, PartRow, check_sealed, check_states, check_step
+from outfall.possession.possession import Change, Found
 from outfall.postgres.catalogue.columns import is_there, read_columns
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.delivery import PostgresDelivery
 from outfall.postgres.ledger import (
     LedgerRow,
     PartLedger,
-    has_ledger,
     ledger_ddl,
     part_ledger_ddl,
     token_ddl,
@@ -29,6 +36,7 @@ from outfall.postgres.tables import StepTables, Wanted
 from outfall.postgres.target import OffsetTarget
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink
+from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
 
 
@@ -86,7 +94,7 @@ class PartDelivery(
 
         def seal(connection: PostgresConnection) -> None:
             step = tables.ledger.read(connection, lock=True)
-            check_step(place.target, step.record() if step else None, context)
+            check_step(place.target, step.record if step else None, context)
             rows = check_sealed(place, ledger.read(connection), offsets)
             reached("postgres: sealing")
             if step is not None and not step.holds(context.epoch):
@@ -101,9 +109,9 @@ class PartDelivery(
     def _written_schema(self, connection: PostgresConnection, schema: pa.Schema) -> pa.Schema:
         return PartRows.into(self.options, read_columns(connection, self.table)).schema(schema)
 
-    def _target(self, context: TargetContext[Any]) -> PartTarget:
+    def _target(self, connection: PostgresConnection, context: TargetContext[Any]) -> PartTarget:
         tables = self._tables(context, self._table_options)
-        return PartTarget(tables, context, self._written, self.list_parts())
+        return PartTarget(tables, self._written, connection, self.list_parts())
 
     def _support_ddl(self, connection: PostgresConnection, step_id: str) -> list[sql.Composed]:
         schema = self.options.metadata_schema
@@ -111,110 +119,93 @@ class PartDelivery(
 
 
 class PartTarget(OffsetTarget):
-    """One step's table and parts in one epoch. Used on the driver."""
+    """One step's table and parts in one transaction. Used on the driver."""
 
     stages = False
 
     def __init__(
-        self,
-        tables: StepTables,
-        context: TargetContext[PartState],
-        schema: pa.Schema | None,
-        parts: Sequence[str],
+        self, tables: StepTables, schema: pa.Schema | None, connection: PostgresConnection, parts: Sequence[str]
     ) -> None:
-        super().__init__(tables, context, schema)
+        super().__init__(tables, schema, connection)
         self._parts = parts
         self._part_ledger = PartLedger(tables.ledger)
 
-    def check(self, connection: PostgresConnection) -> Mapping[str, PartState]:
-        """Reject a table or parts that do not match the recovery log. Changes nothing.
+    def records(
+        self, found: Found[LedgerRow], context: TargetContext[Any] | CommitterInitContext
+    ) -> Sequence[TargetRecord]:
+        # If a driver died between seal and record, the epoch that begins now is closed but must be written again.
+        record = found.stored.record
+        return [replace(record, epoch=None) if record.epoch == context.epoch else record]
 
-        Returns:
-            The start states of new parts: after their rows in the table, if the rows have part and number.
-
-        Raises:
-            TargetNotEmptyError: see `PostgresTarget.check`.
-            TargetLostError: see `PostgresTarget.check` and `check_states`.
-            TargetAheadError: see `PostgresTarget.check` and `check_states`.
-            TargetError: see `PostgresTarget.check`.
-            PartsChangedError: parts were added while an epoch is partly in the table.
-            ConfigurationError: see `Table.check_relation`.
-        """
-        super().check(connection)
-        self._check_parts(connection)
-        new = [part for part in self._parts if part not in self._context.states]
-        starts = self._ends(connection) if new else {}
-        return {part: PartState(next_offset=starts.get(part) or 0) for part in new}
-
-    def _check_parts(self, connection: PostgresConnection) -> None:
-        context = self._context
-        step = self._ledger.read(connection) if has_ledger(connection, self._options.metadata_schema) else None
-        if step is None or not is_there(connection, self._part_ledger.table):
+    def check_data(self, found: Found[LedgerRow] | None, context: TargetContext[PartState]) -> None:
+        super().check_data(found, context)
+        if found is None or not self._has_parts():
             return
-        found = self._part_ledger.read(connection)
-        self._refuse_new(found)
-        place = PartPlace(str(self._name), context.step_id, context.epoch)
+        rows = self._part_ledger.read(self._connection)
+        self._refuse_new(rows, context)
         offsets = {part: state.next_offset for part, state in context.states.items()}
-        opened = step.generation >= context.last_generation
-        check_states(place, context.completed, found, offsets, opened=opened)
+        opened = found.stored.generation >= context.last_generation
+        place = PartPlace(str(self._name), context.step_id, context.epoch)
+        check_states(place, context.completed, rows, offsets, opened=opened)
 
-    def _begin(self, connection: PostgresConnection) -> None:
-        super()._begin(connection)
-        found = self._part_ledger.read(connection)
+    def starts(self, context: TargetContext[PartState]) -> Mapping[str, PartState]:
+        """Return the start states of new parts: after their rows in the table, if the rows have part and number."""
+        new = [part for part in self._parts if part not in context.states]
+        ends = self._ends() if new else {}
+        return {part: PartState(next_offset=ends.get(part) or 0) for part in new}
+
+    def open(self, context: TargetContext[PartState], change: Change[LedgerRow]) -> LedgerRow | None:
+        after = super().open(context, change)
+        found = self._part_ledger.read(self._connection)
         # Again, because a task of an older driver may have published since the check.
-        self._refuse_new(found)
-        new = {part: state.next_offset for part, state in self._context.states.items() if part not in found}
+        self._refuse_new(found, context)
+        new = {part: state.next_offset for part, state in context.states.items() if part not in found}
         if new:
-            self._part_ledger.begin(connection, new)
+            self._part_ledger.begin(self._connection, new)
+        return after
 
-    def _refuse_new(self, found: Mapping[str, PartRow]) -> None:
+    def _refuse_new(self, found: Mapping[str, PartRow], context: TargetContext[PartState]) -> None:
         """Reject new parts while an epoch is partly in the table, which would duplicate its rows in other parts."""
-        completed = -1 if self._context.completed is None else self._context.completed
+        completed = -1 if context.completed is None else context.completed
         unfinished = [row.epoch for row in found.values() if row.epoch is not None and row.epoch > completed]
         new = [part for part in self._parts if part not in found]
         if new and unfinished:
             raise PartsChangedError(
                 f"{len(new)} parts were added while epoch {unfinished[0]} is partly in {self._name}",
-                step=self._context.step_id,
-                epoch=self._context.epoch,
+                step=context.step_id,
+                epoch=context.epoch,
                 part=new[0],
                 why="its rows were routed to the former parts",
                 do="run the query with the former parts until the epoch is completed, then add parts",
             )
 
-    def _published_by_others(self, connection: PostgresConnection) -> int | None:
+    def _published_by_others(self) -> int | None:
         # Parts are in the table before their epoch is closed, so a job that was killed in between has written rows.
-        found = super()._published_by_others(connection)
-        if found is not None or not is_there(connection, self._part_ledger.table):
-            return found
-        return self._part_ledger.published_by_others(connection)
+        found = super()._published_by_others()
+        return self._part_ledger.published_by_others(self._connection) if found is None and self._has_parts() else found
 
-    def _has_written(self, connection: PostgresConnection, found: LedgerRow) -> bool:
-        if super()._has_written(connection, found):
-            return True
-        if not is_there(connection, self._part_ledger.table):
-            return False
-        return any(row.epoch is not None for row in self._part_ledger.read(connection).values())
+    def _has_written(self, found: LedgerRow) -> bool:
+        if super()._has_written(found) or not self._has_parts():
+            return found.epoch is not None
+        return any(row.epoch is not None for row in self._part_ledger.read(self._connection).values())
 
-    def _beside(self) -> list[Wanted]:
+    def _has_parts(self) -> bool:
+        return is_there(self._connection, self._part_ledger.table)
+
+    def beside(self) -> list[Wanted]:
         schema, parts = self._options.metadata_schema, self._part_ledger.table
         made = Wanted((schema,), lambda found: [] if is_there(found, parts) else part_ledger_ddl(schema))
-        return [*super()._beside(), made]
+        return [*super().beside(), made]
 
-    def _check_row(self, found: LedgerRow) -> None:
-        # If a driver died between seal and record, the epoch that begins now is closed but must be written again.
-        closed = found.epoch
-        super()._check_row(replace(found, epoch=None if closed == self._context.epoch else closed))
-
-    def _ends(self, connection: PostgresConnection) -> Mapping[str, int]:
+    def _ends(self) -> Mapping[str, int]:
         options = self._options
         if options.offset_keys == "ledger" or options.on_existing == "overwrite":
             return {}
-        if not is_there(connection, self._name):
+        if not is_there(self._connection, self._name):
             return {}
         query = sql.SQL("SELECT {part}::text, max({offset}) + 1 FROM {table} GROUP BY 1").format(
             part=sql.Identifier(options.part_column),
             offset=sql.Identifier(options.part_offset_column),
             table=self._name.identifier(),
         )
-        return dict(connection.execute(query).fetchall())
+        return dict(self._connection.execute(query).fetchall())

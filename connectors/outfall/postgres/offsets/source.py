@@ -74,14 +74,14 @@ class SourceDelivery(StagedDelivery):
     def _table_options(self) -> PostgresOptions:
         return self.options.model_copy(update={"key_columns": self.options.offset_columns})
 
-    def _target(self, context: TargetContext[Any]) -> SourceTarget:
-        return SourceTarget(self._tables(context, self._table_options), context, self._written)
+    def _target(self, connection: PostgresConnection, context: TargetContext[Any]) -> SourceTarget:
+        return SourceTarget(self._tables(context, self._table_options), self._written, connection)
 
 
 class SourceTarget(OffsetTarget):
     """Like `OffsetTarget`, for rows with the offsets of their source."""
 
-    def _published_by_others(self, connection: PostgresConnection) -> None:
+    def _published_by_others(self) -> None:
         """Return `None`: rows that are replayed under another checkpoint are already in the table."""
 
 

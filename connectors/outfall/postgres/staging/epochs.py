@@ -90,5 +90,5 @@ class EpochDelivery(StagedDelivery, SupportsPreCommitTopology[StagedRows, Staged
             lambda connection: letters.check_bound(connection, waiting, epoch=results[0].epoch, step=None),
         )
 
-    def _target(self, context: TargetContext[Any]) -> PostgresTarget:
-        return PostgresTarget(self._tables(context, self._table_options), context, self._written)
+    def _target(self, connection: PostgresConnection, context: TargetContext[Any]) -> PostgresTarget:
+        return PostgresTarget(self._tables(context, self._table_options), self._written, connection)
