@@ -53,6 +53,7 @@ class PostgresTarget(RecordPort[LedgerRow]):
         self._schema = schema
         self._connection = connection
         self.where = str(tables.target)
+        self.overwrites = self._options.on_existing == "overwrite"
         self.name = f"in {self._options.metadata_schema}.ledger"
 
     # --- the record

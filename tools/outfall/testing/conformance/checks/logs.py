@@ -245,11 +245,12 @@ def lost_target(trials: Trials) -> None:
     """The target lost recorded data, and the sink continues to write without an error."""
     trials.needs_target()
     trials.needs_from_author("lose_target")
-    trial = trials.new()
-    trial.run_epochs(2)
-    trials.harness.lose_target(trial.target)
-    with when("the target was emptied between two epochs"):
-        _refused(trial, lambda: _try(trial, 2))
+    for epoch, action in ((2, "the next epoch began"), (1, "the last completed epoch was run again")):
+        trial = trials.new()
+        trial.run_epochs(2)
+        trials.harness.lose_target(trial.target)
+        with when(f"the target was emptied, and {action}"):
+            _refused(trial, partial(_try, trial, epoch))
 
 
 @check
