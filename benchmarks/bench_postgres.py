@@ -185,7 +185,7 @@ def _appends(base: Base, scratch: Scratch) -> dict[str, Job]:
 
 def _keyed_appends(base: Base, scratch: Scratch) -> dict[str, Job]:
     """Source offsets require an index, so all jobs run with the index."""
-    by_offsets = PostgresSink(base.dsn, "t", delivery="offset", offset_columns=base.key or "")
+    by_offsets = PostgresSink(base.dsn, "t", offset_columns=base.key or "")
     return {
         SINK: _sink(base, PostgresSink(base.dsn, "t"), scratch),
         OFFSETS: _sink(base, by_offsets, scratch),
@@ -196,7 +196,7 @@ def _keyed_appends(base: Base, scratch: Scratch) -> dict[str, Job]:
 
 def _parts(base: Base, scratch: Scratch) -> Job:
     """One part per task, without part columns in the table."""
-    sink = PostgresSink(base.dsn, "t", delivery="offset", parts=2, offset_keys="ledger")
+    sink = PostgresSink(base.dsn, "t", parts=2, offset_keys="ledger")
     return lambda: PythonApi(key=base.routed_by).write(base.df, sink, scratch.new())
 
 

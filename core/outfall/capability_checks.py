@@ -145,7 +145,7 @@ def check_unresumed(sink: object) -> None:
             why="its tasks publish their own rows. If one task fails, the rows of the others cannot be rolled back, and"
             " only the same job can complete them",
             do="pass epoch= and recovery=, and repeat a failed job with the same values; or let the driver publish"
-            ' (delivery="epoch")',
+            " (without parts)",
         )
 
 

@@ -149,8 +149,8 @@ class TargetContext(Generic[S]):
     """The state of the recovery data when an epoch begins.
 
     Passed to `SupportsTarget.check_target` before BEGIN, and to `SupportsTarget.open_target` after it. Only
-    `incarnation`, `generation`, `token`, `begun`, `states` and `found` can differ between the two calls. Recorded epochs of
-    earlier runs are completed or discarded before the first call.
+    `incarnation`, `generation`, `token`, `begun`, `states` and `found` can differ between the two calls. Recorded
+    epochs of earlier runs are completed or discarded before the first call.
     """
 
     step_id: str

@@ -16,9 +16,9 @@ from outfall.file.storage.local import LocalStore
 from outfall.file.storage.remote import RemoteStore
 from outfall.file.storage.store import FileRecord, FileStore, StagedFile
 from outfall.possession.contents import check_existing
-from outfall.possession.possession import Change, Found, RecordPort, advance, removed
+from outfall.possession.possession import Change, FoundRecord, RecordPort, advance, removed
 from outfall.possession.record import overwritten
-from outfall.storage.layout import Layout, check_layout, layout_path
+from outfall.storage.layout import DirectoryLayout, check_layout, layout_path
 from outfall.storage.names import SIDECAR, SUMMARIES, AttemptName
 from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
@@ -51,10 +51,10 @@ class FilePort(RecordPort[FileRecord], Generic[S]):
     def remove(self) -> None:
         self.store.remove_record(self.incarnation)
 
-    def check_data(self, found: Found[FileRecord] | None, context: TargetContext[Any]) -> None:
+    def check_data(self, found: FoundRecord[FileRecord] | None, context: TargetContext[Any]) -> None:
         # Beside the record, which earlier releases cannot read with more fields.
         stored = self.store.content(layout_path(self.incarnation)) if found is not None and context.starting else None
-        was = None if stored is None else Layout.parse(stored)
+        was = None if stored is None else DirectoryLayout.parse(stored)
         if was is not None:
             check_layout(self.where, was, self.options, context.step_id)
 
@@ -77,7 +77,7 @@ class FilePort(RecordPort[FileRecord], Generic[S]):
         reached("file: marker advanced")
         yield
 
-    def roll_back(self, found: Found[FileRecord], context: TargetContext[Any]) -> FileRecord:
+    def roll_back(self, found: FoundRecord[FileRecord], context: TargetContext[Any]) -> FileRecord:
         store, last = self.store, -1 if context.completed is None else context.completed
         # Staged files of later attempts could still be published, or could block new files by their names.
         for staged in store.staged_names():
@@ -98,13 +98,13 @@ class LocalPort(FilePort[LocalStore]):
 
     locks = True
 
-    def read(self) -> Found[FileRecord] | None:
+    def read(self) -> FoundRecord[FileRecord] | None:
         record = self.store.read_record(self.incarnation)
-        return None if record is None else Found(record)
+        return None if record is None else FoundRecord(record)
 
     def update(self, change: Change[FileRecord]) -> FileRecord:
         with self.store.record_held(self.incarnation) as (record, write):
-            after = change(Found(record))
+            after = change(FoundRecord(record))
             write(after)
         return after
 
@@ -122,7 +122,7 @@ class LocalPort(FilePort[LocalStore]):
         for name in store.staged_names():
             if name.incarnation != context.incarnation and not store.has_record(name.incarnation):
                 store.unstage(name)
-        store.create_record(FileRecord.of(context), Layout.of(self.options).data())
+        store.create_record(FileRecord.of(context), DirectoryLayout.of(self.options).data())
 
     def opening(self) -> AbstractContextManager[object]:
         reached("file: opening")
@@ -148,12 +148,12 @@ class RemotePort(FilePort[RemoteStore]):
     at the same moment, one or both are rejected.
     """
 
-    def read(self) -> Found[FileRecord] | None:
+    def read(self) -> FoundRecord[FileRecord] | None:
         record = self.store.read_record(self.incarnation)
-        return None if record is None else Found(record, tuple(self.store.claims(self.incarnation)))
+        return None if record is None else FoundRecord(record, tuple(self.store.claims(self.incarnation)))
 
     def records(
-        self, found: Found[FileRecord], context: TargetContext[Any] | CommitterInitContext
+        self, found: FoundRecord[FileRecord], context: TargetContext[Any] | CommitterInitContext
     ) -> Sequence[TargetRecord]:
         record = found.stored.record
         return [replace(begun, epoch=record.epoch) for begun in found.version] or [record]
@@ -176,7 +176,7 @@ class RemotePort(FilePort[RemoteStore]):
             return None
         others = [begun for begun in store.claims(self.incarnation) if begun != mine]
         try:
-            after = change(Found(record, tuple(others)))
+            after = change(FoundRecord(record, tuple(others)))
         except FencedError:
             store.unclaim(self.incarnation, mine)
             raise
@@ -187,7 +187,7 @@ class RemotePort(FilePort[RemoteStore]):
         return after
 
     def create(self, context: TargetContext[Any]) -> None:
-        self.store.create_record(FileRecord.of(context, ready=False), Layout.of(self.options).data())
+        self.store.create_record(FileRecord.of(context, ready=False), DirectoryLayout.of(self.options).data())
         reached("file: marker created")
 
     def opening(self) -> AbstractContextManager[object]:

@@ -50,14 +50,14 @@ R = TypeVar("R", bound=StoredRecord)
 
 
 @dataclass(frozen=True)
-class Found(Generic[R]):
+class FoundRecord(Generic[R]):
     """A record, and its version: equal to another one exactly if nobody has written the record in between."""
 
     stored: R
     version: Any = None
 
 
-Change = Callable[[Found[R]], R]
+Change = Callable[[FoundRecord[R]], R]
 """Returns the record that replaces the one that was found. Raises an error if this driver may not replace it."""
 
 
@@ -75,7 +75,7 @@ class TargetPort(ABC, Generic[R]):
     before it looks for others: of two that come at one moment, at least the later one finds the other."""
 
     @abstractmethod
-    def read(self) -> Found[R] | None:
+    def read(self) -> FoundRecord[R] | None:
         """Return the record of the step; `None` if there is none.
 
         Raises:
@@ -90,11 +90,13 @@ class TargetPort(ABC, Generic[R]):
     def missing(self, epoch: int, context: TargetContext[Any]) -> TargetLostError:
         """Return the error of a record that must exist, because an epoch is in the target."""
 
-    def records(self, found: Found[R], context: TargetContext[Any] | CommitterInitContext) -> Sequence[TargetRecord]:
+    def records(
+        self, found: FoundRecord[R], context: TargetContext[Any] | CommitterInitContext
+    ) -> Sequence[TargetRecord]:
         """Return what is compared with the log. More than one, if several drivers have written beside each other."""
         return (found.stored.record,)
 
-    def check_data(self, found: Found[R] | None, context: TargetContext[Any]) -> None:
+    def check_data(self, found: FoundRecord[R] | None, context: TargetContext[Any]) -> None:
         """Compare the data of the step with the log, beyond its record. Called unless no BEGIN was ever written.
 
         Raises:
@@ -141,7 +143,7 @@ class RecordPort(TargetPort[R]):
     def missing(self, epoch: int, context: TargetContext[Any]) -> TargetLostError:
         return missing_record(self.where, self.name, epoch, step=context.step_id, epoch=context.epoch)
 
-    def check_publishing(self, found: Found[R], context: CommitterInitContext) -> None:
+    def check_publishing(self, found: FoundRecord[R], context: CommitterInitContext) -> None:
         """Reject publishing by a driver that no longer has the target.
 
         Raises:
@@ -161,12 +163,12 @@ class RecordPort(TargetPort[R]):
         """Return the lock that waits for publishing drivers, if there is one."""
         return nullcontext()
 
-    def roll_back(self, found: Found[R], context: TargetContext[Any]) -> R:
+    def roll_back(self, found: FoundRecord[R], context: TargetContext[Any]) -> R:
         """Remove all data later than the last completed epoch, and return the record without it."""
         raise NotImplementedError
 
 
-def check(port: TargetPort[R], context: TargetContext[Any]) -> Found[R] | None:
+def check(port: TargetPort[R], context: TargetContext[Any]) -> FoundRecord[R] | None:
     """Compare a target with the log. Changes nothing. Called by `SupportsTarget.check_target`.
 
     Returns:
@@ -198,7 +200,7 @@ def check(port: TargetPort[R], context: TargetContext[Any]) -> Found[R] | None:
     return found if ahead else None
 
 
-def open_target(port: RecordPort[R], context: TargetContext[Any], ahead: Found[R] | None) -> None:
+def open_target(port: RecordPort[R], context: TargetContext[Any], ahead: FoundRecord[R] | None) -> None:
     """Take possession of a target on the first run, and write this BEGIN into its record. Called after each BEGIN.
 
     Args:
@@ -214,7 +216,7 @@ def open_target(port: RecordPort[R], context: TargetContext[Any], ahead: Found[R
         FencedError: Another driver has opened the target since the check.
     """
 
-    def opened(found: Found[R]) -> R:
+    def opened(found: FoundRecord[R]) -> R:
         if ahead is not None and found == ahead:
             return port.roll_back(found, context)
         check_opened(port, found, context)
@@ -265,7 +267,7 @@ def advance(port: RecordPort[R], context: CommitterInitContext) -> R:
         FencedError: Another driver has opened the target since. Nothing may be published.
     """
 
-    def advanced(found: Found[R]) -> R:
+    def advanced(found: FoundRecord[R]) -> R:
         port.check_publishing(found, context)
         return found.stored.advanced(context.epoch)
 
@@ -296,7 +298,7 @@ def removed(port: RecordPort[R], context: TargetContext[Any]) -> TargetError:
     )
 
 
-def check_opened(port: TargetPort[R], found: Found[R], context: TargetContext[Any]) -> None:
+def check_opened(port: TargetPort[R], found: FoundRecord[R], context: TargetContext[Any]) -> None:
     """Reject a target that another driver has opened since `check`. Called under the lock of the record.
 
     Raises:

@@ -42,8 +42,8 @@ def sink_from_options(options: Mapping[str, str]) -> PostgresSink:
         raise ConfigurationError(
             "offset_columns are not available through options",
             why="through options, rows are published when their epoch is committed",
-            do="leave delivery out, or use: from outfall.spark import write_stream; write_stream(df,"
-            f' PostgresSink(dsn, {parsed.table!r}, delivery="offset", offset_columns={list(parsed.offset_columns)}),'
+            do="leave offset_columns out, or use: from outfall.spark import write_stream; write_stream(df,"
+            f" PostgresSink(dsn, {parsed.table!r}, offset_columns={list(parsed.offset_columns)}),"
             " checkpoint=…).start(); name the sink to the command outfall as --sink my_module:make_sink",
         )
     return PostgresSink(**(dict(parsed) | {"dsn": parsed.dsn.get_secret_value()}))

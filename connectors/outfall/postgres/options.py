@@ -20,6 +20,8 @@ _LONGEST_TIMEOUT = timedelta(milliseconds=2**31 - 1)
 class PostgresOptions(SinkOptions):
     """The options of `PostgresSink`, in its constructor and as Spark options."""
 
+    former = {"delivery": "parts or offset_columns, which select it alone"}
+
     dsn: SecretStr = Field(
         description="The connection: a URL `postgresql://user@host/database` or libpq's `key=value` pairs. Accepts"
         " `env:NAME` and `file:PATH`, resolved on the connecting host. User and password in a URL are percent-encoded."
@@ -29,21 +31,18 @@ class PostgresOptions(SinkOptions):
         min_length=1,
         description='The table: `name` or `schema.name`. Double quotes preserve case: `"My Schema"."T"`.',
     )
-    delivery: Literal["epoch", "offset"] = Field(
-        default="epoch",
-        description="`epoch`: rows are staged, and each epoch is published in one transaction. `offset`: each task"
-        " publishes its own rows, and offsets identify duplicates (Python API only). Requires `offset_columns` or"
-        " `parts`.",
-    )
     offset_columns: Names = Field(
         default=(),
-        description="`offset`: the columns with the offsets of the source, for example Kafka's"
-        " `topic, partition, offset`. They need a unique index; with `create_table` they become the primary key.",
+        description="The columns with the offsets of the source, for example Kafka's `topic, partition, offset`. With"
+        " them, each task publishes its own rows, and the offsets identify duplicates (Python API only). They need a"
+        " unique index; with `create_table` they become the primary key.",
     )
     parts: int | None = Field(
         default=None,
         ge=1,
-        description="`offset`: the number of parts to which rows are routed by key. Each part numbers its rows from 0.",
+        description="The number of parts to which rows are routed by key (Python API only). Each part numbers its rows"
+        " from 0, and each task publishes its own rows, which these numbers identify. Without it, and without"
+        " `offset_columns`, rows are staged, and each epoch is published in one transaction.",
     )
     offset_keys: Literal["columns", "ledger"] = Field(
         default="columns",
@@ -104,7 +103,8 @@ class PostgresOptions(SinkOptions):
         default="check",
         description="What to do if the table holds rows on the first run. `check`: keep them, but fail if this step"
         " wrote some under a lost checkpoint. `resume`: keep them. `error`: fail. `overwrite`: delete them in the"
-        ' transaction of the first epoch; with `delivery="offset"` in a separate transaction before the first task.',
+        " transaction of the first epoch; with `offset_columns` or `parts` in a separate transaction before the first"
+        " task.",
     )
     allow_unlogged: bool = Field(
         default=False,
@@ -205,19 +205,28 @@ class PostgresOptions(SinkOptions):
 
     @model_validator(mode="after")
     def _deliverable(self) -> Self:
-        if self.delivery == "epoch":
-            if self.offset_columns or self.parts is not None or self.payload_column:
-                raise ValueError('offset_columns, parts and payload_column are options of delivery="offset"')
+        if self.by_epochs:
+            if self.payload_column:
+                raise ValueError("payload_column is an option of parts")
             return self
-        if bool(self.offset_columns) == (self.parts is not None):
-            raise ValueError('delivery="offset" needs either offset_columns or parts')
+        if self.offset_columns and self.parts is not None:
+            raise ValueError("offset_columns and parts exclude each other: give one of them")
         if self.dead_letter_table:
-            raise ValueError('dead_letter_table needs delivery="epoch", where the driver selects the winning attempt')
+            raise ValueError(
+                "dead_letter_table excludes offset_columns and parts: the driver must select the winning attempt"
+            )
         if self.write_mode != "append":
-            raise ValueError(f'write_mode {self.write_mode} needs delivery="epoch": offsets identify rows, not keys')
+            raise ValueError(
+                f"write_mode {self.write_mode} excludes offset_columns and parts: offsets identify rows, not keys"
+            )
         if self.offset_columns and (self.key_columns or self.payload_column):
             raise ValueError("key_columns and payload_column cannot be used with offset_columns, which are the key")
         return self
+
+    @property
+    def by_epochs(self) -> bool:
+        """Whether the driver publishes whole epochs. Otherwise the tasks publish, and offsets identify duplicates."""
+        return not self.offset_columns and self.parts is None
 
     def columns_named(self) -> list[str]:
         """Return the columns that every row must have because an option names them."""

@@ -27,9 +27,9 @@ class PostgresSink(DelegatingSink):
 
     Parallelism: by default, each Spark task copies its rows into a staging table over its own connection. The driver
     publishes them together with the epoch's number in one transaction, so readers see either all or none of an epoch.
-    With `delivery="offset"`, each task publishes its own rows in one transaction, with keys that identify duplicates:
-    `offset_columns` names columns with the offsets of the source; `parts=N` routes rows by key to N parts, each of
-    which numbers its rows.
+    With `offset_columns` or `parts`, each task publishes its own rows in one transaction, with keys that identify
+    duplicates: `offset_columns` names columns with the offsets of the source; `parts=N` routes rows by key to N parts,
+    each of which numbers its rows.
 
     Guarantee: exactly once, after retries, crashes, stale tasks and lost acknowledgments; by offsets, only for a source
     that replays the same rows, see `requires()`.
@@ -43,6 +43,7 @@ class PostgresSink(DelegatingSink):
     """
 
     worker: PostgresDelivery
+    former_options = PostgresOptions.former
 
     @names_arguments
     def __init__(
@@ -50,7 +51,6 @@ class PostgresSink(DelegatingSink):
         dsn: str,
         table: str,
         *,
-        delivery: Literal["epoch", "offset"] = "epoch",
         offset_columns: str | Sequence[str] = (),
         parts: int | None = None,
         offset_keys: Literal["columns", "ledger"] = "columns",
@@ -80,7 +80,7 @@ class PostgresSink(DelegatingSink):
     ) -> None:
         given = {name: value for name, value in locals().items() if name in PostgresOptions.model_fields}
         options = make_options(PostgresOptions, given)
-        if options.delivery == "epoch":
+        if options.by_epochs:
             worker: PostgresDelivery = EpochDelivery(options)
         elif options.offset_columns:
             worker = SourceDelivery(options)

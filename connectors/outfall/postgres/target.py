@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from outfall.capabilities import TargetContext
 from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError
-from outfall.possession.possession import Change, Found, RecordPort, open_target
+from outfall.possession.possession import Change, FoundRecord, RecordPort, open_target
 from outfall.postgres.catalogue.columns import is_there
 from outfall.postgres.catalogue.privileges import OWN_RIGHTS, check_granted
 from outfall.postgres.catalogue.relation import read_relation
@@ -58,17 +58,17 @@ class PostgresTarget(RecordPort[LedgerRow]):
 
     # --- the record
 
-    def read(self) -> Found[LedgerRow] | None:
+    def read(self) -> FoundRecord[LedgerRow] | None:
         if not has_ledger(self._connection, self._options.metadata_schema):
             return None
         row = self._ledger.read(self._connection)
-        return None if row is None else Found(row)
+        return None if row is None else FoundRecord(row)
 
     def update(self, change: Change[LedgerRow]) -> LedgerRow | None:
         row = self._ledger.read(self._connection, lock=True)
         if row is None:
             return None
-        after = change(Found(row))
+        after = change(FoundRecord(row))
         self._ledger.open(self._connection, row, after)
         return after
 
@@ -100,7 +100,7 @@ class PostgresTarget(RecordPort[LedgerRow]):
         """Return the start states of new parts."""
         return {}
 
-    def check_data(self, found: Found[LedgerRow] | None, context: TargetContext[Any]) -> None:
+    def check_data(self, found: FoundRecord[LedgerRow] | None, context: TargetContext[Any]) -> None:
         """Reject a missing table whose rows are recorded, instead of creating it again."""
         written = found is not None and (context.completed is not None or self._has_written(found.stored))
         if written and not is_there(self._connection, self._name):

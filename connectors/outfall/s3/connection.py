@@ -9,7 +9,7 @@ from typing import Any
 
 from outfall.errors import OutfallError, TargetError
 from outfall.s3.errors import FAILURES, describe, translated
-from outfall.s3.record import Records
+from outfall.s3.record import ObjectRecords
 from outfall.s3.store import Store
 from outfall.storage.names import SIDECAR
 
@@ -95,7 +95,7 @@ class ConnectionCheck:
         return None
 
     def _condition(self, obstacle: str | None) -> str:
-        records = Records(self._store)
+        records = ObjectRecords(self._store)
         seen = (records.find(incarnation) for incarnation in records.incarnations())
         known = next((found.stored for found in seen if found is not None and found.stored.created), None)
         if known is not None:

@@ -17,11 +17,11 @@ from pydantic import ValidationError
 
 from outfall.capabilities import TargetContext, WriterInitContext
 from outfall.errors import FencedError, StaleWriterError, TargetError
-from outfall.possession.possession import Change, Found
+from outfall.possession.possession import Change, FoundRecord
 from outfall.possession.record import StepRecord, overwritten, unreadable_record, unshared
 from outfall.s3.errors import FAILURES, FailureKind, classify, is_not_implemented, translated
 from outfall.s3.store import Store
-from outfall.storage.layout import Layout
+from outfall.storage.layout import DirectoryLayout
 from outfall.storage.names import SIDECAR
 from outfall.target_record import check_writing
 from outfall.trace_points import reached
@@ -48,7 +48,7 @@ class ObjectRecord(StepRecord):
     """Whether the store supports `If-Match`; `None` in records of releases that did not test it."""
     opened: bool = True
     """Whether the step has taken possession of the prefix; until then, the record only announces it."""
-    layout: Layout | None = None
+    layout: DirectoryLayout | None = None
     """What readers of the prefix rely on; `None` in records of releases that did not store it."""
 
     @property
@@ -67,7 +67,7 @@ class ObjectRecord(StepRecord):
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-class Records:
+class ObjectRecords:
     """The records below a sink's prefix, or below another one that ends in `/`."""
 
     def __init__(self, store: Store, root: str | None = None) -> None:
@@ -89,7 +89,7 @@ class Records:
         found = (_NAME.fullmatch(name) for name in takewhile(lambda name: name < _BEHIND_RECORDS, names))
         return [match[1] for match in found if match is not None]
 
-    def find(self, incarnation: str) -> Found[ObjectRecord] | None:
+    def find(self, incarnation: str) -> FoundRecord[ObjectRecord] | None:
         """Return a step's record, with the ETag of its object; `None` if there is none.
 
         Raises:
@@ -106,9 +106,9 @@ class Records:
             ) from error
         if record.incarnation != incarnation:
             raise unreadable_record(self.url(incarnation), f"it belongs to another step: {record.step!r}")
-        return Found(record, content.etag)
+        return FoundRecord(record, content.etag)
 
-    def write(self, record: ObjectRecord, over: Found[ObjectRecord] | None) -> bool:
+    def write(self, record: ObjectRecord, over: FoundRecord[ObjectRecord] | None) -> bool:
         """Write a step's record over the version that was read; `None` if there was none.
 
         Returns:
@@ -185,7 +185,7 @@ class Records:
                 do="nothing, if that driver continues; otherwise start the query again",
             ) from error
 
-    def create(self, context: TargetContext[Any], layout: Layout) -> None:
+    def create(self, context: TargetContext[Any], layout: DirectoryLayout) -> None:
         """Test the features of the store, and create the record of a step."""
         probe = self._probe(context.incarnation)
         record = ObjectRecord.of(

@@ -13,14 +13,14 @@ from typing import Any
 from outfall.capabilities import CommitterInitContext, TargetContext
 from outfall.errors import FencedError, TargetAheadError, TargetError, TargetLostError
 from outfall.possession.contents import TargetContents, check_existing, nested_targets
-from outfall.possession.possession import Change, Found, RecordPort, removed
+from outfall.possession.possession import Change, FoundRecord, RecordPort, removed
 from outfall.s3.clean_up import delete
 from outfall.s3.errors import status_of
 from outfall.s3.manifest import Manifests
-from outfall.s3.record import ObjectRecord, Records
+from outfall.s3.record import ObjectRecord, ObjectRecords
 from outfall.s3.rolling.pieces import key_of
 from outfall.s3.store import Store
-from outfall.storage.layout import Layout, check_layout, check_partitions
+from outfall.storage.layout import DirectoryLayout, check_layout, check_partitions
 from outfall.storage.names import SIDECAR, SPARK_LOG, SUMMARIES, AttemptName, is_hidden
 from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
@@ -50,24 +50,24 @@ class PrefixPort(RecordPort[ObjectRecord], TargetContents):
         self.overwrites = store.options.on_existing == "overwrite"
         self._step_id = step_id
         self._store = store
-        self._records = Records(store)
+        self._records = ObjectRecords(store)
         self._manifests = Manifests(store)
         self.name = self._records.url(incarnation)
 
     # --- the record
 
-    def read(self) -> Found[ObjectRecord] | None:
+    def read(self) -> FoundRecord[ObjectRecord] | None:
         return self._records.find(self.incarnation)
 
     def update(self, change: Change[ObjectRecord]) -> ObjectRecord | None:
         return self._records.update(self.incarnation, change)
 
     def open(self, context: TargetContext[Any], change: Change[ObjectRecord]) -> ObjectRecord | None:
-        layout = Layout.of(self._store.options)
+        layout = DirectoryLayout.of(self._store.options)
         return self.update(lambda found: self._records.tested(change(found)).model_copy(update={"layout": layout}))
 
     def create(self, context: TargetContext[Any]) -> None:
-        self._records.create(context, Layout.of(self._store.options))
+        self._records.create(context, DirectoryLayout.of(self._store.options))
 
     def remove(self) -> None:
         self._records.remove(self.incarnation)
@@ -79,7 +79,7 @@ class PrefixPort(RecordPort[ObjectRecord], TargetContents):
     # --- the log
 
     def records(
-        self, found: Found[ObjectRecord], context: TargetContext[Any] | CommitterInitContext
+        self, found: FoundRecord[ObjectRecord], context: TargetContext[Any] | CommitterInitContext
     ) -> Sequence[TargetRecord]:
         record = found.stored.record
         if isinstance(context, CommitterInitContext) or found.stored.matching:
@@ -102,7 +102,7 @@ class PrefixPort(RecordPort[ObjectRecord], TargetContents):
         first = context.completed if context.published is None else context.published
         return list(self._manifests.since(self.incarnation, -1 if first is None else first))
 
-    def check_data(self, found: Found[ObjectRecord] | None, context: TargetContext[Any]) -> None:
+    def check_data(self, found: FoundRecord[ObjectRecord] | None, context: TargetContext[Any]) -> None:
         manifests = self._since(context)
         later = self._manifests.key(self.incarnation, -1 if context.completed is None else context.completed)
         ahead = [key for key in manifests if key > later or context.completed is None]
@@ -128,7 +128,7 @@ class PrefixPort(RecordPort[ObjectRecord], TargetContents):
         if found is not None and found.stored.layout is not None:
             check_layout(self.where, found.stored.layout, self._store.options, context.step_id)
 
-    def check_publishing(self, found: Found[ObjectRecord], context: CommitterInitContext) -> None:
+    def check_publishing(self, found: FoundRecord[ObjectRecord], context: CommitterInitContext) -> None:
         super().check_publishing(found, context)
         if found.stored.epoch > context.epoch:
             raise FencedError(
@@ -162,7 +162,7 @@ class PrefixPort(RecordPort[ObjectRecord], TargetContents):
         With `on_existing="resume"`, only the records of queries that are overwriting their prefix.
         """
         for root in self._roots_above():
-            records = Records(self._store, root)
+            records = ObjectRecords(self._store, root)
             for incarnation in self._incarnations_above(records):
                 if self._store.options.on_existing != "resume":
                     yield records.url(incarnation)
@@ -179,7 +179,7 @@ class PrefixPort(RecordPort[ObjectRecord], TargetContents):
             if not is_hidden("/".join([*levels[count:], "object"])):
                 yield "".join(f"{level}/" for level in levels[:count])
 
-    def _incarnations_above(self, records: Records) -> list[str]:
+    def _incarnations_above(self, records: ObjectRecords) -> list[str]:
         try:
             return records.incarnations()
         except TargetError as error:
@@ -215,7 +215,7 @@ class PrefixPort(RecordPort[ObjectRecord], TargetContents):
     # --- overwriting
 
     def delete_existing(self, context: TargetContext[Any]) -> None:
-        # Records first: a query that is about to publish then finds that its record is missing, and fails.
+        # ObjectRecords first: a query that is about to publish then finds that its record is missing, and fails.
         self._stop_others()
         described, keys = self._replaced()
         # Again, for queries that started during the listing: their objects may be among the keys.

@@ -20,7 +20,7 @@ from outfall.capabilities import WriterInitContext
 from outfall.errors import TransientError, ValueRefusedError
 from outfall.retry_log import watch_thread, watcher
 from outfall.s3.errors import CHECKSUMS, FAILURES, FailureKind, classify, code_of, describe, piece_lost, translated
-from outfall.s3.record import Records
+from outfall.s3.record import ObjectRecords
 from outfall.s3.staged import ID, StagedObject, UploadedPart, encoded
 from outfall.s3.store import Store
 from outfall.storage.names import AttemptName
@@ -53,12 +53,12 @@ class UploadAttempt:
         """Check before the first byte that the task reaches the driver's bucket and the driver is still the last one.
 
         Raises:
-            UnsharedTargetError: see `Records.check_task`.
-            TargetLostError: see `Records.check_task`.
-            FencedError: see `Records.check_task`.
+            UnsharedTargetError: see `ObjectRecords.check_task`.
+            TargetLostError: see `ObjectRecords.check_task`.
+            FencedError: see `ObjectRecords.check_task`.
         """
         if not self._in_touch:
-            Records(self.store).check_task(self.context)
+            ObjectRecords(self.store).check_task(self.context)
             self._in_touch = True
 
     def begin(self, path: str, suffix: str) -> Upload:
@@ -84,7 +84,7 @@ class UploadAttempt:
 
     def refuse_stale(self, what: str) -> None:
         """Raise `StaleWriterError` if an upload or a piece is missing because this attempt is stale."""
-        Records(self.store).refuse_stale(self.context, what)
+        ObjectRecords(self.store).refuse_stale(self.context, what)
 
     def end(self, upload: Upload, rows: int) -> None:
         """Finish an object: keep its bytes for the driver if they are few, otherwise send the rest."""

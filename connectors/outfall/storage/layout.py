@@ -16,7 +16,7 @@ from outfall.storage.names import SIDECAR
 from outfall.storage.sink import StorageOptions
 
 
-class Layout(BaseModel):
+class DirectoryLayout(BaseModel):
     """The layout of one step's files, stored beside its record when it takes possession."""
 
     model_config = ConfigDict(frozen=True)
@@ -48,7 +48,7 @@ def layout_path(incarnation: str) -> str:
     return f"{SIDECAR}/{incarnation}.layout"
 
 
-def check_layout(where: str, was: Layout, options: StorageOptions, step_id: str) -> None:
+def check_layout(where: str, was: DirectoryLayout, options: StorageOptions, step_id: str) -> None:
     """Reject options with which a reader of the directory could not read the old and the new files together.
 
     Args:
@@ -60,7 +60,7 @@ def check_layout(where: str, was: Layout, options: StorageOptions, step_id: str)
     Raises:
         ConfigurationError: Names the option, and its former value.
     """
-    now = Layout.of(options)
+    now = DirectoryLayout.of(options)
     if was == now:
         return
     if was.format != now.format:

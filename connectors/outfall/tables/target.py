@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from outfall.capabilities import CleanUpContext, CommitterInitContext, TargetContext
 from outfall.errors import TargetLostError, TargetNotEmptyError
-from outfall.possession.possession import Found, TargetPort
+from outfall.possession.possession import FoundRecord, TargetPort
 from outfall.storage.names import AttemptName
 from outfall.tables.area import DataArea, directory_of
 from outfall.tables.data_file import EpochFiles
@@ -41,9 +41,9 @@ class TablePort(TargetPort[TableRecord]):
         self._incarnation = incarnation
         self._on_existing = on_existing
 
-    def read(self) -> Found[TableRecord] | None:
+    def read(self) -> FoundRecord[TableRecord] | None:
         record = None if self._table is None else self._table.marker(self._incarnation)
-        return None if record is None else Found(record)
+        return None if record is None else FoundRecord(record)
 
     def written(self, context: TargetContext[Any]) -> int | None:
         return context.published
@@ -61,11 +61,11 @@ class TablePort(TargetPort[TableRecord]):
         )
 
     def records(
-        self, found: Found[TableRecord], context: TargetContext[Any] | CommitterInitContext
+        self, found: FoundRecord[TableRecord], context: TargetContext[Any] | CommitterInitContext
     ) -> Sequence[TargetRecord]:
         return [found.stored.record_among(context.begun)]
 
-    def check_data(self, found: Found[TableRecord] | None, context: TargetContext[Any]) -> None:
+    def check_data(self, found: FoundRecord[TableRecord] | None, context: TargetContext[Any]) -> None:
         if self._table is not None and found is not None:
             check_history(self._table, found.stored, context.published, context)
 

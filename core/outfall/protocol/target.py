@@ -45,9 +45,7 @@ def check_target(step: Step, view: JournalView, *, epoch: int | None, starting: 
     if not supports(sink, SupportsTarget):
         return CheckedTarget()
     states = load_states(sink, view.states, log) if is_fixed(sink) else {}
-    context = replace(
-        target_context(step.step_id, view, states, epoch), key=step.options.key, starting=starting
-    )
+    context = replace(target_context(step.step_id, view, states, epoch), key=step.options.key, starting=starting)
     check = sink.check_target(context)
     if not isinstance(check, TargetCheck):
         check = TargetCheck(check)

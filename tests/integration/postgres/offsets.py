@@ -1,4 +1,4 @@
-"""What the tests of `delivery="offset"` share: rows, and epochs of tasks whose parts they choose."""
+"""What the tests of offsets and parts share: rows, and epochs of tasks whose parts they choose."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def one_task(
 
 def parts_sink(target: Target, parts: int = 3, **options: Any) -> PostgresSink:
     """Make a sink whose parts are numbered in the ledger."""
-    return target.sink(delivery="offset", parts=parts, **({"offset_keys": "ledger"} | options))
+    return target.sink(parts=parts, **({"offset_keys": "ledger"} | options))
 
 
 def run(sink: PostgresSink, recovery: str, epoch: int, *ids: int) -> Any:

@@ -47,9 +47,9 @@ def test_rights_that_are_missing_are_named_before_the_first_row(dsn: str, role: 
         ({}, "INSERT"),
         ({"on_existing": "error"}, "INSERT, SELECT"),
         ({"on_existing": "overwrite"}, "INSERT, DELETE"),
-        ({"delivery": "offset", "offset_columns": "id"}, "INSERT, SELECT"),
-        ({"delivery": "offset", "parts": 2}, "INSERT, SELECT"),
-        ({"delivery": "offset", "parts": 2, "offset_keys": "ledger"}, "INSERT"),
+        ({"offset_columns": "id"}, "INSERT, SELECT"),
+        ({"parts": 2}, "INSERT, SELECT"),
+        ({"parts": 2, "offset_keys": "ledger"}, "INSERT"),
         ({"write_mode": "upsert", "key_columns": "id"}, "INSERT, UPDATE, SELECT"),
         ({"write_mode": "upsert", "key_columns": "id", "delete_marker": "gone"}, "INSERT, UPDATE, SELECT, DELETE"),
         ({"write_mode": "delete", "key_columns": "id"}, "DELETE, SELECT"),
@@ -61,7 +61,7 @@ def test_all_rights_that_the_options_need_are_asked_for(
     target = Target(dsn, "CREATE SCHEMA s; CREATE TABLE s.dead (id bigint)")
     target.run('CREATE TABLE s.t (id bigint PRIMARY KEY, partition_id int, "offset" bigint)')
     target.run(f"CREATE SCHEMA outfall AUTHORIZATION {role}")
-    dead: dict[str, Any] = {} if "delivery" in options else {"dead_letter_table": "s.dead"}
+    dead: dict[str, Any] = {} if {"offset_columns", "parts"} & set(options) else {"dead_letter_table": "s.dead"}
     sink: Any = PostgresSink(make_conninfo(dsn, user=role), "s.t", **options, **dead)
 
     def missing(what: str) -> None:
@@ -85,7 +85,7 @@ UPSERT = {"write_mode": "upsert", "key_columns": "id"}
 UNREADY: list[tuple[dict[str, Any], str, str]] = [
     ({}, "DROP TABLE t", "there is no table t"),
     (UPSERT, "", r"t has no unique index on id.*CREATE UNIQUE INDEX"),
-    ({"delivery": "offset", "offset_columns": "id"}, "", "t has no unique index on id"),
+    ({"offset_columns": "id"}, "", "t has no unique index on id"),
     (UPSERT | {"order_column": "lsn"}, "", "t has no column 'lsn', which an option names"),
     ({"create_table": "if_missing"}, "DROP TABLE t", "the privilege is missing: CREATE on schema public"),
     ({"create_table": "if_missing", "table": "nowhere.t"}, "", "there is no schema nowhere"),

@@ -12,7 +12,7 @@ import pytest
 from outfall.errors import TargetError
 from tests.integration.postgres.support import THOROUGH, Target, mostly_thorough, rows, run
 
-OFFSETS: dict[str, Any] = {"delivery": "offset", "offset_columns": "topic"}
+OFFSETS: dict[str, Any] = {"offset_columns": "topic"}
 UPSERT: dict[str, Any] = {"write_mode": "upsert", "key_columns": "topic"}
 SCHEMA = pa.schema({"topic": pa.string(), "id": pa.int64()})
 EXACT = 'ALTER TABLE t ALTER COLUMN topic TYPE text COLLATE "C"'

@@ -104,7 +104,7 @@ def test_by_parts_what_copy_does_not_write_is_refused_at_the_start(
     dsn: str, recovery: str, ddl: str, refused: str | None
 ) -> None:
     target = Target(dsn, ddl)
-    sink = target.sink(delivery="offset", parts=2, offset_keys="ledger")
+    sink = target.sink(parts=2, offset_keys="ledger")
     driver = LocalDriver(sink, recovery)
     if refused:
         with pytest.raises(ConfigurationError, match=refused):
@@ -118,7 +118,7 @@ def test_by_parts_row_security_is_refused_for_whom_it_holds(dsn: str, role: str,
     target = Target(dsn)
     target.run(f"GRANT INSERT, SELECT ON t TO {role}; CREATE SCHEMA outfall AUTHORIZATION {role}")
     target.run("ALTER TABLE t ENABLE ROW LEVEL SECURITY; CREATE POLICY all_rows ON t USING (true)")
-    options: dict[str, Any] = {"delivery": "offset", "parts": 2, "offset_keys": "ledger"}
+    options: dict[str, Any] = {"parts": 2, "offset_keys": "ledger"}
     theirs = psycopg.conninfo.make_conninfo(target.dsn, user=role)
     with pytest.raises(ConfigurationError, match="has row security"):
         LocalDriver(target.sink(dsn=theirs, **options), str(tmp_path / "theirs")).coordinator().begin(0)

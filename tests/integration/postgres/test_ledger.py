@@ -29,8 +29,8 @@ TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, name text)"
 APPEND: dict[str, Any] = {}
 UPSERT = {"write_mode": "upsert", "key_columns": "id"}
 DELETE = {"write_mode": "delete", "key_columns": "id"}
-SOURCE = {"delivery": "offset", "offset_columns": "id"}
-PARTS = {"delivery": "offset", "parts": 2, "offset_keys": "ledger"}
+SOURCE = {"offset_columns": "id"}
+PARTS = {"parts": 2, "offset_keys": "ledger"}
 DELIVERIES = [APPEND, UPSERT, DELETE, SOURCE, PARTS]
 NAMES = ["append", "upsert", "delete", "source offsets", "parts"]
 

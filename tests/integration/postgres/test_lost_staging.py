@@ -184,7 +184,7 @@ def test_nobody_alters_a_table_between_the_comparison_and_the_move(target: Targe
 
 def test_a_table_that_is_altered_under_a_task_stores_nothing_of_it(dsn: str, recovery: str) -> None:
     target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, at timestamptz)")
-    sink = target.sink(delivery="offset", offset_columns="id")
+    sink = target.sink(offset_columns="id")
     written = [{"id": 1, "at": MOMENT}]
 
     def alter(step: str) -> None:
@@ -211,7 +211,7 @@ def test_nobody_alters_a_table_whose_rows_a_task_encodes(
         return encoder(*given)
 
     monkeypatch.setattr(part_writer, "CopyEncoder", alter)
-    sink = target.sink(delivery="offset", parts=1, offset_keys="ledger")
+    sink = target.sink(parts=1, offset_keys="ledger")
     run(sink, recovery, 0, [("key", row) for row in rows(1)])
     assert tried
     assert target.ids() == [1]

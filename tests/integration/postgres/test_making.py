@@ -99,7 +99,7 @@ def test_a_lock_that_is_never_let_go_is_told(target: Target, tmp_path: Path, mon
 @pytest.mark.parametrize(
     "options",
     mostly_thorough(
-        [{}, {"dead_letter_table": "dead"}, {"delivery": "offset", "offset_columns": "id"}],
+        [{}, {"dead_letter_table": "dead"}, {"offset_columns": "id"}],
         [{"dead_letter_table": "dead"}],
     ),
 )

@@ -173,8 +173,8 @@ def test_a_table_that_is_altered_between_epochs_is_followed(target: Target, reco
     "options",
     [
         {},
-        pytest.param({"delivery": "offset", "offset_columns": "id"}, marks=pytest.mark.thorough),
-        {"delivery": "offset", "parts": 1, "offset_keys": "ledger"},
+        pytest.param({"offset_columns": "id"}, marks=pytest.mark.thorough),
+        {"parts": 1, "offset_keys": "ledger"},
     ],
     ids=["epoch", "offset columns", "parts"],
 )

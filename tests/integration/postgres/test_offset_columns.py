@@ -1,4 +1,4 @@
-"""`delivery="offset", offset_columns=…` against a real server and without Spark."""
+"""`offset_columns=…` against a real server and without Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def target(dsn: str) -> Target:
 
 
 def sink_of(target: Target, **options: Any) -> PostgresSink:
-    return target.sink(delivery="offset", **({"offset_columns": "id"} | options))
+    return target.sink(**({"offset_columns": "id"} | options))
 
 
 STEPS = [

@@ -1,4 +1,4 @@
-"""`delivery="offset"` is exactly once where its source is repeatable: the conformance suite does not refute it."""
+"""Offsets and parts are exactly once where their source is repeatable: the conformance suite does not refute it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,6 @@ class SourceTables(OffsetTables):
 
     def sink_options(self, target: str) -> dict[str, Any]:
         return {
-            "delivery": "offset",
             "offset_columns": "id",
             # Its ledger does not tell which epochs it published: only rows tell that a checkpoint was lost.
             "on_existing": "error",
@@ -51,14 +50,14 @@ class PartTables(OffsetTables):
     not_claimed = NOT_CLAIMED
 
     def sink_options(self, target: str) -> dict[str, Any]:
-        return {"delivery": "offset", "parts": 4, "offset_keys": "ledger"}
+        return {"parts": 4, "offset_keys": "ledger"}
 
 
 class NumberedTables(PartTables):
     columns = 'id bigint, text text, partition_id integer, "offset" bigint, PRIMARY KEY (partition_id, "offset")'
 
     def sink_options(self, target: str) -> dict[str, Any]:
-        return {"delivery": "offset", "parts": 4}
+        return {"parts": 4}
 
 
 @pytest.mark.parametrize(

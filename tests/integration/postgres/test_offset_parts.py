@@ -1,4 +1,4 @@
-"""`delivery="offset", parts=N` against a real server and without Spark."""
+"""`parts=N` against a real server and without Spark."""
 
 from __future__ import annotations
 

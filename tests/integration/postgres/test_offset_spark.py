@@ -1,4 +1,4 @@
-"""`delivery="offset"` through Spark: streams of objects, with replays."""
+"""Offsets and parts through Spark: streams of objects, with replays."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_stream_is_once_in_the_table_also_when_an_epoch_is_replayed(
     target = Target(dsn, f"CREATE TABLE t ({columns})")
     for _ in range(2):
         frame = read_stream(spark, source).select("id", sf.concat(sf.lit("n"), "id").alias("name"))
-        sink = target.sink(delivery="offset", **options)
+        sink = target.sink(**options)
         run(write_stream(frame, sink, key=key, checkpoint=checkpoint))
         assert target.ids() == sorted(row["id"] for row in spark.read.json(str(source)).select("id").collect())
         forget_commit(checkpoint, 0)
@@ -46,7 +46,7 @@ def test_an_epoch_that_was_half_published_is_completed_in_other_tasks(
     """The table refuses one part at first; Spark's partitions differ when the epoch comes again."""
     source, checkpoint = write_source(tmp_path / "source", files=3, rows=50), tmp_path / "checkpoint"
     target = Target(dsn, "CREATE TABLE t (id bigint, name text, CONSTRAINT odd CHECK (id <> 7))")
-    sink = target.sink(delivery="offset", parts=5, offset_keys="ledger")
+    sink = target.sink(parts=5, offset_keys="ledger")
 
     def stream() -> Any:
         frame = read_stream(spark, source).select("id", sf.lit("x").alias("name"))

@@ -1,4 +1,4 @@
-"""`delivery="offset", parts=N`: attempts that meet others, replies that are lost, servers that die."""
+"""`parts=N`: attempts that meet others, replies that are lost, servers that die."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.integration.postgres.support import Target, mostly_thorough, rows, ru
 from tests.integration.support.postgres import Server
 from tests.unit.support.command import done
 
-PARTS: dict[str, Any] = {"delivery": "offset", "parts": 1, "offset_keys": "ledger"}
+PARTS: dict[str, Any] = {"parts": 1, "offset_keys": "ledger"}
 UPSERT: dict[str, Any] = {"write_mode": "upsert", "key_columns": "id"}
 DELETE: dict[str, Any] = {"write_mode": "delete", "key_columns": "id"}
 TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, name text)"

@@ -271,9 +271,7 @@ def test_a_missing_right_is_told_with_the_way_out(
     assert target.staged() == 0  # by DELETE, without the privilege TRUNCATE
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"delivery": "offset", "parts": 2, "offset_keys": "ledger"}], ids=["epoch", "parts"]
-)
+@pytest.mark.parametrize("options", [{}, {"parts": 2, "offset_keys": "ledger"}], ids=["epoch", "parts"])
 def test_who_may_only_insert_needs_no_more_to_append(
     dsn: str, role: str, recovery: str, options: dict[str, Any]
 ) -> None:
@@ -339,7 +337,7 @@ def test_tables_of_one_name_in_two_schemas_do_not_meet(dsn: str, recovery: str) 
     assert len(target.run("SELECT tablename FROM pg_tables WHERE tablename LIKE 'staging%%'")) == 2
 
 
-@pytest.mark.parametrize("options", [{}, {"delivery": "offset", "parts": 1, "offset_keys": "ledger"}])
+@pytest.mark.parametrize("options", [{}, {"parts": 1, "offset_keys": "ledger"}])
 def test_what_another_schema_holds_is_no_lost_checkpoint(dsn: str, recovery: str, options: dict[str, Any]) -> None:
     target, first, second = tenants(dsn)
     target.run("INSERT INTO b.t VALUES ('x')")

@@ -234,8 +234,8 @@ UPSERT = {"write_mode": "upsert", "key_columns": "100%s"}
             lambda made: [row | {"%gone": False} for row in made],
         ),
         pytest.param(UPSERT | {"conflict_where": "\"a%\" LIKE '%_%s'"}, list, marks=THOROUGH),
-        pytest.param({"delivery": "offset", "offset_columns": "100%s"}, list, marks=THOROUGH),
-        ({"delivery": "offset", "parts": 2, "offset_keys": "ledger"}, lambda made: [("key", row) for row in made]),
+        pytest.param({"offset_columns": "100%s"}, list, marks=THOROUGH),
+        ({"parts": 2, "offset_keys": "ledger"}, lambda made: [("key", row) for row in made]),
     ],
     ids=["append", "upsert", "partial index", "offset columns", "parts"],
 )

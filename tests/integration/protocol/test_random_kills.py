@@ -120,9 +120,9 @@ def make_place(name: str, root: Path, chance: random.Random, request: pytest.Fix
         if name == "postgres by epochs":
             return Table(dsn)
         if name == "postgres by source offsets":
-            return Table(dsn, key=", PRIMARY KEY (epoch, n)", delivery="offset", offset_columns=["epoch", "n"])
+            return Table(dsn, key=", PRIMARY KEY (epoch, n)", offset_columns=["epoch", "n"])
         columns = {"part_column": "p", "part_offset_column": "o"}
-        return Table(dsn, delivery="offset", parts=3, **chance.choice([{"offset_keys": "ledger"}, columns]))
+        return Table(dsn, parts=3, **chance.choice([{"offset_keys": "ledger"}, columns]))
     if name == "kafka by parts":
         # Not noida-db: who reads on there after an abort misses what the same producer has committed since.
         model = request.getfixturevalue("proxied_model")

@@ -47,7 +47,7 @@ def make_sink(mode: str, options: dict[str, Any]) -> Any:
     if mode == "postgres":
         return PostgresSink(**options)
     if mode == "postgres parts":
-        return PostgresSink(**options, delivery="offset", parts=2, offset_keys="ledger")
+        return PostgresSink(**options, parts=2, offset_keys="ledger")
     if mode == "s3":
         return S3Sink(**options, inline_bytes=0)
     if mode == "s3 rolling":

@@ -118,10 +118,10 @@ def table_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
         sink = PostgresSink(given.dsn, "t", write_mode="upsert", key_columns="carrier")
         return write_stream(counts, sink, checkpoint=given.checkpoint).outputMode("update")
     if given.mode == "source offsets":
-        sink = PostgresSink(given.dsn, "t", delivery="offset", offset_columns="id")
+        sink = PostgresSink(given.dsn, "t", offset_columns="id")
         return write_stream(df, sink, checkpoint=given.checkpoint)
     if given.mode == "parts":
-        sink = PostgresSink(given.dsn, "t", delivery="offset", parts=5, offset_keys="ledger")
+        sink = PostgresSink(given.dsn, "t", parts=5, offset_keys="ledger")
         return write_stream(df, sink, key="carrier", checkpoint=given.checkpoint)
     return write_stream(df, PostgresSink(given.dsn, "t"), checkpoint=given.checkpoint)
 

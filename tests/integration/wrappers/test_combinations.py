@@ -44,8 +44,8 @@ class Tables(Place):
 
 PLACES: dict[str, Callable[[str], Tables]] = {
     "epochs": Tables,
-    "parts": lambda dsn: Tables(dsn, delivery="offset", parts=PARTS, offset_keys="ledger"),
-    "offsets": lambda dsn: Tables(dsn, ", PRIMARY KEY (id)", delivery="offset", offset_columns="id"),
+    "parts": lambda dsn: Tables(dsn, parts=PARTS, offset_keys="ledger"),
+    "offsets": lambda dsn: Tables(dsn, ", PRIMARY KEY (id)", offset_columns="id"),
 }
 
 

@@ -103,7 +103,7 @@ class _Parts(Tables):
         self.dsn = dsn
 
     def sink_options(self, target: str) -> dict[str, Any]:
-        return {"delivery": "offset", "parts": 4, "offset_keys": "ledger"}
+        return {"parts": 4, "offset_keys": "ledger"}
 
 
 SHORT = ["one_epoch", "counts_are_facts", "replay_of_a_lost_epoch", "lost_log", "two_attempts_finish"]

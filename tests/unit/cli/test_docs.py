@@ -16,7 +16,7 @@ pytest.importorskip("click")
 
 import click
 
-from outfall.capabilities import SupportsTarget
+from outfall.capabilities import CleanUpContext, SupportsTarget
 from outfall.cli.commands.app import outfall
 from outfall.file import FileSink
 from outfall.testing import LocalDriver
@@ -72,7 +72,8 @@ def test_what_the_page_says_of_sinks_is_true() -> None:
     postgres, s3 = PostgresSink("dbname=x", "t"), S3Sink("bucket")
     lists = {"file": whole, "postgres": postgres, "s3": s3}
     assert {name for name, sink in lists.items() if has_its_own("find_leftovers", sink)} == {"file", "postgres", "s3"}
-    assert not has_its_own("clean_up", growing)
+    dead = CleanUpContext("sink", "00", 1, final=True, states=dict, writer_states=tuple)
+    assert list(growing.find_leftovers(dead) or ()) == []
     for sink in (whole, growing, postgres, s3, FileSink("memory://a"), KinesisSink("s"), FirehoseSink("d")):
         assert has_its_own("check_connection", sink)
 

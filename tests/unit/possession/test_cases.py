@@ -74,7 +74,7 @@ class Files:
             return self.bucket.sink("out", **options)
         if self.kind == "remote":
             return FileSink(self.memory.url, **options)
-        return FileSink(self.directory / "out", **options, **({"parts": 1} if self.kind == "growing" else {}))
+        return FileSink(self.directory / "out", **options, parts=1 if self.kind == "growing" else None)
 
     def put(self, path: str) -> None:
         """Write a file that is no sink's."""

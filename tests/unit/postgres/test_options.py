@@ -50,17 +50,19 @@ DSN = "postgresql://app:hunter2@db.example:6432/warehouse"
         ({"statement_timeout": "30 days"}, "longer than 24 days, the limit of the server; 0 means no timeout"),
         ({"statement_timeout": -1}, "must not be negative"),
         ({"retry_deadline": 0}, "must be longer than 0"),
-        ({"offset_columns": "id"}, 'are options of delivery="offset"'),
-        ({"parts": 3}, 'are options of delivery="offset"'),
-        ({"delivery": "offset"}, "needs either offset_columns or parts"),
-        ({"delivery": "offset", "parts": 3, "offset_columns": "id"}, "needs either offset_columns or parts"),
-        ({"delivery": "offset", "parts": 0}, "parts"),
+        ({"payload_column": "row"}, "is an option of parts"),
         (
-            {"delivery": "offset", "parts": 3, "write_mode": "upsert", "key_columns": "id"},
-            'write_mode upsert needs delivery="epoch"',
+            {"delivery": "offset"},
+            "option delivery of PostgresSink: no option any more: write parts or offset_columns",
         ),
-        ({"delivery": "offset", "offset_columns": "id", "key_columns": "id"}, "cannot be used with offset_columns"),
-        ({"delivery": "offset", "offset_columns": "id, id"}, "names the column 'id' twice"),
+        ({"parts": 3, "offset_columns": "id"}, "exclude each other"),
+        ({"parts": 0}, "parts"),
+        (
+            {"parts": 3, "write_mode": "upsert", "key_columns": "id"},
+            "write_mode upsert excludes offset_columns and parts",
+        ),
+        ({"offset_columns": "id", "key_columns": "id"}, "cannot be used with offset_columns"),
+        ({"offset_columns": "id, id"}, "names the column 'id' twice"),
         ({"create_table": "always"}, "create_table"),
         ({"metadata_schema": "ä" * 32}, "longer than 63 bytes"),
     ],
@@ -134,8 +136,8 @@ def test_a_sink_survives_pickling_and_shows_no_secret() -> None:
     assert not any("hunter2" in text for text in shown)
 
 
-OFFSETS = {"delivery": "offset", "offset_columns": ["topic", "partition", "offset"]}
-PARTS = {"delivery": "offset", "parts": 12}
+OFFSETS = {"offset_columns": ["topic", "partition", "offset"]}
+PARTS = {"parts": 12}
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,7 @@ def test_each_delivery_is_a_sink_of_its_own(options: dict[str, Any], kind: str, 
 
 
 def test_parts_are_numbered_and_keep_their_numbers() -> None:
-    sink: Any = PostgresSink(DSN, "t", delivery="offset", parts=12)
+    sink: Any = PostgresSink(DSN, "t", parts=12)
     assert sink.list_parts() == [str(number) for number in range(12)]
 
 
@@ -162,15 +164,14 @@ def test_parts_are_numbered_and_keep_their_numbers() -> None:
     [
         (
             {"offsetColumns": "topic, offset"},
-            r"write_stream\(df, PostgresSink\(dsn, 't', delivery=\"offset\","
-            r" offset_columns=\['topic', 'offset'\]\), checkpoint=…\)",
+            r"write_stream\(df, PostgresSink\(dsn, 't', offset_columns=\['topic', 'offset'\]\), checkpoint=…\)",
         ),
         ({"parts": "4"}, r"write_stream\(df, sink, key=…, checkpoint=…\)"),
     ],
 )
 def test_offsets_are_refused_through_options_with_the_line_to_use(options: dict[str, str], line: str) -> None:
     with pytest.raises(ConfigurationError, match=line) as caught:
-        make_sink("postgres", {"dsn": DSN, "table": "t", "delivery": "offset"} | options)
+        make_sink("postgres", {"dsn": DSN, "table": "t"} | options)
     assert "hunter2" not in str(caught.value)
 
 
@@ -181,7 +182,7 @@ ROWS = pa.RecordBatch.from_pydict({"id": [7, 8], "text": ["a", None]})
 
 
 def rows_of(**options: Any) -> PartRows:
-    return PartRows(PostgresSink(DSN, "t", delivery="offset", parts=3, **options).options)
+    return PartRows(PostgresSink(DSN, "t", parts=3, **options).options)
 
 
 def test_rows_get_their_part_and_number_and_go_on_where_they_ended() -> None:

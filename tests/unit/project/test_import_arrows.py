@@ -71,6 +71,7 @@ SHARED = (
     "outfall.async_sink",
     "outfall.formats",
     "outfall.part_ledger",
+    "outfall.possession",
     "outfall.storage",
     "outfall.tables",
     "outfall.wrappers",

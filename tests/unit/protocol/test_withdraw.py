@@ -83,7 +83,7 @@ def test_what_a_late_task_of_a_failed_job_stages_goes_when_the_next_job_comes(tm
     driver.run_task(ticket, 0, 0, late())
     assert len(leftovers(tmp_path)) == 1
     job(sink).run_epoch(0, [values(2)])
-    assert len(leftovers(tmp_path)) == 1, "its own marker"
+    assert len(leftovers(tmp_path)) == 2, "its own record, and its layout"
     assert len(sizes(tmp_path)) == 1
 
 

@@ -95,7 +95,7 @@ def _of_files() -> Kept:
 
 def _of_tables() -> Kept:
     epochs: Any = PostgresSink("host=/a", "t")
-    parts: Any = PostgresSink("host=/a", "t", delivery="offset", parts=2)
+    parts: Any = PostgresSink("host=/a", "t", parts=2)
     staged = StagedRows(stage=7, rows=3, columns=("id", "ä"), letters=2)
     return {
         "staged rows": (epochs.committable_serializer(), staged),

@@ -16,7 +16,8 @@ from outfall.protocol.step import EpochOptions
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, SinkHarness
 from outfall.trace_points import listen
 
-MODES: list[tuple[str, str]] = list(product(("error", "append", "overwrite"), repeat=2))
+_MODES = ("error", "append", "overwrite")
+MODES = list(product(_MODES, _MODES))
 
 STEPS = ["before BEGIN", "after BEGIN", "target: announced", "after open target", "task: after write",
          "before PREPARED", "before COMMITTING", "after COMMITTING", "after COMPLETED"]  # fmt: skip

@@ -19,8 +19,8 @@ from outfall.file.possession import AHEAD
 from outfall.file.storage.store import FileRecord
 from outfall.filesystems import sync_directory
 from outfall.possession.contents import check_existing
-from outfall.possession.possession import Change, Found, RecordPort
-from outfall.storage.layout import Layout
+from outfall.possession.possession import Change, FoundRecord, RecordPort
+from outfall.storage.layout import DirectoryLayout
 from outfall.storage.names import SIDECAR
 from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
@@ -75,16 +75,16 @@ class GrowingPort(RecordPort[GrowingRecord]):
 
     # --- the record
 
-    def read(self) -> Found[GrowingRecord] | None:
+    def read(self) -> FoundRecord[GrowingRecord] | None:
         return self._found(self.register.peek()) if self.store.has_record(self.incarnation) else None
 
-    def _found(self, records: Records) -> Found[GrowingRecord]:
+    def _found(self, records: Records) -> FoundRecord[GrowingRecord]:
         # A line that cannot be read counts as absent, because the log has the same information.
         entry = records.step or RegisterEntry(self.incarnation, WriterId(0, -1, -1))
-        return Found(GrowingRecord(entry), records)
+        return FoundRecord(GrowingRecord(entry), records)
 
     def records(
-        self, found: Found[GrowingRecord], context: TargetContext[Any] | CommitterInitContext
+        self, found: FoundRecord[GrowingRecord], context: TargetContext[Any] | CommitterInitContext
     ) -> Sequence[TargetRecord]:
         """Return the BEGIN of the step, and before BEGIN those of the writers too, which may be later.
 
@@ -150,7 +150,7 @@ class GrowingPort(RecordPort[GrowingRecord]):
             self.starts.check(context)
             self.starts.record(list(context.states), context)
             held.clear(RegisterEntry.taken_by(context))
-        self.store.create_record(FileRecord.of(context), Layout.of(self.options).data())
+        self.store.create_record(FileRecord.of(context), DirectoryLayout.of(self.options).data())
 
     def remove(self) -> None:
         self.store.remove_record(self.incarnation)
@@ -188,7 +188,7 @@ class GrowingPort(RecordPort[GrowingRecord]):
 
     # --- the recovery data is older
 
-    def roll_back(self, found: Found[GrowingRecord], context: TargetContext[FileState]) -> GrowingRecord:
+    def roll_back(self, found: FoundRecord[GrowingRecord], context: TargetContext[FileState]) -> GrowingRecord:
         # Recorded segments may have been moved away since, so list the directory instead of counting up.
         segments = self.starts.segments()
         for part, state in context.states.items():

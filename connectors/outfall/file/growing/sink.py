@@ -26,7 +26,7 @@ from outfall.file.growing.starts import PartStarts
 from outfall.file.storage.disk import explained
 from outfall.file.target import LocalFiles
 from outfall.filesystems import sync_directory
-from outfall.possession.possession import Found, check, open_target
+from outfall.possession.possession import FoundRecord, check, open_target
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink
 
@@ -35,7 +35,7 @@ from outfall.sinks import FixedPartitionedSink
 class FoundParts:
     """What `check_target` found in a directory."""
 
-    ahead: Found[GrowingRecord] | None = None
+    ahead: FoundRecord[GrowingRecord] | None = None
     """The record, if the directory is ahead of the recovery log and will be rolled back."""
     new: tuple[str, ...] = ()
     """The new parts of a step that has taken possession before."""

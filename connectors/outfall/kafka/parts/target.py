@@ -17,7 +17,7 @@ from outfall.kafka.parts.cluster import PartProducer, PartsCluster
 from outfall.kafka.parts.ledger import KafkaStepRecord, Ledger, StepName, beyond, check_not_ended, empty_row, written
 from outfall.kafka.producer import ProducerFencedError
 from outfall.part_ledger.checks import PartPlace, PartRow, check_sealed, check_states, check_step
-from outfall.possession.possession import Found, TargetPort, check_opened
+from outfall.possession.possession import FoundRecord, TargetPort, check_opened
 from outfall.possession.possession import check as check_target
 from outfall.retry_log import watch_thread, watcher
 from outfall.target_record import TargetRecord, behind
@@ -131,22 +131,22 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
         self._ledger.read_stable()
         check_target(self, context)
 
-    def read(self) -> Found[KafkaStepRecord] | None:
+    def read(self) -> FoundRecord[KafkaStepRecord] | None:
         record = self._ledger.step()
-        return None if record is None else Found(record)
+        return None if record is None else FoundRecord(record)
 
     def missing(self, epoch: int, context: TargetContext[Any]) -> TargetLostError:
         return self._lost(context, f"it has no epoch of this query, and {epoch} is recorded")
 
     def records(
-        self, found: Found[KafkaStepRecord], context: TargetContext[Any] | CommitterInitContext
+        self, found: FoundRecord[KafkaStepRecord], context: TargetContext[Any] | CommitterInitContext
     ) -> Sequence[TargetRecord]:
         check_not_ended(found.stored, PartPlace(self.where, context.step_id, context.epoch))
         published = context.published if isinstance(context, TargetContext) else None
         # Published rows are compared part by part.
         return [replace(found.stored.record, epoch=published)]
 
-    def check_data(self, found: Found[KafkaStepRecord] | None, context: TargetContext[KafkaPartState]) -> None:
+    def check_data(self, found: FoundRecord[KafkaStepRecord] | None, context: TargetContext[KafkaPartState]) -> None:
         offsets = {part: state.next_offset for part, state in context.states.items()}
         rows = {part: found.record.row(part) for part, found in self._ledger.parts().items()}
         # A part has a record exactly if it has committed rows: a record is never missing for a moment.

@@ -133,7 +133,7 @@ class Table:
         raise ConfigurationError(
             f"{self._name} {what}",
             why="by parts, rows are written with COPY, which cannot write such a view or table and runs no rules",
-            do='set delivery="epoch", which inserts rows; or write to the underlying table as a user with access',
+            do="omit parts, because epochs insert rows; or write to the underlying table as a user with access",
         )
 
     def delete_rows(self, connection: PostgresConnection) -> None:

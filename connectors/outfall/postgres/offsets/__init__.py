@@ -1,1 +1,1 @@
-"""`delivery="offset"`: tasks publish independently, with keys that identify duplicate rows."""
+"""`parts` and `offset_columns`: tasks publish independently, with keys that identify duplicate rows."""

@@ -27,7 +27,7 @@ from outfall.sinks import StatefulSinkPartition
 from outfall.trace_points import reached
 from outfall.values import rows_to_batch
 
-ALTERNATIVE = '; or set delivery="epoch", which accepts any source, with a new checkpoint'
+ALTERNATIVE = "; or omit parts, because epochs accept any source, with a new checkpoint"
 """The remedy for a source that does not replay the same rows."""
 
 _INTEGERS = frozenset({"int2", "int4", "int8"})
@@ -128,7 +128,7 @@ class PartTask:
                 epoch=self._context.epoch,
                 part=count.part,
                 why="the rows of a part and an epoch are published only once, by flush",
-                do='write all rows of an epoch before flush; or use delivery="epoch"',
+                do="write all rows of an epoch before flush; or omit parts",
             )
         with self._tables.explained("copying rows into"):
             connection = self._connect()

@@ -1,4 +1,4 @@
-"""`delivery="offset", parts=N`: rows are routed by key to parts, each of which numbers its rows."""
+"""`parts=N`: rows are routed by key to parts, each of which numbers its rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from outfall.capabilities import (
 )
 from outfall.errors import PartsChangedError
 from outfall.part_ledger.checks import PartPlace, PartRow, check_sealed, check_states, check_step
-from outfall.possession.possession import Change, Found
+from outfall.possession.possession import Change, FoundRecord
 from outfall.postgres.catalogue.columns import is_there, read_columns
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.delivery import PostgresDelivery
@@ -131,13 +131,13 @@ class PartTarget(OffsetTarget):
         self._part_ledger = PartLedger(tables.ledger)
 
     def records(
-        self, found: Found[LedgerRow], context: TargetContext[Any] | CommitterInitContext
+        self, found: FoundRecord[LedgerRow], context: TargetContext[Any] | CommitterInitContext
     ) -> Sequence[TargetRecord]:
         # If a driver died between seal and record, the epoch that begins now is closed but must be written again.
         record = found.stored.record
         return [replace(record, epoch=None) if record.epoch == context.epoch else record]
 
-    def check_data(self, found: Found[LedgerRow] | None, context: TargetContext[PartState]) -> None:
+    def check_data(self, found: FoundRecord[LedgerRow] | None, context: TargetContext[PartState]) -> None:
         super().check_data(found, context)
         if found is None or not self._has_parts():
             return

@@ -1,4 +1,4 @@
-"""`delivery="offset", offset_columns=…`: rows have the offsets of their source."""
+"""`offset_columns=…`: rows have the offsets of their source."""
 
 from __future__ import annotations
 

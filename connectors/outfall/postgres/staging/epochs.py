@@ -1,4 +1,4 @@
-"""`delivery="epoch"`: tasks stage rows, and the driver publishes them one epoch at a time."""
+"""The delivery by epochs: tasks stage rows, and the driver publishes them one epoch at a time."""
 
 from __future__ import annotations
 
