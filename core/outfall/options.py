@@ -24,6 +24,7 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 
 from outfall.capabilities import SaveMode
 from outfall.errors import ConfigurationError
+from outfall.existing import EXISTING, ON_EXISTING, Existing
 from outfall.location import masked
 from outfall.serde import parse_json
 
@@ -200,6 +201,11 @@ class SinkOptions(BaseModel):
     former: ClassVar[Mapping[str, str]] = {}
     """Former names of options, and what to write instead, for errors."""
 
+    @property
+    def existing(self) -> Existing:
+        """What the option `on_existing` means, of a sink that checks its target."""
+        return EXISTING[getattr(self, "on_existing")]  # noqa: B009 - not all sinks have the option
+
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Return the fields for `repr` and `str`, with URLs without user, password, query and fragment."""
         return ((name, _shown(value)) for name, value in super().__repr_args__())
@@ -308,8 +314,7 @@ def options_in_save_mode(options: O, mode: SaveMode | None) -> O:
     """
     given: str = getattr(options, "on_existing")  # noqa: B009 - only sinks that check their target have the option
     is_default = given == type(options).model_fields["on_existing"].default
-    # Each append job without recovery data passes the mode: it has no earlier checkpoint to protect.
-    means = {"append": "resume", "overwrite": "overwrite"}.get(mode or "error", "error")
+    means = ON_EXISTING[mode or "error"]
     if given == means or (mode is None and not is_default):
         return options
     if not is_default:

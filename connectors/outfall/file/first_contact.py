@@ -57,7 +57,7 @@ class FoundFiles(TargetContents):
     def __init__(self, store: FileStore, options: FileOptions, incarnation: str) -> None:
         self.where = store.root
         self._store = store
-        self._may_nest = options.on_existing == "resume"
+        self._may_nest = options.existing.others == "keep"
         self._incarnation = incarnation
 
     def has_spark_log(self) -> bool:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import ByteSize, Field, field_validator, model_validator
 
 from outfall.errors import ConfigurationError
+from outfall.existing import OnExistingFiles
 from outfall.formats import can_grow
 from outfall.location import OBJECT_STORES, Location, Purpose
 from outfall.options import Duration, SinkOptions
@@ -42,7 +43,7 @@ class _DirectoryOptions(SinkOptions):
         description="The number of growing files to which rows are appended, routed by key (Python API only). Without"
         " it, the sink writes whole files and publishes them when their epoch is committed.",
     )
-    on_existing: Literal["error", "resume", "overwrite"] = Field(
+    on_existing: OnExistingFiles = Field(
         default="error",
         description="What to do if the directory holds data on the first run: `error` rejects it, `resume` keeps the"
         " data and adds to it, `overwrite` deletes the visible files.",

@@ -45,7 +45,7 @@ class FilePort(RecordPort[FileRecord], Generic[S]):
         self.incarnation = incarnation
         self.where = store.root
         self.name = store.record_path(incarnation)
-        self.overwrites = options.on_existing == "overwrite"
+        self.overwrites = options.existing.others == "delete"
         self.rewinds = options.on_rewind == "truncate"
 
     def remove(self) -> None:
@@ -61,9 +61,7 @@ class FilePort(RecordPort[FileRecord], Generic[S]):
     def check_existing(self, context: TargetContext[Any]) -> None:
         if self.overwrites:
             check_deletable(self.store, self.options, context.step_id)
-        check_existing(
-            FoundFiles(self.store, self.options, self.incarnation), self.options.on_existing, context.step_id
-        )
+        check_existing(FoundFiles(self.store, self.options, self.incarnation), self.options.existing, context.step_id)
 
     @contextmanager
     def publishing(self, context: CommitterInitContext, files: Sequence[StagedFile]) -> Iterator[None]:

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Literal, Unpack
 
 from outfall.delegating_sink import DelegatingSink
+from outfall.existing import OnExistingFiles
 from outfall.file.growing.sink import GrowingFiles
 from outfall.file.options import FileOptions
 from outfall.file.whole.sink import LocalWholeFiles, RemoteWholeFiles
@@ -55,7 +56,7 @@ class FileSink(DelegatingSink):
         path: str | os.PathLike[str],
         *,
         parts: int | None = None,
-        on_existing: Literal["error", "resume", "overwrite"] = "error",
+        on_existing: OnExistingFiles = "error",
         on_rewind: Literal["error", "truncate"] = "error",
         roll_bytes: int | str | None = None,
         roll_interval: timedelta | float | str | None = None,

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from outfall.errors import TargetNotEmptyError
+from outfall.existing import Existing
 from outfall.storage.names import SPARK_LOG
 
 
@@ -33,7 +34,7 @@ class TargetContents(ABC):
         """Yield the records of targets inside or around this one that `on_existing` does not allow."""
 
 
-def check_existing(contents: TargetContents, on_existing: str, step_id: str) -> None:
+def check_existing(contents: TargetContents, existing: Existing, step_id: str) -> None:
     """Reject a target with existing data, unless `on_existing` allows it. Changes nothing.
 
     Raises:
@@ -41,11 +42,11 @@ def check_existing(contents: TargetContents, on_existing: str, step_id: str) -> 
     """
     for record in contents.nested():
         raise nested_targets(contents.where, step_id, record)
-    if on_existing == "overwrite":
+    if existing.others == "delete":
         return
     if contents.has_spark_log():
         raise _listed_by_spark(contents.where, step_id)
-    if on_existing == "resume":
+    if existing.others == "keep":
         return
     others = contents.others()
     if others:

@@ -53,7 +53,7 @@ class PostgresTarget(RecordPort[LedgerRow]):
         self._schema = schema
         self._connection = connection
         self.where = str(tables.target)
-        self.overwrites = self._options.on_existing == "overwrite"
+        self.overwrites = self._options.existing.others == "delete"
         self.name = f"in {self._options.metadata_schema}.ledger"
 
     # --- the record
@@ -115,9 +115,9 @@ class PostgresTarget(RecordPort[LedgerRow]):
         others = None
         if has_ledger(self._connection, self._options.metadata_schema):
             others = self._published_by_others()
-        choice = self._options.on_existing
+        existing = self._options.existing
         # A user who may only insert must not need SELECT if the result does not matter.
-        looks = choice == "error" or (choice == "check" and others is not None)
+        looks = existing.others == "reject" or (existing.own == "reject" and others is not None)
         if not looks or not self._table.holds_rows(self._connection):
             return
         if others is not None:

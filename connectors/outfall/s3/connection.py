@@ -43,7 +43,7 @@ class ConnectionCheck:
     @property
     def _deletes(self) -> bool:
         """Whether the sink needs to delete objects."""
-        return self._store.options.rolls or self._store.options.on_existing == "overwrite"
+        return self._store.options.rolls or self._store.options.existing.others == "delete"
 
     def _list(self) -> str:
         next(self._store.keys(self._store.options.root, most=1), None)
@@ -82,7 +82,7 @@ class ConnectionCheck:
             return "the bucket is versioned, so deleted objects remain as old versions"
         doing = f"deleting below {self._url}"
         # An overwrite also deletes data, whose permissions may differ from those below `_outfall/`.
-        overwrites = self._store.options.on_existing == "overwrite"
+        overwrites = self._store.options.existing.others == "delete"
         key = f"{self._store.options.root}.{self._name}" if overwrites else self._key
         try:
             self._store.call(doing, "delete_object", Key=key)

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 
 from outfall.errors import ConfigurationError
+from outfall.existing import OnExistingFiles
 from outfall.formats import FormatArguments
 from outfall.formats.partition_paths import PartitionArguments
 from outfall.options import Duration, SinkOptions, parse_endpoint, resolve_secret
@@ -71,7 +72,7 @@ class _Place(SinkOptions):
         description="Bucket and prefix as a URL: `s3://bucket/prefix` or `s3a://…`. Use `bucket` and `prefix` instead"
         " if the prefix contains `#` or `?`, or if the bucket is an ARN.",
     )
-    on_existing: Literal["error", "resume", "overwrite"] = Field(
+    on_existing: OnExistingFiles = Field(
         default="error",
         description="What to do if the prefix holds objects on the first run: `error` rejects it, `resume` keeps the"
         " objects and writes next to them, `overwrite` deletes them.",
@@ -251,7 +252,7 @@ class S3Arguments(PartitionArguments, FormatArguments, total=False):
     """The options of `S3Sink` as keyword arguments except bucket and prefix, described in `S3Options`."""
 
     path: str | None
-    on_existing: Literal["error", "resume", "overwrite"]
+    on_existing: OnExistingFiles
     part_bytes: int | str
     max_concurrency: int
     inline_bytes: int | str

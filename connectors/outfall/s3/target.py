@@ -47,7 +47,7 @@ class PrefixPort(RecordPort[ObjectRecord], TargetContents):
     def __init__(self, store: Store, incarnation: str, step_id: str) -> None:
         self.where = store.options.url()
         self.incarnation = incarnation
-        self.overwrites = store.options.on_existing == "overwrite"
+        self.overwrites = store.options.existing.others == "delete"
         self._step_id = step_id
         self._store = store
         self._records = ObjectRecords(store)
@@ -145,7 +145,7 @@ class PrefixPort(RecordPort[ObjectRecord], TargetContents):
         if self.overwrites:
             visible = (key.removeprefix(self._store.options.root) for key in self._keys_below())
             check_partitions(self.where, self._store.options, filterfalse(is_hidden, visible), self._step_id)
-        check_existing(self, self._store.options.on_existing, self._step_id)
+        check_existing(self, self._store.options.existing, self._step_id)
 
     def has_spark_log(self) -> bool:
         return next(self._store.keys(f"{self._store.options.root}{SPARK_LOG}/"), None) is not None
@@ -164,7 +164,7 @@ class PrefixPort(RecordPort[ObjectRecord], TargetContents):
         for root in self._roots_above():
             records = ObjectRecords(self._store, root)
             for incarnation in self._incarnations_above(records):
-                if self._store.options.on_existing != "resume":
+                if self._store.options.existing.others != "keep":
                     yield records.url(incarnation)
                     continue
                 found = records.find(incarnation)

@@ -249,7 +249,7 @@ class TableCommitter(Committer[EpochFiles]):
         return None
 
     def _replaced(self, files: EpochFiles) -> Collection[tuple[str | None, ...]] | None:
-        if self._options.on_existing == "overwrite" and files.published is None:
+        if self._options.existing.others == "delete" and files.published is None:
             return None
         if self._options.write_mode == "append":
             return ()

@@ -151,7 +151,7 @@ class TableSink(
 
     def check_target(self, context: TargetContext[Any]) -> TargetCheck[Any]:
         table = self._loaded()
-        check(TablePort(self.target(), table, context.incarnation, self.options.on_existing), context)
+        check(TablePort(self.target(), table, context.incarnation, self.options.existing), context)
         if self._rows is not None:
             self._check_columns(table, self._rows)
         return TargetCheck({}, table)
@@ -172,7 +172,7 @@ class TableSink(
     def add_pre_commit_topology(
         self, results: Sequence[CommittableMessage[TaskFiles]]
     ) -> Sequence[CommittableMessage[EpochFiles]]:
-        overwrite, opened = self.options.on_existing == "overwrite", self._opened
+        overwrite, opened = self.options.existing.others == "delete", self._opened
         if not results and overwrite and opened is not None:
             # For a plan without rows Spark may run no task, and the previous rows of the table must be removed anyway.
             nothing = TaskFiles(

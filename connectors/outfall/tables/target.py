@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from outfall.capabilities import CleanUpContext, CommitterInitContext, TargetContext
 from outfall.errors import TargetLostError, TargetNotEmptyError
+from outfall.existing import Existing
 from outfall.possession.possession import FoundRecord, TargetPort
 from outfall.storage.names import AttemptName
 from outfall.tables.area import DataArea, directory_of
 from outfall.tables.data_file import EpochFiles
-from outfall.tables.options import OnExisting
 from outfall.tables.record import TableRecord
 from outfall.tables.table import HeadMovedError, LoadedTable, UnclearCommitError
 from outfall.target_record import TargetRecord, behind
@@ -29,17 +29,17 @@ class TablePort(TargetPort[TableRecord]):
         where: the table, for texts.
         table: the loaded table; `None` if it does not exist.
         incarnation: the step.
-        on_existing: see `TableOptions`.
+        existing: what becomes of existing rows.
     """
 
     ahead = "restore the newest recovery data; or compare the table with the source, and start with a new checkpoint"
     locks = True
 
-    def __init__(self, where: str, table: LoadedTable | None, incarnation: str, on_existing: OnExisting) -> None:
+    def __init__(self, where: str, table: LoadedTable | None, incarnation: str, existing: Existing) -> None:
         self.where = where
         self._table = table
         self._incarnation = incarnation
-        self._on_existing = on_existing
+        self._existing = existing
 
     def read(self) -> FoundRecord[TableRecord] | None:
         record = None if self._table is None else self._table.marker(self._incarnation)
@@ -71,7 +71,7 @@ class TablePort(TargetPort[TableRecord]):
 
     def check_existing(self, context: TargetContext[Any]) -> None:
         if self._table is not None:
-            _check_existing(self.where, self._table, context.step_id, self._on_existing)
+            _check_existing(self.where, self._table, context.step_id, self._existing)
 
 
 def check_history(
@@ -98,9 +98,9 @@ def check_history(
         raise behind(table.where, gone, step=context.step_id, epoch=context.epoch)
 
 
-def _check_existing(where: str, table: LoadedTable, step_id: str, on_existing: OnExisting) -> None:
+def _check_existing(where: str, table: LoadedTable, step_id: str, existing: Existing) -> None:
     """Reject, on the first run, a table that `on_existing` does not permit."""
-    if on_existing in ("resume", "overwrite"):
+    if existing.own != "reject":
         return
     for other in table.markers(step_id):
         if other.epoch >= 0:
@@ -112,7 +112,7 @@ def _check_existing(where: str, table: LoadedTable, step_id: str, on_existing: O
                 do='continue with the checkpoint that wrote them, or set on_existing="resume" if none of their rows are'
                 ' replayed, or on_existing="overwrite" to remove all rows of the table',
             )
-    if on_existing == "error" and table.has_rows():
+    if existing.others == "reject" and table.has_rows():
         raise TargetNotEmptyError(
             f"{where} is not empty",
             step=step_id,

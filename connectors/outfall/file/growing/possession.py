@@ -70,7 +70,7 @@ class GrowingPort(RecordPort[GrowingRecord]):
         self.incarnation = incarnation
         self.where = self.store.root
         self.name = self.store.record_path(incarnation)
-        self.overwrites = options.on_existing == "overwrite"
+        self.overwrites = options.existing.others == "delete"
         self.rewinds = options.on_rewind == "truncate"
 
     # --- the record
@@ -164,9 +164,7 @@ class GrowingPort(RecordPort[GrowingRecord]):
     def check_existing(self, context: TargetContext[Any]) -> None:
         if self.overwrites:
             check_deletable(self.store, self.options, context.step_id)
-        check_existing(
-            FoundFiles(self.store, self.options, self.incarnation), self.options.on_existing, context.step_id
-        )
+        check_existing(FoundFiles(self.store, self.options, self.incarnation), self.options.existing, context.step_id)
         if not self.overwrites:
             self._check_writer(context)
 

@@ -84,11 +84,11 @@ class PartStarts:
         first = 0 if self._rolls() else None
         if not size and not segments:
             return FileState(offset=0, segment=first)
-        if self.options.on_existing == "overwrite":
+        if self.options.existing.others == "delete":
             # In a directory of this step, nothing is deleted as a whole: a new part begins with its oldest file and
             # truncates everything after it.
             return FileState(offset=0, segment=None if ours and size else first)
-        if self.options.on_existing == "error":
+        if self.options.existing.others == "reject":
             path = files.path(None if size else segments[0])
             raise TargetNotEmptyError(
                 f"{path} holds {size or files.size(segments[0])} bytes that are not recorded",

@@ -134,7 +134,7 @@ class KafkaPartDelivery(
     def _target(self, incarnation: str, step_id: str) -> PartsTarget:
         cluster, step = self._cluster(), self._names.step(incarnation, step_id)
         ledger = self._read.of(step, lambda: Ledger(self._names.ledger, cluster.ledger(self._names.ledger), step))
-        return PartsTarget(cluster, self._names, step, ledger, resume=self.options.on_existing == "resume")
+        return PartsTarget(cluster, self._names, step, ledger, resume=self.options.existing.own == "keep")
 
 
 class LedgersRead:

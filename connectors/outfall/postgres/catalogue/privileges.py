@@ -25,9 +25,9 @@ def needed_rights(options: PostgresOptions) -> list[str]:
     found = list(_NEEDED[options.write_mode])
     numbered = options.parts is not None and options.offset_keys == "columns"
     # ON CONFLICT reads the columns of its index (manual, INSERT).
-    if options.offset_columns or numbered or options.on_existing == "error":
+    if options.offset_columns or numbered or options.existing.others == "reject":
         found.append("SELECT")
-    if options.delete_marker or options.on_existing == "overwrite":
+    if options.delete_marker or options.existing.others == "delete":
         found.append("DELETE")
     return list(dict.fromkeys(found))
 

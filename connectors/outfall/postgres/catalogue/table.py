@@ -110,7 +110,7 @@ class Table:
             )
         if relation.unlogged and not options.allow_unlogged:
             raise unlogged(name, relation, "; or set allow_unlogged=True to accept the loss")
-        deletes = options.write_mode == "delete" or options.delete_marker or options.on_existing == "overwrite"
+        deletes = options.write_mode == "delete" or options.delete_marker or options.existing.others == "delete"
         if deletes and relation.hides_rows:
             raise TargetError(
                 f"row security of {name} hides rows from this user",

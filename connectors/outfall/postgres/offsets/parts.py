@@ -199,7 +199,7 @@ class PartTarget(OffsetTarget):
 
     def _ends(self) -> Mapping[str, int]:
         options = self._options
-        if options.offset_keys == "ledger" or options.on_existing == "overwrite":
+        if options.offset_keys == "ledger" or options.existing.others == "delete":
             return {}
         if not is_there(self._connection, self._name):
             return {}

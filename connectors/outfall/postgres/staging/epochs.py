@@ -71,7 +71,7 @@ class EpochDelivery(StagedDelivery, SupportsPreCommitTopology[StagedRows, Staged
         self, results: Sequence[CommittableMessage[StagedRows]]
     ) -> Sequence[CommittableMessage[StagedRows]]:
         self._check_letters(results)
-        if results or self.options.on_existing != "overwrite":
+        if results or self.options.existing.others != "delete":
             return results
         # A first epoch without rows, for which Spark may run no task, empties the table too.
         return [CommittableMessage(StagedRows(stage=new_stage(), rows=0, columns=()), epoch=0, worker_index=0)]

@@ -196,7 +196,7 @@ class PostgresCommitter(StagedCommitter):
 
     def _make_way(self, connection: PostgresConnection, row: LedgerRow) -> None:
         """Delete existing rows in the first epoch with `on_existing="overwrite"`."""
-        if row.epoch is None and self._options.on_existing == "overwrite":
+        if row.epoch is None and self._options.existing.others == "delete":
             Table(self._options, self._table).delete_rows(connection)
 
     def _move(self, connection: PostgresConnection, requests: Sequence[Request]) -> _Moved:
