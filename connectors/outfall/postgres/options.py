@@ -9,6 +9,7 @@ from typing import Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from outfall.capabilities import MAX_DEAD_LETTERS
+from outfall.existing import OnExistingRows
 from outfall.options import Duration, Limit, Names, SinkOptions
 from outfall.postgres.names import GONE, LONGEST, MARKER, NUMBER, ROW, STAGE
 from outfall.row_logging import LogRows, log_rows_field
@@ -99,7 +100,7 @@ class PostgresOptions(SinkOptions):
         description="`upsert`: the predicate of a partial unique index on the keys, as SQL. It is sent unchanged, so"
         " never build it from untrusted input.",
     )
-    on_existing: Literal["check", "resume", "error", "overwrite"] = Field(
+    on_existing: OnExistingRows = Field(
         default="check",
         description="What to do if the table holds rows on the first run. `check`: keep them, but fail if this step"
         " wrote some under a lost checkpoint. `resume`: keep them. `error`: fail. `overwrite`: delete them in the"

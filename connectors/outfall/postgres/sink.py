@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Literal
 
 from outfall.delegating_sink import DelegatingSink
+from outfall.existing import OnExistingRows
 from outfall.options import make_options, names_arguments
 from outfall.postgres.delivery import PostgresDelivery
 from outfall.postgres.offsets.parts import PartDelivery
@@ -64,7 +65,7 @@ class PostgresSink(DelegatingSink):
         delete_marker: str | None = None,
         conflict_constraint: str | None = None,
         conflict_where: str | None = None,
-        on_existing: Literal["check", "resume", "error", "overwrite"] = "check",
+        on_existing: OnExistingRows = "check",
         allow_unlogged: bool = False,
         on_rewind: Literal["error"] = "error",
         dead_letter_table: str | None = None,

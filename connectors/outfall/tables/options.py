@@ -7,11 +7,11 @@ from typing import Literal, TypedDict
 
 from pydantic import ByteSize, Field, field_validator
 
+from outfall.existing import OnExistingRows
 from outfall.options import Duration, Names, SinkOptions
 from outfall.row_logging import LogRows, log_rows_field
 
 WriteMode = Literal["append", "overwrite_partitions"]
-OnExisting = Literal["check", "resume", "error", "overwrite"]
 
 
 class TableArguments(TypedDict, total=False):
@@ -21,7 +21,7 @@ class TableArguments(TypedDict, total=False):
     create_table: Literal["never", "if_missing"]
     partition_by: str | tuple[str, ...] | list[str]
     schema_evolution: Literal["fail", "add_columns"]
-    on_existing: OnExisting
+    on_existing: OnExistingRows
     target_file_bytes: int | str | None
     max_open_files: int
     retry_deadline: timedelta | float | str
@@ -45,7 +45,7 @@ class TableOptions(SinkOptions):
     schema_evolution: Literal["fail", "add_columns"] = Field(
         default="fail", description="Columns that the table does not have: reject them or add them."
     )
-    on_existing: OnExisting = Field(
+    on_existing: OnExistingRows = Field(
         default="check",
         description="The first run against a table with rows. `check`: keep them, but fail if this step wrote some"
         " under a checkpoint that no longer exists. `resume`: keep them. `error`: fail. `overwrite`: remove"
