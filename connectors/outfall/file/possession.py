@@ -16,7 +16,7 @@ from outfall.file.storage.local import LocalStore
 from outfall.file.storage.remote import RemoteStore
 from outfall.file.storage.store import FileRecord, FileStore, StagedFile
 from outfall.possession.contents import check_existing
-from outfall.possession.possession import Change, FoundRecord, RecordPort, advance, removed
+from outfall.possession.possession import Change, FoundRecord, RecordPort, StoredRecord, advance, removed
 from outfall.possession.record import overwritten
 from outfall.storage.layout import DirectoryLayout, check_layout, layout_path
 from outfall.storage.names import SIDECAR, SUMMARIES, AttemptName
@@ -25,6 +25,7 @@ from outfall.trace_points import reached
 
 log = logging.getLogger(__name__)
 
+R = TypeVar("R", bound=StoredRecord)
 S = TypeVar("S", bound=FileStore)
 
 AHEAD = (
@@ -34,8 +35,8 @@ AHEAD = (
 """The remedy for a directory that is ahead of the recovery log."""
 
 
-class FilePort(RecordPort[FileRecord], Generic[S]):
-    """The directory of one step with whole files."""
+class DirectoryPort(RecordPort[R], Generic[R, S]):
+    """The directory of one step."""
 
     ahead = AHEAD
 
@@ -51,17 +52,26 @@ class FilePort(RecordPort[FileRecord], Generic[S]):
     def remove(self) -> None:
         self.store.remove_record(self.incarnation)
 
+    def opening(self) -> AbstractContextManager[object]:
+        reached("file: opening")
+        return self.store.opening()
+
+    def check_existing(self, context: TargetContext[Any]) -> None:
+        if self.overwrites:
+            check_deletable(self.store, self.options, context.step_id)
+        found = FoundFiles(self.store, self.options, self.incarnation)
+        check_existing(found, self.options.existing, context.step_id)
+
+
+class FilePort(DirectoryPort[FileRecord, S]):
+    """The directory of one step with whole files."""
+
     def check_data(self, found: FoundRecord[FileRecord] | None, context: TargetContext[Any]) -> None:
         # Beside the record, which earlier releases cannot read with more fields.
         stored = self.store.content(layout_path(self.incarnation)) if found is not None and context.starting else None
         was = None if stored is None else DirectoryLayout.parse(stored)
         if was is not None:
             check_layout(self.where, was, self.options, context.step_id)
-
-    def check_existing(self, context: TargetContext[Any]) -> None:
-        if self.overwrites:
-            check_deletable(self.store, self.options, context.step_id)
-        check_existing(FoundFiles(self.store, self.options, self.incarnation), self.options.existing, context.step_id)
 
     @contextmanager
     def publishing(self, context: CommitterInitContext, files: Sequence[StagedFile]) -> Iterator[None]:
@@ -121,10 +131,6 @@ class LocalPort(FilePort[LocalStore]):
             if name.incarnation != context.incarnation and not store.has_record(name.incarnation):
                 store.unstage(name)
         store.create_record(FileRecord.of(context), DirectoryLayout.of(self.options).data())
-
-    def opening(self) -> AbstractContextManager[object]:
-        reached("file: opening")
-        return self.store.opening()
 
     def delete_existing(self, context: TargetContext[Any]) -> None:
         delete_existing(self.store, self.options, context)
@@ -187,10 +193,6 @@ class RemotePort(FilePort[RemoteStore]):
     def create(self, context: TargetContext[Any]) -> None:
         self.store.create_record(FileRecord.of(context, ready=False), DirectoryLayout.of(self.options).data())
         reached("file: marker created")
-
-    def opening(self) -> AbstractContextManager[object]:
-        reached("file: opening")
-        return super().opening()
 
     def delete_existing(self, context: TargetContext[Any]) -> None:
         store = self.store

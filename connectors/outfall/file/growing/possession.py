@@ -5,21 +5,21 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from outfall.capabilities import CommitterInitContext, TargetContext, WriterId
 from outfall.errors import StaleWriterError, TargetNotEmptyError
-from outfall.file.first_contact import FoundFiles, check_deletable, delete_existing
+from outfall.file.first_contact import delete_existing
 from outfall.file.growing.part_files import FileState, PartFiles, following
 from outfall.file.growing.registry import Records, RegisterEntry
 from outfall.file.growing.starts import PartStarts
-from outfall.file.possession import AHEAD
+from outfall.file.possession import DirectoryPort
+from outfall.file.storage.local import LocalStore
 from outfall.file.storage.store import FileRecord
 from outfall.filesystems import sync_directory
-from outfall.possession.contents import check_existing
-from outfall.possession.possession import Change, FoundRecord, RecordPort
+from outfall.possession.possession import Change, FoundRecord
 from outfall.storage.layout import DirectoryLayout
 from outfall.storage.names import SIDECAR
 from outfall.target_record import TargetRecord
@@ -51,7 +51,7 @@ class GrowingRecord:
         return self
 
 
-class GrowingPort(RecordPort[GrowingRecord]):
+class GrowingPort(DirectoryPort[GrowingRecord, LocalStore]):
     """The growing files of one step in a directory.
 
     Args:
@@ -59,19 +59,12 @@ class GrowingPort(RecordPort[GrowingRecord]):
         incarnation: the step.
     """
 
-    ahead = AHEAD
     locks = True
 
     def __init__(self, starts: PartStarts, incarnation: str) -> None:
+        super().__init__(starts.register.store, starts.options, incarnation)
         self.starts = starts
         self.register = starts.register
-        self.store = starts.register.store
-        self.options = options = starts.options
-        self.incarnation = incarnation
-        self.where = self.store.root
-        self.name = self.store.record_path(incarnation)
-        self.overwrites = options.existing.others == "delete"
-        self.rewinds = options.on_rewind == "truncate"
 
     # --- the record
 
@@ -152,19 +145,10 @@ class GrowingPort(RecordPort[GrowingRecord]):
             held.clear(RegisterEntry.taken_by(context))
         self.store.create_record(FileRecord.of(context), DirectoryLayout.of(self.options).data())
 
-    def remove(self) -> None:
-        self.store.remove_record(self.incarnation)
-
     # --- the first epoch
 
-    def opening(self) -> AbstractContextManager[object]:
-        reached("file: opening")
-        return self.store.opening()
-
     def check_existing(self, context: TargetContext[Any]) -> None:
-        if self.overwrites:
-            check_deletable(self.store, self.options, context.step_id)
-        check_existing(FoundFiles(self.store, self.options, self.incarnation), self.options.existing, context.step_id)
+        super().check_existing(context)
         if not self.overwrites:
             self._check_writer(context)
 

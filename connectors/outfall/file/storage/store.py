@@ -6,6 +6,7 @@ import json
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -209,6 +210,10 @@ class FileStore(ABC):
             raise unshared(self.root, self.record_path(incarnation), self.share)
 
     # --- first contact
+
+    def opening(self) -> AbstractContextManager[object]:
+        """Return the lock under which a step takes possession, if there is one."""
+        return nullcontext()
 
     @abstractmethod
     def visible(self) -> Iterator[str]:
