@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from outfall.capabilities import Guarantee, SupportsBufferedRows, SupportsTarget
-from outfall.capability_checks import guarantee_of, is_fixed, keeps_writer_state, needs_same_rows, supports
+from outfall.capability_checks import capabilities_of, resolve
 from outfall.errors import CapabilityError, ConfigurationError, OutfallError
 from outfall.protocol.step import EpochOptions
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, crash_at
@@ -128,11 +128,11 @@ def outcome(combination: Combination) -> OutfallError | None:
     """
     try:
         sink = combination.sink()
-        if supports(sink, SupportsTarget):
+        if SupportsTarget in capabilities_of(sink):
             sink.check_schema(rows_to_batch(combination.epoch(0)).schema)
         recovery = MemoryRecoveryConfig()
         brought: list[dict[str, Any]] = []
-        once = guarantee_of(sink) > Guarantee.AT_LEAST_ONCE
+        once = resolve(sink).guarantee() > Guarantee.AT_LEAST_ONCE
         points = [*([BEFORE_PREPARED] if once else []), AFTER_PREPARED, AFTER_COMMIT]
         for epoch, point in enumerate(points):
             rows = combination.epoch(epoch)
@@ -142,9 +142,9 @@ def outcome(combination: Combination) -> OutfallError | None:
             with crash_at(point) as steps:
                 _run(combination, recovery, epoch, rows)
             assert point in steps or point == AFTER_COMMIT
-            again = rows if needs_same_rows(sink) else rows[::-1]
+            again = rows if resolve(sink).needs_same_rows() else rows[::-1]
             _run(combination, recovery, epoch, again)
-        if supports(sink, SupportsBufferedRows):
+        if SupportsBufferedRows in capabilities_of(sink):
             _driver(combination, recovery).drain()
     except OutfallError as refused:
         return refused
@@ -154,7 +154,7 @@ def outcome(combination: Combination) -> OutfallError | None:
 
 def _driver(combination: Combination, recovery: MemoryRecoveryConfig) -> LocalDriver:
     sink = combination.sink()
-    options = EpochOptions(worker_count=PARTS) if keeps_writer_state(sink) else EpochOptions()
+    options = EpochOptions(worker_count=PARTS) if resolve(sink).keeps_writer_state() else EpochOptions()
     return LocalDriver(sink, recovery, options=options)
 
 
@@ -162,7 +162,7 @@ def _run(combination: Combination, recovery: MemoryRecoveryConfig, epoch: int, r
     driver = _driver(combination, recovery)
     pairs = [(row["source"], dict(row)) for row in rows]
     tasks: list[Any] = [pairs[::2], pairs[1::2]]
-    driver.run_epoch(epoch, tasks if is_fixed(driver.sink) else [[row for _, row in task] for task in tasks])
+    driver.run_epoch(epoch, tasks if resolve(driver.sink).fixed else [[row for _, row in task] for task in tasks])
 
 
 REFUSED: Mapping[str, tuple[type[OutfallError], str]] = {

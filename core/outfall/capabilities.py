@@ -60,6 +60,7 @@ __all__ = [
     "CommittingSinkPartition",
     "DeclaresCapabilities",
     "DeclaresGuarantee",
+    "DeclaresKind",
     "DeclaresRoutingKey",
     "Guarantee",
     "Metrics",
@@ -308,7 +309,15 @@ class SupportsWriterContext(ABC):
         """Return a copy with this context. Called in a task before `build` or `build_part`. Has no side effect."""
 
 
-class SupportsTarget(ABC, Generic[S]):
+class DeclaresKind:
+    """On a sink: names its kind. Every `SupportsTarget` sink does, and every sink that delegates to another one."""
+
+    def kind(self) -> str:
+        """Return a stable name of the kind of sink, stored in the log. Defaults to the class name."""
+        return class_name(self)
+
+
+class SupportsTarget(DeclaresKind, ABC, Generic[S]):
     """On a sink: names, checks, opens and cleans up its target. Only `target` is required, the rest has defaults.
 
     The order in an epoch: the columns are checked, the target is compared with the recovery data, BEGIN is written, the
@@ -318,10 +327,6 @@ class SupportsTarget(ABC, Generic[S]):
     chooses_bases_anew: bool = False
     """Whether `check_target` may replace a state that it returned earlier, as long as no epoch is recorded. For a part
     that has a state, it then returns one only if no data can have been written since."""
-
-    def kind(self) -> str:
-        """Return a stable name of the kind of sink, stored in the log. Defaults to the class name."""
-        return class_name(self)
 
     @abstractmethod
     def target(self) -> str:
@@ -533,7 +538,7 @@ def no_save_mode(sink: object, mode: str) -> ConfigurationError:
 
 def shown_name(sink: object) -> str:
     """Return the class name of a sink for messages: `shown_as` if set, which names the public class around it."""
-    return getattr(sink, "shown_as", None) or type(sink).__name__
+    return getattr(type(sink), "shown_as", None) or type(sink).__name__
 
 
 def class_name(sink: object) -> str:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from outfall import plugins
 from outfall.capabilities import SupportsPreWriteTopology
-from outfall.capability_checks import check_sink, is_fixed, keeps_writer_state, supports
+from outfall.capability_checks import ResolvedSink, check_sink
 from outfall.errors import ConfigurationError
 from outfall.options import (
     Duration,
@@ -174,22 +174,25 @@ def check_for_options(sink: Any, name: str) -> None:
     Raises:
         ConfigurationError: The sink requires `write_stream`.
     """
-    check_sink(sink)
-    if is_fixed(sink) or supports(sink, SupportsPreWriteTopology) or keeps_writer_state(sink):
-        routes = is_fixed(sink)
-        what = "has parts, to which rows are routed by key" if routes else "reorders rows, or keeps state per worker"
+    resolved = check_sink(sink)
+    if resolved.fixed or SupportsPreWriteTopology in resolved.capabilities or resolved.keeps_writer_state():
+        what = (
+            "has parts, to which rows are routed by key"
+            if resolved.fixed
+            else "reorders rows, or keeps state per worker"
+        )
         raise ConfigurationError(
             f"the sink {name} with these options {what}",
             why='with format("outfall"), a sink cannot change the DataFrame or set the number of its tasks',
             do="create the sink with the same options, and: from outfall.spark import write_stream;"
-            f" write_stream(df, sink, {_needed(sink)}checkpoint=…).start()",
+            f" write_stream(df, sink, {_needed(resolved)}checkpoint=…).start()",
         )
 
 
-def _needed(sink: Any) -> str:
-    if is_fixed(sink):
+def _needed(resolved: ResolvedSink) -> str:
+    if resolved.fixed:
         return "key=…, "
-    return "workers=…, " if keeps_writer_state(sink) else ""
+    return "workers=…, " if resolved.keeps_writer_state() else ""
 
 
 def _unknown(name: str) -> ConfigurationError:

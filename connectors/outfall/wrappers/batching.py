@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
 
-from outfall.capabilities import (
-    CommittingSinkPartition,
-    DeclaresCapabilities,
-    SnapshotsWriterState,
-    SupportsArrow,
-    SupportsDeadLetters,
-    SupportsFlush,
-    WriterInitContext,
-)
-from outfall.capability_checks import check_sink, flush, supports
-from outfall.dead_letter import DeadLetter
+from outfall.capabilities import DeclaresCapabilities, SupportsArrow, SupportsFlush, WriterInitContext
+from outfall.capability_checks import check_sink
 from outfall.delegating_sink import DelegatingSink
 from outfall.options import make_options, names_arguments, parse_options
 from outfall.protocol.clock import Clock, SystemClock
-from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
+from outfall.protocol.partition import resolve_partition
 from outfall.values import rows_to_batch
 from outfall.wrappers.batch_buffer import ArrowChunk, BatchingOptions, BatchLimits, Buffer, ValueChunk
 from outfall.wrappers.cross_epoch_batching import CrossEpochBatching
@@ -86,13 +77,16 @@ class BatchingSink(DelegatingSink):
         return f"BatchingSink({self.worker!r}, batch_size={self.options.batch_size})"
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> Any:
-        return self._batched(super().build(step_id, worker_index, worker_count))
+        """Open a writer of the sink, behind batches."""
+        return self._batched(self.worker.build(step_id, worker_index, worker_count))
 
     def build_part(self, step_id: str, for_part: str, resume_state: Any) -> Any:
-        return self._batched(super().build_part(step_id, for_part, resume_state))
+        """Open a part of the sink, behind batches."""
+        return self._batched(self.worker.build_part(step_id, for_part, resume_state))
 
     def restore_writer(self, context: WriterInitContext, recovered: Sequence[Any]) -> Any:
-        return self._batched(super().restore_writer(context, recovered))
+        """Open a writer of the sink that continues from its states, behind batches."""
+        return self._batched(self.worker.restore_writer(context, recovered))
 
     def _batched(self, partition: Any) -> Any:
         # Across epochs, the partitions of the worker create the batches.
@@ -108,21 +102,28 @@ def batching_from_options(sink: Any, options: Mapping[str, str]) -> BatchingSink
     return BatchingSink(sink, **parse_options(BatchLimits, options).model_dump())
 
 
-class BatchedPartition(StatefulSinkPartition[Any, Any], StatelessSinkPartition[Any], DeclaresCapabilities):
-    """Writes to another partition in batches. A batch that the partition rejects stays buffered."""
+class BatchedPartition(DeclaresCapabilities):
+    """Writes to another partition in batches. A batch that the partition rejects stays buffered.
+
+    It has every public method of the partition.
+    """
 
     def __init__(self, inner: Any, options: BatchingOptions, clock: Clock) -> None:
         """Start empty."""
         self._inner = inner
+        self._opened = resolve_partition(inner)
         self._clock = clock
         self._buffer = Buffer(options)
-        passed_on = (SupportsArrow, SupportsDeadLetters, CommittingSinkPartition, SnapshotsWriterState)
-        self._capabilities = [SupportsFlush, *(feature for feature in passed_on if supports(inner, feature))]
         # Only an engine without Arrow passes values, and it passes nothing else.
-        self._takes_values = SupportsArrow not in self._capabilities or callable(getattr(inner, "write_batch", None))
+        self._takes_values = SupportsArrow not in self._opened.capabilities or self._opened.takes_values
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return getattr(self._inner, name)
 
     def capabilities(self) -> Collection[type]:
-        return self._capabilities
+        return self._opened.capabilities | {SupportsFlush}
 
     def write_batch(self, values: list[Any]) -> None:
         """Buffer values."""
@@ -132,26 +133,10 @@ class BatchedPartition(StatefulSinkPartition[Any, Any], StatelessSinkPartition[A
         """Buffer rows."""
         self._add(ArrowChunk(batch))
 
-    def dead_letters_to(self, take: Callable[[Sequence[DeadLetter]], None]) -> None:
-        """Pass rejected records on."""
-        self._inner.dead_letters_to(take)
-
     def flush(self, end_of_input: bool) -> None:
         """Write all buffered rows, and flush."""
         self._write(everything=True)
-        flush(self._inner, end_of_input=end_of_input)
-
-    def prepare_commit(self) -> Sequence[Any]:
-        """Return the committables of the partition."""
-        return self._inner.prepare_commit()  # type: ignore[no-any-return]
-
-    def snapshot(self) -> Any:
-        """Return its state."""
-        return self._inner.snapshot()
-
-    def snapshot_state(self, epoch: int) -> Sequence[Any]:
-        """Return its states."""
-        return self._inner.snapshot_state(epoch)  # type: ignore[no-any-return]
+        self._opened.flush(end_of_input=end_of_input)
 
     def close(self) -> None:
         """Close it, without writing buffered rows."""

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from outfall.capabilities import Metrics, SupportsPreWriteTopology, WithCompatibleState
-from outfall.capability_checks import check_sink, is_fixed, routes_by_default, supports
+from outfall.capability_checks import ResolvedSink, check_sink, routes_by_default
 from outfall.errors import CapabilityError, ConfigurationError, raise_together
 
 R = TypeVar("R")
 
 
-def check_children(owner: str, children: Mapping[str, Any]) -> None:
-    """Check the names of the children, each child, and their combination.
+def check_children(owner: str, children: Mapping[str, Any]) -> dict[str, ResolvedSink]:
+    """Check the names of the children, each child, and their combination, and return what each can do.
 
     Raises:
         ConfigurationError: there is no child, or a name is invalid.
@@ -23,20 +23,22 @@ def check_children(owner: str, children: Mapping[str, Any]) -> None:
     """
     if not children:
         raise ConfigurationError(f"{owner} has no sinks", do="pass at least one")
+    resolved: dict[str, ResolvedSink] = {}
     for name, child in children.items():
         if not re.fullmatch(r"[A-Za-z0-9_]+", name):
             raise ConfigurationError(
                 f"{name!r} is not a valid name of a sink", do="use letters, digits and underscores"
             )
         try:
-            check_sink(child)
+            resolved[name] = check_sink(child)
         except CapabilityError as error:
             raise CapabilityError.because_of(error, f"the sink {name!r} of {owner} cannot be used") from error.__cause__
-    _check_together(children)
+    _check_together(resolved)
+    return resolved
 
 
-def _check_together(children: Mapping[str, Any]) -> None:
-    shaping = [name for name, child in children.items() if supports(child, SupportsPreWriteTopology)]
+def _check_together(children: Mapping[str, ResolvedSink]) -> None:
+    shaping = [name for name, child in children.items() if SupportsPreWriteTopology in child.capabilities]
     if len(shaping) > 1:
         raise CapabilityError(
             f"the sinks {' and '.join(shaping)} both change the DataFrame before it is written",
@@ -44,16 +46,16 @@ def _check_together(children: Mapping[str, Any]) -> None:
             do="write one of them in a separate step",
         )
     for name, child in children.items():
-        if supports(child, WithCompatibleState) and child.compatible_writer_state_names():
+        if WithCompatibleState in child.capabilities and child.sink.compatible_writer_state_names():
             raise CapabilityError(
                 f"the sink {name} adopts states of other steps",
                 why="in a composite, a state has its sink's name, which states of other steps do not have",
                 do="first let it adopt them in a separate step",
             )
-    fixed = {name: child for name, child in children.items() if is_fixed(child)}
+    fixed = {name: child for name, child in children.items() if child.fixed}
     if len(fixed) > 1:
         for name, child in fixed.items():
-            if not routes_by_default(child):
+            if not routes_by_default(child.sink):
                 raise CapabilityError(
                     f"the sinks {' and '.join(fixed)} have parts, and {name} has its own part_fn",
                     why="a row would go to different tasks for the two sinks",

@@ -6,8 +6,9 @@ import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import combinations
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
@@ -38,22 +39,7 @@ from outfall.capabilities import (
     WriterInitContext,
     shown_name,
 )
-from outfall.capability_checks import (
-    SupportsChildren,
-    SupportsNamedStates,
-    bears_speculation,
-    children_of,
-    guarantee_of,
-    in_save_mode,
-    is_fixed,
-    keeps_writer_state,
-    kind_of,
-    needs_same_rows,
-    owns_target,
-    requirements_of,
-    supports,
-    target_of,
-)
+from outfall.capability_checks import ResolvedSink, SupportsChildren, SupportsNamedStates, resolve
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.protocol.states import hand_over_serializer, state_names, state_serializer
 from outfall.serde import SimpleVersionedSerializer
@@ -61,6 +47,8 @@ from outfall.sinks import DynamicSink, FixedPartitionedSink
 from outfall.wrappers.children import ChildMetrics, check_children, for_each, of_child, share
 from outfall.wrappers.composite_committer import ChildValue, ChildValueSerializer, CompositeCommitter, ListSerializer
 from outfall.wrappers.composite_partition import CompositePartition, Opening
+
+G = TypeVar("G")
 
 
 class Composite(
@@ -106,26 +94,30 @@ class Composite(
     _parts_of: Mapping[str, tuple[str, ...]] = {}
 
     def __init__(self, children: Mapping[str, Any]) -> None:
-        check_children(shown_name(self), children)
-        self._children = dict(children)
-        self._capabilities = _capabilities_of(self._children)
+        self.resolved = check_children(shown_name(self), children)
         self.context: WriterInitContext | None = None
 
     def __repr__(self) -> str:
-        shown = (f"{name}={shown_name(child)}({target_of(child) or ''})" for name, child in self._children.items())
+        shown = (f"{name}={shown_name(child.sink)}({child.target() or ''})" for name, child in self.resolved.items())
         return f"{shown_name(self)}({', '.join(shown)})"
 
     def capabilities(self) -> Collection[type]:
-        return self._capabilities
+        found = frozenset[type]().union(*(child.capabilities for child in self.resolved.values()))
+        own = found.intersection(type(self).__mro__)
+        own |= {DeclaresGuarantee, SupportsChildren, SupportsTarget, SupportsWriterContext}
+        if FixedPartitionedSink in found:
+            # States of writers are then stored next to those of the parts.
+            return own - {DynamicSink, SupportsWriterState} | {SupportsNamedStates}
+        return own
 
     def children(self) -> Mapping[str, Any]:
-        return self._children
+        return {name: child.sink for name, child in self.resolved.items()}
 
     def kind(self) -> str:
-        return f"{self.kind_name}/{'fixed' if is_fixed(self) else 'dynamic'}"
+        return f"{self.kind_name}/{'fixed' if self._fixed() else 'dynamic'}"
 
     def target(self) -> str:
-        return ", ".join(f"{name}={target_of(child)}" for name, child in self._children.items())
+        return ", ".join(f"{name}={child.target()}" for name, child in self.resolved.items())
 
     def bind(self, context: WriterInitContext) -> Self:
         bound = copy.copy(self)
@@ -138,7 +130,7 @@ class Composite(
         Raises:
             CapabilityError: the children have different numbers of parts.
         """
-        listed = {name: tuple(child.list_parts()) for name, child in self._children.items() if is_fixed(child)}
+        listed = {name: tuple(child.list_parts()) for name, child in self._fixed().items()}
         counts = {name: len(parts) for name, parts in listed.items()}
         if len(set(counts.values())) > 1:
             found = ", ".join(f"{name} {count}" for name, count in counts.items())
@@ -155,12 +147,12 @@ class Composite(
     @property
     def part_fn(self) -> Callable[[str], int]:
         # The child's own method, so that a caller can check whether it is the default.
-        fixed = [child for child in self._children.values() if is_fixed(child)]
+        fixed = [*self._fixed().values()]
         return fixed[0].part_fn if fixed else super().part_fn
 
     def build_part(self, step_id: str, for_part: str, resume_state: Mapping[str, Any] | None) -> CompositePartition:
         index, states = self._index(for_part), resume_state or {}
-        return self.open({name: self._opening(name, index, states) for name in self._children})
+        return self.open({name: self._opening(name, index, states) for name in self.resolved})
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> CompositePartition:
         return self._build(())
@@ -191,15 +183,15 @@ class Composite(
 
     def state_names(self, part: str) -> Sequence[str]:
         index = self._index(part)
-        return [found for name in self._children for found in self._names_of(name, index)]
+        return [found for name in self.resolved for found in self._names_of(name, index)]
 
     def named_state_serializer(self, name: str) -> SimpleVersionedSerializer[Any]:
         child, _, own = name.partition("/")
-        sink = self._children[child]
-        return state_serializer(sink, own) if is_fixed(sink) else ListSerializer(sink.writer_state_serializer())
+        owner = self.resolved[child]
+        return state_serializer(owner, own) if owner.fixed else ListSerializer(owner.sink.writer_state_serializer())
 
     def keeps_writer_state(self) -> bool:
-        return any(map(keeps_writer_state, self._children.values()))
+        return any(child.keeps_writer_state() for child in self.resolved.values())
 
     def writer_state_serializer(self) -> ChildValueSerializer:
         children = self._with(SupportsWriterState)
@@ -207,7 +199,7 @@ class Composite(
 
     def buffered_rows(self, state: ChildValue | Mapping[str, Any]) -> BufferedRows:
         if isinstance(state, ChildValue):
-            return _held_by(self._children[state.child], state.value)
+            return _held_by(self.resolved[state.child], state.value)
         return _sum_of([self._held_under(name, value) for name, value in state.items()])
 
     def max_time_in_buffer(self) -> timedelta:
@@ -215,26 +207,21 @@ class Composite(
         return max(found)
 
     def guarantee(self) -> Guarantee:
-        return min(guarantee_of(child) for child in self._children.values())
+        return min(child.guarantee() for child in self.resolved.values())
 
     def requires(self) -> Sequence[str]:
-        return tuple(f"{name}: {text}" for name, child in self._children.items() for text in requirements_of(child))
+        return tuple(f"{name}: {text}" for name, child in self.resolved.items() for text in child.requirements())
 
     def needs_same_rows(self) -> bool:
-        return any(map(needs_same_rows, self._children.values()))
+        return any(child.needs_same_rows() for child in self.resolved.values())
 
     def bears_speculation(self) -> bool:
-        return all(map(bears_speculation, self._children.values()))
+        return all(child.bears_speculation() for child in self.resolved.values())
 
     def check_target(self, context: TargetContext[Any]) -> TargetCheck[Any]:
         self._check_distinct(context.step_id)
-        checks = for_each(
-            self._with(SupportsTarget),
-            lambda name, child: child.check_target(self._share(name, context)),
-            "several targets do not match the recovery data",
-            step=context.step_id,
-            epoch=context.epoch,
-        )
+        failed = "several targets do not match the recovery data"
+        checks = self._pass_on(SupportsTarget, "check_target", self._share, context, failed)
         of_children = {
             name: check if isinstance(check, TargetCheck) else TargetCheck(check) for name, check in checks.items()
         }
@@ -242,42 +229,25 @@ class Composite(
             f"{name}/{part}": state
             for name, check in of_children.items()
             for part, state in check.states.items()
-            if f"{name}/{part}" not in context.states or self._children[name].chooses_bases_anew
+            if f"{name}/{part}" not in context.states or self.resolved[name].sink.chooses_bases_anew
         }
         return TargetCheck(states, {name: check.found for name, check in of_children.items()})
 
     def open_target(self, context: TargetContext[Any]) -> None:
-        for_each(
-            self._with(SupportsTarget),
-            lambda name, child: child.open_target(self._share(name, context)),
-            "several targets could not be opened",
-            step=context.step_id,
-            epoch=context.epoch,
-        )
+        self._pass_on(SupportsTarget, "open_target", self._share, context, "several targets could not be opened")
 
     def check_schema(self, schema: pa.Schema) -> None:
-        for_each(
-            self._with(SupportsTarget),
-            lambda name, child: child.check_schema(self.schema_for(name, schema)),
-            "several sinks cannot write these columns",
+        self._pass_on(
+            SupportsTarget, "check_schema", self.schema_for, schema, "several sinks cannot write these columns"
         )
 
     def clean_up(self, context: CleanUpContext) -> int:
-        removed = for_each(
-            self._with(SupportsTarget),
-            lambda name, child: int(child.clean_up(_clean_up_of(name, child, context))),
-            "several sinks could not be cleaned up",
-            step=context.step_id,
-        )
-        return sum(removed.values())
+        failed = "several sinks could not be cleaned up"
+        return sum(self._pass_on(SupportsTarget, "clean_up", self._clean_up_of, context, failed).values())
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str] | None:
-        found = for_each(
-            self._with(SupportsTarget),
-            lambda name, child: child.find_leftovers(_clean_up_of(name, child, context)),
-            "several sinks could not be checked",
-            step=context.step_id,
-        )
+        failed = "several sinks could not be checked"
+        found = self._pass_on(SupportsTarget, "find_leftovers", self._clean_up_of, context, failed)
         told = {name: leftovers for name, leftovers in found.items() if leftovers is not None}
         if len(told) < len(found):
             # Without an error for one sink, the findings of the others would appear complete.
@@ -285,12 +255,8 @@ class Composite(
         return [f"{name}: {leftover}" for name, leftovers in told.items() for leftover in leftovers]
 
     def withdraw(self, context: CleanUpContext) -> None:
-        for_each(
-            self._with(SupportsTarget),
-            lambda name, child: child.withdraw(_clean_up_of(name, child, context)),
-            "several targets could not be withdrawn",
-            step=context.step_id,
-        )
+        failed = "several targets could not be withdrawn"
+        self._pass_on(SupportsTarget, "withdraw", self._clean_up_of, context, failed)
 
     def check_connection(self) -> Sequence[str]:
         found = for_each(
@@ -298,7 +264,7 @@ class Composite(
             lambda name, child: list(child.check_connection()),
             "several sinks cannot reach their destinations",
         )
-        silent = [name for name in self.children() if not found.get(name)]
+        silent = [name for name in self.resolved if not found.get(name)]
         return [f"{name}: {line}" for name, lines in found.items() for line in lines] + [
             f"{name}: has no connection check" for name in silent
         ]
@@ -309,12 +275,11 @@ class Composite(
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
         changed = copy.copy(self)
-        changed._children = for_each(
-            self._children,
-            lambda name, child: in_save_mode(child, self.save_mode_of(name, mode)),
+        changed.resolved = for_each(
+            self.resolved,
+            lambda name, child: resolve(child.in_save_mode(self.save_mode_of(name, mode))),
             "several sinks do not support this save mode",
         )
-        changed._capabilities = _capabilities_of(changed._children)
         return changed
 
     def save_mode_of(self, name: str, mode: SaveMode | None) -> SaveMode | None:
@@ -356,34 +321,27 @@ class Composite(
         return ChildValueSerializer({n: c.committable_serializer for n, c in self._with(SupportsCommitter).items()})
 
     def write_result_serializer(self) -> ChildValueSerializer:
-        return ChildValueSerializer(
-            {n: lambda c=c: hand_over_serializer(c) for n, c in self._with(SupportsCommitter).items()}  # type: ignore[misc]
-        )
+        children = self._with(SupportsCommitter)
+        return ChildValueSerializer({name: partial(hand_over_serializer, self.resolved[name]) for name in children})
 
     def add_pre_commit_topology(
         self, results: Sequence[CommittableMessage[ChildValue]]
     ) -> Sequence[CommittableMessage[ChildValue]]:
         acting = self._with(SupportsPreCommitTopology)
         passing = [message for message in results if message.value.child not in acting]
-        made = for_each(
-            acting,
-            lambda name, child: child.add_pre_commit_topology(_messages_of(name, results)),
-            "several sinks could not prepare their commit",
-        )
+        failed = "several sinks could not prepare their commit"
+        made = self._pass_on(SupportsPreCommitTopology, "add_pre_commit_topology", _messages_of, results, failed)
         return passing + [
             replace(message, value=ChildValue(name, message.value)) for name, found in made.items() for message in found
         ]
 
     def add_post_commit_topology(self, committed: Sequence[CommittableMessage[ChildValue]]) -> None:
-        for_each(
-            self._with(SupportsPostCommitTopology),
-            lambda name, child: child.add_post_commit_topology(_messages_of(name, committed)),
-            "several sinks failed after they had committed",
-        )
+        failed = "several sinks failed after they had committed"
+        self._pass_on(SupportsPostCommitTopology, "add_post_commit_topology", _messages_of, committed, failed)
 
     def _check_distinct(self, step_id: str) -> None:
-        owners = {name: child for name, child in children_of(self).items() if owns_target(child)}
-        places = {name: (kind_of(child).partition("/")[0], child.place()) for name, child in owners.items()}
+        owners = {name: child for name, child in resolve(self).children().items() if child.owns_target()}
+        places = {name: (child.kind().partition("/")[0], child.sink.place()) for name, child in owners.items()}
         for one, other in combinations(owners, 2):
             if places[one] == places[other]:
                 found = f"the sinks {one} and {other} write to the same target {owners[other].target()}"
@@ -401,7 +359,22 @@ class Composite(
 
     def _with(self, capability: type) -> dict[str, Any]:
         """The children that have a capability."""
-        return {name: child for name, child in self._children.items() if supports(child, capability)}
+        return {name: child.sink for name, child in self.resolved.items() if capability in child.capabilities}
+
+    def _fixed(self) -> dict[str, Any]:
+        return self._with(FixedPartitionedSink)
+
+    def _pass_on(
+        self, capability: type, method: str, part_of: Callable[[str, G], Any], given: G, failed: str
+    ) -> dict[str, Any]:
+        """Call a method of every child with a capability, with the child's part of what was given. See `for_each`."""
+        return for_each(
+            self._with(capability),
+            lambda name, child: getattr(child, method)(part_of(name, given)),
+            failed,
+            step=getattr(given, "step_id", None),
+            epoch=getattr(given, "epoch", None),
+        )
 
     def _share(self, name: str, context: TargetContext[Any]) -> TargetContext[Any]:
         """The part of the target's recovery data that concerns one child."""
@@ -413,7 +386,7 @@ class Composite(
             # target.
             first_contact=context.first_contact or name not in known,
             completed=completed if got_one else None,
-            states=share(name, context.states) if is_fixed(self._children[name]) else {},
+            states=share(name, context.states) if self.resolved[name].fixed else {},
             known_children=share(name, known, separator="."),
             published=context.children_published.get(name),
             children_published=share(name, context.children_published, separator="."),
@@ -429,13 +402,13 @@ class Composite(
                     states={},
                     recovered=[item.value for item in recovered if item.child == name],
                 )
-                for name, child in self._children.items()
+                for name, child in self.resolved.items()
             }
         )
 
     def _opening(self, name: str, index: int, states: Mapping[str, Any]) -> Opening:
-        child, metrics = self._children[name], ChildMetrics(self.writer.metrics, name)
-        if is_fixed(child):
+        child, metrics = self.resolved[name], ChildMetrics(self.writer.metrics, name)
+        if child.fixed:
             context = replace(self.writer, part=self._parts_of[name][index], metrics=metrics)
             return Opening(child, context, states=share(name, states), recovered=())
         context = replace(
@@ -451,10 +424,10 @@ class Composite(
         return Opening(child, context, states={}, recovered=states.get(kept_as or "", ()), kept_as=kept_as)
 
     def _names_of(self, name: str, index: int) -> Sequence[str]:
-        child = self._children[name]
-        if is_fixed(child):
+        child = self.resolved[name]
+        if child.fixed:
             return [f"{name}/{own}" for own in state_names(child, self._parts_of[name][index])]
-        return [f"{name}/writer-{index:05d}"] if supports(child, SupportsWriterState) else []
+        return [f"{name}/writer-{index:05d}"] if SupportsWriterState in child.capabilities else []
 
     def _index(self, part: str) -> int:
         if part not in self._parts:
@@ -463,55 +436,31 @@ class Composite(
 
     def _held_under(self, name: str, state: Any) -> BufferedRows:
         child, _, own = name.partition("/")
-        sink = self._children[child]
-        if supports(sink, SupportsNamedStates):
-            return _held_by(sink, {own: state})
-        return _held_by(sink, state) if is_fixed(sink) else _sum_of([_held_by(sink, item) for item in state])
+        owner = self.resolved[child]
+        if SupportsNamedStates in owner.capabilities:
+            return _held_by(owner, {own: state})
+        return _held_by(owner, state) if owner.fixed else _sum_of([_held_by(owner, item) for item in state])
+
+    def _clean_up_of(self, name: str, context: CleanUpContext) -> CleanUpContext:
+        """The context with the states of one child. Writer states next to parts are lists, by the parts' names."""
+        fixed = self.resolved[name].fixed
+
+        def own() -> dict[str, Any]:
+            return share(name, context.states())
+
+        def writer_states() -> list[Any]:
+            listed = [] if fixed else [item for items in own().values() for item in items]
+            return [item.value for item in context.writer_states() if item.child == name] + listed
+
+        return replace(context, states=own if fixed else dict, writer_states=writer_states)
 
 
 class CompositeSink(Composite):
     """Passes each row to every child."""
 
 
-_OF_ANY_CHILD = (
-    SupportsCommitter,
-    SupportsCountCheck,
-    SupportsBufferedRows,
-    SupportsPostCommitTopology,
-    SupportsPreCommitTopology,
-    SupportsPreWriteTopology,
-    SupportsSeal,
-)
-"""Capabilities that the composite has if any child has them."""
-
-
-def _capabilities_of(children: Mapping[str, Any]) -> tuple[type, ...]:
-    def one_has(capability: type) -> bool:
-        return any(supports(child, capability) for child in children.values())
-
-    found: list[type] = [DeclaresGuarantee, SupportsChildren, SupportsTarget, SupportsWriterContext]
-    found += filter(one_has, _OF_ANY_CHILD)
-    if one_has(FixedPartitionedSink):
-        # States of writers are then stored next to those of the parts.
-        return (*found, FixedPartitionedSink, SupportsNamedStates)
-    return (*found, DynamicSink, SupportsWriterState) if one_has(SupportsWriterState) else (*found, DynamicSink)
-
-
 def _lies_within(inner: tuple[str, str], outer: tuple[str, str]) -> bool:
     return inner[0] == outer[0] and outer[1].endswith("/") and inner[1].startswith(outer[1])
-
-
-def _clean_up_of(name: str, child: Any, context: CleanUpContext) -> CleanUpContext:
-    """The context with the states of one child. Writer states next to parts are lists, by the names of the parts."""
-
-    def own() -> dict[str, Any]:
-        return share(name, context.states())
-
-    def writer_states() -> list[Any]:
-        listed = [] if is_fixed(child) else [item for items in own().values() for item in items]
-        return [item.value for item in context.writer_states() if item.child == name] + listed
-
-    return replace(context, states=own if is_fixed(child) else dict, writer_states=writer_states)
 
 
 def _messages_of(name: str, messages: Sequence[CommittableMessage[ChildValue]]) -> list[CommittableMessage[Any]]:
@@ -523,8 +472,8 @@ def _seals_of(name: str, parts: Sequence[PartSeal[Any]]) -> list[PartSeal[Any]]:
     return [replace(part, part=inner) for inner, part in own.items()]
 
 
-def _held_by(sink: Any, state: Any) -> BufferedRows:
-    return sink.buffered_rows(state) if supports(sink, SupportsBufferedRows) else BufferedRows(0)
+def _held_by(child: ResolvedSink, state: Any) -> BufferedRows:
+    return child.sink.buffered_rows(state) if SupportsBufferedRows in child.capabilities else BufferedRows(0)
 
 
 def _sum_of(held: Sequence[BufferedRows]) -> BufferedRows:

@@ -10,20 +10,12 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from outfall.capabilities import (
-    SupportsArrow,
-    SupportsBufferedRows,
-    SupportsCommitter,
-    SupportsWriterState,
-    WriterInitContext,
-)
-from outfall.capability_checks import check_partition, flush, is_fixed, supports
-from outfall.errors import CapabilityError
+from outfall.capabilities import SupportsBufferedRows, SupportsCommitter, SupportsWriterState, WriterInitContext
+from outfall.capability_checks import ResolvedSink
+from outfall.protocol.partition import Rows, open_partition
 from outfall.protocol.states import states_after
-from outfall.protocol.task import open_partition
 from outfall.protocol.validation import returned_list
 from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
-from outfall.values import to_batch, to_values
 from outfall.wrappers.children import for_each, of_child
 from outfall.wrappers.composite_committer import ChildValue
 
@@ -34,7 +26,7 @@ R = TypeVar("R")
 class Opening:
     """The parameters for opening one child's partition."""
 
-    sink: Any
+    child: ResolvedSink
     context: WriterInitContext
     states: Mapping[str, Any]
     """Of a fixed child, by the child's own names."""
@@ -46,7 +38,7 @@ class Opening:
     @property
     def resumes(self) -> bool:
         """Whether there are states that would otherwise be lost, or rows that may be due."""
-        return bool(self.recovered) or (bool(self.states) and supports(self.sink, SupportsBufferedRows))
+        return bool(self.recovered) or (bool(self.states) and SupportsBufferedRows in self.child.capabilities)
 
 
 class ChildPartition:
@@ -61,45 +53,30 @@ class ChildPartition:
         self.name = name
         self._opening = opening
         self._context = opening.context
-        self._sink = opening.sink
+        self._child = opening.child
         with of_child(name):
-            self.partition = open_partition(
-                opening.sink, opening.context, states=opening.states, recovered=opening.recovered
+            self.opened = open_partition(
+                opening.child, opening.context, states=opening.states, recovered=opening.recovered
             )
-            try:
-                check_partition(opening.sink, self.partition)
-            except CapabilityError:
-                self.partition.close()
-                raise
-        self._takes_arrow = supports(self.partition, SupportsArrow)
+        self.partition = self.opened.partition
 
-    def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        """Write rows."""
+    def write(self, rows: Rows) -> None:
+        """Write rows, or values that were never rows; the child gets its own copies."""
         with of_child(self.name):
-            if self._takes_arrow:
-                self.partition.write_record_batch(batch)
-            else:
-                # A new list for each child, so that none can change the rows of another.
-                self.partition.write_batch(to_values(batch, self._context.value))
-        self._context.metrics.add("rows", batch.num_rows)
-
-    def write_values(self, values: list[Any]) -> None:
-        """Write values that were never rows; the child gets its own copies."""
-        with of_child(self.name):
-            if callable(getattr(self.partition, "write_batch", None)):
-                self.partition.write_batch(copy.deepcopy(values))
-            else:
-                self.partition.write_record_batch(to_batch(values, self._context.value))
-        self._context.metrics.add("rows", len(values))
+            # Arrow batches are immutable, and values that are made from them are new for each child.
+            shared = self.opened.takes_values and not isinstance(rows, pa.RecordBatch)
+            self.opened.write(copy.deepcopy(rows) if shared else rows, self._context.value)
+        self._context.metrics.add("rows", len(rows))
 
     def flush(self, end_of_input: bool) -> None:
         """Flush the partition, if it buffers values."""
         with of_child(self.name):
-            flush(self.partition, end_of_input=end_of_input or not supports(self._sink, SupportsBufferedRows))
+            buffers = SupportsBufferedRows in self._child.capabilities
+            self.opened.flush(end_of_input=end_of_input or not buffers)
 
     def prepare_commit(self) -> list[ChildValue]:
         """Return its committables, if any."""
-        if not supports(self._sink, SupportsCommitter):
+        if SupportsCommitter not in self._child.capabilities:
             return []
         with of_child(self.name):
             return [
@@ -110,8 +87,8 @@ class ChildPartition:
     def named_states(self) -> dict[str, Any]:
         """Return its states by name, in the form that its parent stores."""
         with of_child(self.name):
-            if is_fixed(self._sink):
-                states = states_after(self._sink, self._context.part or "", self.partition.snapshot())
+            if self._child.fixed:
+                states = states_after(self._child, self._context.part or "", self.partition.snapshot())
                 return {f"{self.name}/{name}": state for name, state in states.items()}
             if self._opening.kept_as is None:
                 return {}
@@ -119,7 +96,7 @@ class ChildPartition:
 
     def writer_states(self, epoch: int) -> list[ChildValue]:
         """Return its writer states, if any."""
-        if not supports(self._sink, SupportsWriterState):
+        if SupportsWriterState not in self._child.capabilities:
             return []
         with of_child(self.name):
             return [ChildValue(self.name, state) for state in self._snapshot_state(epoch)]
@@ -172,12 +149,12 @@ class CompositePartition(StatefulSinkPartition[Any, Mapping[str, Any]], Stateles
     def write_batch(self, values: list[Any]) -> None:
         """Write values to each child; each gets its own copies."""
         for child in self.written_children():
-            child.write_values(values)
+            child.write(values)
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
         """Write rows to each child; they share the batch, which is immutable."""
         for child in self.written_children():
-            child.write_record_batch(batch)
+            child.write(batch)
 
     def flush(self, end_of_input: bool) -> None:
         """Flush each child, even after another one failed, as in `close`."""

@@ -22,7 +22,7 @@ from outfall.capabilities import (
     WriterInitContext,
     shown_name,
 )
-from outfall.capability_checks import needs_same_rows
+from outfall.capability_checks import resolve
 from outfall.errors import CapabilityError, SerializationError
 from outfall.protocol.clock import Clock
 from outfall.serde import SimpleVersionedSerializer, parse_json
@@ -182,7 +182,7 @@ class CrossEpochBatching(Composite):
     shown_as = "BatchingSink"
 
     def __init__(self, sink: Any, options: BatchingOptions, clock: Clock) -> None:
-        if needs_same_rows(sink):
+        if resolve(sink).needs_same_rows():
             raise CapabilityError(
                 f"{shown_name(sink)} with these options needs the same rows when an epoch is run again",
                 why="the choice of buffered rows depends on their order and age, which differ in the second run",
@@ -231,5 +231,5 @@ class CrossEpochPartition(CompositePartition):
                 # Rows of epochs before a schema change. A target may accept only one schema per epoch, as Spark
                 # provides no other; the rest is due in the next epoch.
                 return
-            self.children[TARGET].write_record_batch(chunk.batch)
+            self.children[TARGET].write(chunk.batch)
             buffer.drop(chunk.rows)

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.capabilities import (
-    OUTPUT_MODES,
     SaveMode,
     SupportsCountCheck,
     SupportsDeadLetterSink,
@@ -17,7 +16,7 @@ from outfall.capabilities import (
     SupportsTarget,
     shown_name,
 )
-from outfall.capability_checks import is_fixed, needs_same_rows, supports
+from outfall.capability_checks import resolve
 from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter, dead_letter_batch
 from outfall.delegating_sink import DelegatingSink
 from outfall.errors import CapabilityError, ConfigurationError, ValueRefusedError
@@ -62,25 +61,26 @@ class DeadLetteringSink(Composite):
             )
         if sink is dead_letter:
             raise ConfigurationError("a sink cannot take its own dead letters", do="pass another sink as dead_letter")
-        if supports(dead_letter, SupportsPreWriteTopology):
+        rows, letters = resolve(sink), resolve(dead_letter)
+        if SupportsPreWriteTopology in letters.capabilities:
             raise CapabilityError(
                 f"{shown_name(dead_letter)} changes the DataFrame before it is written",
                 why="dead letters occur while the rows are written",
                 do="pass a sink as dead_letter that does not change the DataFrame",
             )
-        if is_fixed(dead_letter) and not is_fixed(sink):
+        if letters.fixed and not rows.fixed:
             raise CapabilityError(
                 f"{shown_name(dead_letter)} with parts cannot take the dead letters of a sink without any",
                 why="each part is written by one task, and any task may have rejected records",
                 do="pass a sink without parts as dead_letter, for example FileSink(path)",
             )
-        if needs_same_rows(dead_letter):
+        if letters.needs_same_rows():
             raise CapabilityError(
                 f"{shown_name(dead_letter)} with these options needs the same rows when an epoch is run again",
                 why="a record that is rejected again is another dead letter, with another time",
                 do="pass a sink as dead_letter whose guarantee does not depend on the rows of an epoch",
             )
-        if not supports(sink, SupportsDeadLetterSink):
+        if SupportsDeadLetterSink not in rows.capabilities:
             raise CapabilityError(
                 f"{shown_name(sink)} does not report rejected records to another sink",
                 do="omit dead_letter, or pass it to an inner sink that reports them; PostgresSink stores such rows"
@@ -104,12 +104,11 @@ class DeadLetteringSink(Composite):
         return "append" if name == DEAD_LETTERS and mode == "overwrite" else mode
 
     def output_modes(self) -> Collection[str]:
-        sink = self.children()[SINK]
-        return sink.output_modes() if supports(sink, SupportsTarget) else OUTPUT_MODES
+        return self.resolved[SINK].output_modes()
 
     def row_schema(self) -> pa.Schema | None:
-        sink = self.children()[SINK]
-        return sink.row_schema() if supports(sink, SupportsTarget) else None
+        rows = self.resolved[SINK]
+        return rows.sink.row_schema() if SupportsTarget in rows.capabilities else None
 
     def schema_for(self, name: str, schema: pa.Schema) -> pa.Schema:
         return DEAD_LETTER_SCHEMA if name == DEAD_LETTERS else schema
@@ -179,7 +178,7 @@ class DeadLetteringPartition(CompositePartition):
             raise _too_many(self._most, _shown(letters[-1]))
         child = self.children.get(DEAD_LETTERS) or self.open_child(DEAD_LETTERS)
         self._unflushed = True
-        child.write_record_batch(dead_letter_batch(letters))
+        child.write(dead_letter_batch(letters))
 
     def flush(self, end_of_input: bool) -> None:
         """Flush the rows first, because most rejections occur then."""

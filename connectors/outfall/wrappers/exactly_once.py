@@ -25,7 +25,6 @@ from outfall.capabilities import (
     TargetContext,
     WriterInitContext,
 )
-from outfall.capability_checks import supports
 from outfall.dead_letter import DeadLetter
 from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
 from outfall.formats.row_text import row_texts
@@ -121,8 +120,9 @@ class OffsetDedup(Composite, SupportsDeadLetterSink):
         return (*super().capabilities(), SupportsDeadLetterSink)
 
     def max_dead_letters(self) -> int:
-        target = self.children()[TARGET]
-        return target.max_dead_letters() if supports(target, SupportsDeadLetterSink) else super().max_dead_letters()
+        target = self.resolved[TARGET]
+        rejects = SupportsDeadLetterSink in target.capabilities
+        return target.sink.max_dead_letters() if rejects else super().max_dead_letters()
 
     def requires(self) -> Sequence[str]:
         return (*super().requires(), "a source that gives a row the same offset at each read")
@@ -296,9 +296,9 @@ class ExactlyOncePartition(CompositePartition):
     def dead_letters_to(self, take: Callable[[Sequence[DeadLetter]], None]) -> None:
         """Pass on rows below the window, and rows that the target rejects."""
         self._take = take
-        target = self.children[TARGET].partition
-        if supports(target, SupportsDeadLetters):
-            target.dead_letters_to(take)
+        target = self.children[TARGET].opened
+        if SupportsDeadLetters in target.capabilities:
+            target.partition.dead_letters_to(take)
 
     def write_batch(self, values: list[Any]) -> None:
         """Write values, which must be rows."""
@@ -328,7 +328,7 @@ class ExactlyOncePartition(CompositePartition):
                 self._check_below(name, known, offsets)
         kept = _rows(batch, new)
         if kept.num_rows:
-            self.children[TARGET].write_record_batch(kept)
+            self.children[TARGET].write(kept)
         for known, runs in added:
             known.add(runs)
         late = _rows(batch, below)

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any
 
 from outfall.capabilities import SealContext, SupportsBufferedRows, SupportsCountCheck, SupportsSeal, SupportsTarget
-from outfall.capability_checks import check_sink, check_unresumed, supports
+from outfall.capability_checks import ResolvedSink, check_sink, check_unresumed
 from outfall.errors import CapabilityError, OutfallError, ResponsesError, StepInUseError
 from outfall.protocol.clock import Clock, SystemClock
 from outfall.protocol.epoch_commit import EpochCommit
@@ -73,19 +73,19 @@ class EpochCoordinator:
         Raises:
             CapabilityError: The sink's capabilities do not fit together, or not with these options.
         """
-        check_sink(sink)
+        resolved = check_sink(sink)
         options = options or EpochOptions()
         if options.final:
-            check_unresumed(sink)
+            check_unresumed(resolved)
         clock = clock or SystemClock()
         journal = Journal(recovery.open(step_id), step_id, clock)
         telemetry = EpochTelemetry(recovery.url(), step_id)
-        self._step = Step(sink, step_id, recovery, journal, options, clock, run, registry, telemetry)
+        self._step = Step(resolved, step_id, recovery, journal, options, clock, run, registry, telemetry)
 
     @property
-    def sink(self) -> Any:
-        """The sink of the step."""
-        return self._step.sink
+    def resolved(self) -> ResolvedSink:
+        """The sink of the step, and what it can do."""
+        return self._step.resolved
 
     def begin(self, epoch: int | None, *, query_id: str | None = None) -> Ticket:
         """Take over the step for one epoch.
@@ -127,9 +127,9 @@ class EpochCoordinator:
             CapabilityError: The sink has no `SupportsBufferedRows`.
             ForeignRecordsError, TargetError, PartsChangedError, RecordError, FencedError: As in `begin`.
         """
-        if not supports(self.sink, SupportsBufferedRows):
+        if SupportsBufferedRows not in self._step.capabilities:
             raise CapabilityError(
-                f"{type(self.sink).__name__} has no SupportsBufferedRows: it buffers no rows across epochs",
+                f"{self._step.resolved.name} has no SupportsBufferedRows: it buffers no rows across epochs",
                 step=self._step.step_id,
                 do="omit the drain; or add SupportsBufferedRows if the sink does buffer rows",
             )
@@ -158,7 +158,7 @@ class EpochCoordinator:
                 raise log_lost(step.step_id, responses[0].generation, view.last)
             raise fenced(step.step_id, responses[0].epoch)
         expected = expected_epoch(view, adopt=step.options.adopt_checkpoint)
-        return make_ticket(step, view, expected, listed_parts(step.step_id, step.sink, list(view.states)))
+        return make_ticket(step, view, expected, listed_parts(step.step_id, step.resolved, list(view.states)))
 
     def finish(self, ticket: Ticket, responses: Sequence[TaskResponse]) -> EpochResult:
         """Record and publish the data of the tasks.
@@ -212,9 +212,9 @@ class EpochCoordinator:
         ticket = take_over(step, None, lambda read: begin_epoch(step, read, read.open_epoch, read.query_id))
         self._seal(ticket, CollectedResponses(ticket, []))
         begun = step.journal.view
-        context = clean_up_context(step.sink, step.step_id, begun, step.journal.log, lost=begun.lost, final=True)
-        clean_up_target(step.sink, context)
-        if supports(step.sink, SupportsTarget):
+        context = clean_up_context(step.resolved, step.step_id, begun, step.journal.log, lost=begun.lost, final=True)
+        clean_up_target(step.resolved, context)
+        if SupportsTarget in step.capabilities:
             step.sink.withdraw(context)
         return True
 
@@ -259,7 +259,7 @@ class EpochCoordinator:
             query_id=collected.query_id,
             states=states,
             writer_states=writer_states,
-            committables=collected.committables(step.sink, step.journal.log),
+            committables=collected.committables(step.resolved, step.journal.log),
             counts=collected.counts() | self._buffer_counts(ticket, [*states.values(), *writer_states]),
             seconds=self._seconds_since(ticket),
         )
@@ -273,7 +273,7 @@ class EpochCoordinator:
         return EpochResult(completed.epoch, completed.generation, False, counts, completed.seconds)
 
     def _check_counts(self, collected: CollectedResponses) -> None:
-        if supports(self._step.sink, SupportsCountCheck):
+        if SupportsCountCheck in self._step.capabilities:
             try:
                 self._step.sink.check_counts(collected.counts(), collected.examples())
             except OutfallError as error:
@@ -281,7 +281,7 @@ class EpochCoordinator:
                 raise
 
     def _buffer_counts(self, ticket: Ticket, states: Sequence[StoredValue]) -> dict[str, int]:
-        if not supports(self._step.sink, SupportsBufferedRows):
+        if SupportsBufferedRows not in self._step.capabilities:
             return {}
         held = total_held(states).rows
         drained = {ROWS_DRAINED: self._step.journal.view.held.rows - held} if ticket.drain else {}
@@ -289,11 +289,11 @@ class EpochCoordinator:
 
     def _seal(self, ticket: Ticket, collected: CollectedResponses) -> None:
         step = self._step
-        if supports(step.sink, SupportsSeal):
+        if SupportsSeal in step.capabilities:
             context = SealContext(
                 step.step_id, ticket.incarnation, ticket.generation, collected.epoch, token=ticket.token
             )
-            step.sink.seal(context, collected.seals(step.sink, step.journal.log))
+            step.sink.seal(context, collected.seals(step.resolved, step.journal.log))
 
     def _seconds_since(self, ticket: Ticket) -> float:
         """Return the duration since the epoch's BEGIN, by the wall clocks of both processes."""

@@ -21,6 +21,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from outfall.capabilities import Metrics
+from outfall.capability_checks import ResolvedSink
 from outfall.errors import EpochAbandonedError
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
@@ -67,7 +68,7 @@ def _drain_once(coordinator: EpochCoordinator) -> EpochResult | None:
         ticket = coordinator.begin_drain()
         if ticket is None:
             return None
-        return coordinator.finish(ticket, run_drain(coordinator.sink, ticket))
+        return coordinator.finish(ticket, run_drain(coordinator.resolved, ticket))
 
 
 def _both(earlier: EpochResult, later: EpochResult) -> EpochResult:
@@ -78,19 +79,19 @@ def _both(earlier: EpochResult, later: EpochResult) -> EpochResult:
     return replace(later, counts=counts.counts | held, seconds=earlier.seconds + later.seconds)
 
 
-def run_drain(sink: object, ticket: Ticket) -> list[TaskResponse]:
+def run_drain(resolved: ResolvedSink, ticket: Ticket) -> list[TaskResponse]:
     """Open each part with buffered rows, or one writer per recorded state, and flush it."""
-    parts: list[str | None] = [part for part in ticket.parts if _holds(sink, ticket, part)]
+    parts: list[str | None] = [part for part in ticket.parts if _holds(resolved, ticket, part)]
     if not ticket.parts:
         parts = [None] * len(ticket.writer_states)
         ticket = replace(ticket, worker_count=len(parts))
     batch = (ticket.epoch or 0) - ticket.drains
     return [
-        EpochTask(sink, ticket, TaskIdentity(batch, worker_index=index, attempt=index)).run([(part, [])])
+        EpochTask(resolved.sink, ticket, TaskIdentity(batch, worker_index=index, attempt=index)).run([(part, [])])
         for index, part in enumerate(parts)
     ]
 
 
-def _holds(sink: object, ticket: Ticket, part: str) -> bool:
-    states = [ticket.states.get(name) for name in state_names(sink, part)]
+def _holds(resolved: ResolvedSink, ticket: Ticket, part: str) -> bool:
+    states = [ticket.states.get(name) for name in state_names(resolved, part)]
     return any(state is not None and state.held for state in states)

@@ -15,7 +15,6 @@ from outfall.capabilities import (
     SupportsCommitter,
     SupportsPostCommitTopology,
 )
-from outfall.capability_checks import guarantee_of, supports
 from outfall.errors import EpochAbandonedError, LostCommittableError
 from outfall.protocol.commit_retry import CommitLoop, CommitPlace, closing_committer
 from outfall.protocol.step import Step
@@ -33,6 +32,7 @@ class EpochCommit:
         """Prepare to finish the recorded epoch."""
         self._step = step
         self._sink = step.sink
+        self._capabilities = step.capabilities
         self._step_id = step.step_id
         self._journal = step.journal
         self._prepared = prepared
@@ -78,7 +78,7 @@ class EpochCommit:
             CommitError, CommitRefusedError: See `CommitLoop.run`.
             EntryExistsError: Another driver has continued meanwhile.
         """
-        if supports(self._sink, SupportsCommitter) and self._prepared.committables:
+        if SupportsCommitter in self._capabilities and self._prepared.committables:
             self._commit()
         self._follow_up()
         lost = self._journal.view.lost
@@ -136,7 +136,7 @@ class EpochCommit:
 
     def _all_there(self) -> bool:
         """Return whether all recorded data exists, before any is published. Abandon the epoch if not."""
-        if not supports(self._sink, SupportsCommitter) or not self._prepared.committables:
+        if SupportsCommitter not in self._capabilities or not self._prepared.committables:
             return True
         requests = self._load_requests()
         committer = self._committer()
@@ -174,7 +174,7 @@ class EpochCommit:
         )
 
     def _follow_up(self) -> None:
-        if supports(self._sink, SupportsPostCommitTopology):
+        if SupportsPostCommitTopology in self._capabilities:
             requests = self._requests
             stored = self._prepared.committables
             epoch = self._prepared.epoch
@@ -205,7 +205,7 @@ class EpochCommit:
             counts=counts,
             seconds=task_seconds + commit_seconds,
             task_seconds=task_seconds,
-            guarantee="NONE" if totals.get("dropped_committables") else guarantee_of(self._sink).name,
+            guarantee="NONE" if totals.get("dropped_committables") else self._step.resolved.guarantee().name,
             drain=view.drain_unfinished,
             drains=view.drains,
             held_since=view.held.oldest,
@@ -221,8 +221,8 @@ class EpochCommit:
     def _clean_up(self, lost: Mapping[int, str]) -> None:
         """Remove leftovers. A failure is only logged: the epoch is complete, and the next clean-up retries."""
         view, log = self._journal.view, self._journal.log
-        final = self._step.options.final
-        clean_up_target(self._sink, clean_up_context(self._sink, self._step_id, view, log, lost=lost, final=final))
+        resolved, final = self._step.resolved, self._step.options.final
+        clean_up_target(resolved, clean_up_context(resolved, self._step_id, view, log, lost=lost, final=final))
         try:
             self._journal.clean_up()
         except Exception:

@@ -12,7 +12,6 @@ import shlex
 from datetime import datetime, timedelta
 
 from outfall.capabilities import SupportsBufferedRows
-from outfall.capability_checks import supports
 from outfall.protocol.clock import utc_time
 from outfall.protocol.states import ROWS_DRAINED, ROWS_HELD
 from outfall.protocol.step import PROCESS_REGISTRY, Step
@@ -71,7 +70,7 @@ def _report_buffered(step: Step, epoch: int, *, quietly: bool = False) -> None:
 
 
 def _is_overdue(step: Step, oldest: datetime | None) -> bool:
-    most = step.sink.max_time_in_buffer() if supports(step.sink, SupportsBufferedRows) else timedelta(0)
+    most = step.sink.max_time_in_buffer() if SupportsBufferedRows in step.capabilities else timedelta(0)
     return oldest is not None and utc_time(step.clock) - oldest > most
 
 

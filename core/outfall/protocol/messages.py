@@ -14,7 +14,7 @@ from outfall.capabilities import (
     SupportsPreCommitTopology,
     WriterId,
 )
-from outfall.capability_checks import supports
+from outfall.capability_checks import ResolvedSink
 from outfall.errors import FencedError, ResponsesError
 from outfall.protocol.states import hand_over_serializer, load_states
 from outfall.protocol.validation import check_version, earlier_epoch, returned_list, unexpected_epoch
@@ -193,43 +193,41 @@ class CollectedResponses:
         kept = [state for index, state in enumerate(self._ticket.writer_states) if index not in consumed]
         return kept + [state for response in self.responses for part in response.parts for state in part.writer_states]
 
-    def seals(self, sink: Any, log: RecoveryLog) -> list[PartSeal[Any]]:
+    def seals(self, resolved: ResolvedSink, log: RecoveryLog) -> list[PartSeal[Any]]:
         """Return every part that has a state, with its winner if there is one."""
         winners = {
             name: WriterId(part.writer.generation, part.writer.epoch, part.writer.attempt)
             for part in self.parts.values()
             for name in part.states
         }
-        return [
-            PartSeal(name, state, winners.get(name)) for name, state in load_states(sink, self.states(), log).items()
-        ]
+        states = load_states(resolved, self.states(), log)
+        return [PartSeal(name, state, winners.get(name)) for name, state in states.items()]
 
-    def committables(self, sink: Any, log: RecoveryLog) -> list[StoredCommittable]:
+    def committables(self, resolved: ResolvedSink, log: RecoveryLog) -> list[StoredCommittable]:
         """The committables to record, after the sink's pre-commit topology. Large ones are stored next to the log."""
         generation = self._ticket.generation
         return [
             item.model_copy(update={"value": carry_in(item.value, log, name="committable", generation=generation)})
-            for item in self._topology(sink)
+            for item in self._topology(resolved)
         ]
 
-    def _topology(self, sink: Any) -> list[StoredCommittable]:
+    def _topology(self, resolved: ResolvedSink) -> list[StoredCommittable]:
         handed_over = [
             StoredCommittable(value=value, worker_index=response.worker_index, part=part.part)
             for response in self.responses
             for part in response.parts
             for value in part.committables
         ]
-        if not supports(sink, SupportsPreCommitTopology):
+        if SupportsPreCommitTopology not in resolved.capabilities:
             return handed_over
-        serializer = hand_over_serializer(sink)
+        sink, serializer = resolved.sink, hand_over_serializer(resolved)
         results = [
             CommittableMessage(load_value(serializer, item.value), self.epoch, item.worker_index, item.part)
             for item in handed_over
         ]
-        target: Any = sink
         return [
             StoredCommittable(
-                value=store_value(target.committable_serializer(), message.value),
+                value=store_value(sink.committable_serializer(), message.value),
                 worker_index=message.worker_index,
                 part=message.part,
             )

@@ -15,7 +15,7 @@ from outfall.capabilities import (
     SupportsPreCommitTopology,
     SupportsStateSerializer,
 )
-from outfall.capability_checks import SupportsNamedStates, supports
+from outfall.capability_checks import ResolvedSink, SupportsNamedStates
 from outfall.errors import ConfigurationError
 from outfall.recovery.entries import CARRIED, HeldRecord, StoredValue, carry_in, carry_out, load_value
 from outfall.recovery.log import RecoveryConfig, RecoveryLog
@@ -28,54 +28,54 @@ ROWS_DRAINED = "rows_drained"
 """The counter of the rows that a drain delivered. They were counted as `rows` in their own epoch."""
 
 
-def state_names(sink: Any, part: str) -> Sequence[str]:
+def state_names(resolved: ResolvedSink, part: str) -> Sequence[str]:
     """Return the names of a part's states: its own name, unless it has several."""
-    return tuple(sink.state_names(part)) if supports(sink, SupportsNamedStates) else (part,)
+    return tuple(resolved.sink.state_names(part)) if SupportsNamedStates in resolved.capabilities else (part,)
 
 
-def state_serializer(sink: Any, name: str) -> SimpleVersionedSerializer[Any]:
+def state_serializer(resolved: ResolvedSink, name: str) -> SimpleVersionedSerializer[Any]:
     """Return the serializer of the state of this name: the sink's, or JSON."""
-    if supports(sink, SupportsNamedStates):
-        return sink.named_state_serializer(name)
-    return sink.state_serializer() if supports(sink, SupportsStateSerializer) else JsonSerializer()
+    if SupportsNamedStates in resolved.capabilities:
+        return resolved.sink.named_state_serializer(name)  # type: ignore[no-any-return]
+    return resolved.sink.state_serializer() if SupportsStateSerializer in resolved.capabilities else JsonSerializer()
 
 
-def load_states(sink: Any, stored: Mapping[str, StoredValue], log: RecoveryLog | None) -> dict[str, Any]:
+def load_states(resolved: ResolvedSink, stored: Mapping[str, StoredValue], log: RecoveryLog | None) -> dict[str, Any]:
     """Deserialize recorded states. `log` is the log with large states."""
-    return {name: load_value(state_serializer(sink, name), value, log=log) for name, value in stored.items()}
+    return {name: load_value(state_serializer(resolved, name), value, log=log) for name, value in stored.items()}
 
 
-def resume_state(sink: Any, part: str, states: Mapping[str, Any]) -> Any:
+def resume_state(resolved: ResolvedSink, part: str, states: Mapping[str, Any]) -> Any:
     """Return the state to pass to `build_part`, out of all states by name; `None` if there is none."""
-    own = {name: states[name] for name in state_names(sink, part) if name in states}
-    if supports(sink, SupportsNamedStates):
+    own = {name: states[name] for name in state_names(resolved, part) if name in states}
+    if SupportsNamedStates in resolved.capabilities:
         return own or None
     return own.get(part)
 
 
-def states_after(sink: Any, part: str, snapshot: Any) -> Mapping[str, Any]:
+def states_after(resolved: ResolvedSink, part: str, snapshot: Any) -> Mapping[str, Any]:
     """Return the states in the result of a part's `snapshot()`, by name."""
-    return snapshot if supports(sink, SupportsNamedStates) else {part: snapshot}
+    return snapshot if SupportsNamedStates in resolved.capabilities else {part: snapshot}
 
 
-def hand_over_serializer(sink: Any) -> SimpleVersionedSerializer[Any]:
+def hand_over_serializer(resolved: ResolvedSink) -> SimpleVersionedSerializer[Any]:
     """Return the serializer of task results: write results before a pre-commit topology, otherwise committables."""
-    if supports(sink, SupportsPreCommitTopology):
-        return sink.write_result_serializer()
-    serializer: SimpleVersionedSerializer[Any] = sink.committable_serializer()
+    if SupportsPreCommitTopology in resolved.capabilities:
+        return resolved.sink.write_result_serializer()  # type: ignore[no-any-return]
+    serializer: SimpleVersionedSerializer[Any] = resolved.sink.committable_serializer()
     return serializer
 
 
-def held_in(sink: Any, state: Any) -> HeldRecord | None:
+def held_in(resolved: ResolvedSink, state: Any) -> HeldRecord | None:
     """Return the buffered rows of a state as the recovery data records them; `None` if there are none.
 
     Args:
-        sink: The sink.
+        resolved: The sink.
         state: A writer state or the state of a part. For a part with several states, a mapping from name to state.
     """
-    if not supports(sink, SupportsBufferedRows):
+    if SupportsBufferedRows not in resolved.capabilities:
         return None
-    held = sink.buffered_rows(state)
+    held = resolved.sink.buffered_rows(state)
     return HeldRecord(rows=held.rows, oldest=held.oldest) if held.rows else None
 
 

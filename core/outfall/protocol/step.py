@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from outfall.capability_checks import ResolvedSink
 from outfall.protocol.clock import Clock
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.heartbeat import Phase, heartbeat
@@ -105,7 +106,8 @@ PROCESS_REGISTRY = RunRegistry()
 class Step:
     """One step during one epoch on the driver."""
 
-    sink: Any
+    resolved: ResolvedSink
+    """Its sink, and what it can do."""
     step_id: str
     recovery: RecoveryConfig
     """The location of its log."""
@@ -117,6 +119,16 @@ class Step:
     """Identifies this run of the query within the process; `None` if no position is remembered between epochs."""
     registry: RunRegistry
     telemetry: EpochTelemetry
+
+    @property
+    def sink(self) -> Any:
+        """The sink itself."""
+        return self.resolved.sink
+
+    @property
+    def capabilities(self) -> frozenset[type]:
+        """What the sink can do."""
+        return self.resolved.capabilities
 
     def heartbeat(self, phase: Phase) -> AbstractContextManager[None]:
         """Write a heartbeat of the driver during retries. See `outfall.protocol.heartbeat`."""

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from outfall.capabilities import SupportsWriterState, WithCompatibleState
-from outfall.capability_checks import children_of, guarantee_of, kind_of, requirements_of, supports, target_of
+from outfall.capability_checks import ResolvedSink
 from outfall.errors import FencedError, OutfallError, UnexpectedEpochError
 from outfall.protocol.epoch_commit import EpochCommit
 from outfall.protocol.journal import Journal, JournalView
@@ -108,7 +108,7 @@ def begin_batch(step: Step, view: JournalView, batch: int | None, query_id: str 
         query_id: The engine's query id, if known.
         first: Whether this is the run's first epoch, which logs the start line.
     """
-    check_identity(step.step_id, step.sink, view, query_id)
+    check_identity(step.step_id, step.resolved, view, query_id)
     options = step.options
     if batch is not None:
         check_batch(step.step_id, view, batch, adopt=options.adopt_checkpoint, any_later=options.any_later)
@@ -142,7 +142,7 @@ def begin_drain(step: Step, view: JournalView, *, first: bool) -> Ticket | None:
         view: Its log, read to the end.
         first: Whether this is the run's first epoch, which logs the start line.
     """
-    check_identity(step.step_id, step.sink, view, None)
+    check_identity(step.step_id, step.resolved, view, None)
     view = _settled(step, view, first=first)
     if view.completed is None or not view.held.rows:
         _log.info("step %s: no rows are buffered", step.step_id)
@@ -169,7 +169,7 @@ def begin_epoch(
         drain: Whether the epoch has no batch.
         starting: Whether this is the run's first epoch.
     """
-    sink, journal = step.sink, step.journal
+    sink, journal = step.resolved, step.journal
     expected = epoch if epoch is not None else expected_epoch(view, adopt=step.options.adopt_checkpoint)
     parts = listed_parts(step.step_id, sink, list(view.states))
     checked = check_target(step, view, epoch=expected, starting=starting)
@@ -178,8 +178,8 @@ def begin_epoch(
         incarnation=view.incarnation or secrets.token_hex(8),
         epoch=expected,
         outfall=outfall_version(),
-        sink=kind_of(sink),
-        target=target_of(sink),
+        sink=sink.kind(),
+        target=sink.target(),
         query_id=query_id or view.query_id,
         driver=f"{socket.gethostname()}:{os.getpid()}",
         bases=checked.bases,
@@ -239,27 +239,26 @@ def _is_older(step: Step, view: JournalView) -> bool:
     return started is not None and completed is not None and completed.timestamp() > started
 
 
-def _children(sink: object, view: JournalView) -> dict[str, ChildRecord]:
+def _children(sink: ResolvedSink, view: JournalView) -> dict[str, ChildRecord]:
     """Return the records of a composite sink's children."""
     known = view.begin.children if view.begin else {}
     # The next epoch is the first one that a new child receives, whatever its number, if it is completed.
     coming = 0 if view.completed is None else view.completed + 1
     return {
         name: ChildRecord(
-            sink=kind_of(child),
-            target=target_of(child),
+            sink=child.kind(),
+            target=child.target(),
             since=known[name].since if name in known else coming,
         )
-        for name, child in children_of(sink).items()
+        for name, child in sink.children().items()
     }
 
 
 def _adopted_writer_states(step: Step, view: JournalView) -> list[StoredValue]:
     """Return the states of other steps that this step adopts in its first epoch."""
-    sink = step.sink
-    if view.begin is not None or not (supports(sink, SupportsWriterState) and supports(sink, WithCompatibleState)):
+    if view.begin is not None or not {SupportsWriterState, WithCompatibleState} <= step.capabilities:
         return []
-    names = [name for name in sink.compatible_writer_state_names() if name != step.step_id]
+    names = [name for name in step.sink.compatible_writer_state_names() if name != step.step_id]
     return [state for name in names for state in _writer_states_of(step, name, generation=view.last + 1)]
 
 
@@ -273,16 +272,16 @@ def _writer_states_of(step: Step, other_id: str, *, generation: int) -> list[Sto
 
 
 def _announce(step: Step) -> None:
-    view, requires = step.journal.view, "; ".join(requirements_of(step.sink))
+    view, requires = step.journal.view, "; ".join(step.resolved.requirements())
     _log.info(
         "outfall %s: step %s, sink %s, target %s, incarnation %s, guarantee %s%s, last completed epoch %s,"
         " buffered rows %d%s",
         outfall_version(),
         step.step_id,
-        type(step.sink).__name__,
-        target_of(step.sink) or "-",
+        step.resolved.name,
+        step.resolved.target() or "-",
         view.incarnation or "new",
-        guarantee_of(step.sink).name,
+        step.resolved.guarantee().name,
         f" (requires: {requires})" if requires else "",
         "none" if view.completed is None else view.completed,
         view.held.rows,

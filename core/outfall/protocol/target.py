@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outfall.capabilities import CleanUpContext, SupportsTarget, SupportsWriterState, TargetCheck, TargetContext
-from outfall.capability_checks import is_fixed, supports
+from outfall.capability_checks import ResolvedSink
 from outfall.protocol.journal import JournalView
 from outfall.protocol.states import load_states, state_serializer
 from outfall.protocol.step import Step
@@ -41,10 +41,10 @@ def check_target(step: Step, view: JournalView, *, epoch: int | None, starting: 
     Raises:
         TargetError: The target contradicts the log.
     """
-    sink, log = step.sink, step.journal.log
-    if not supports(sink, SupportsTarget):
+    sink, resolved, log = step.sink, step.resolved, step.journal.log
+    if SupportsTarget not in step.capabilities:
         return CheckedTarget()
-    states = load_states(sink, view.states, log) if is_fixed(sink) else {}
+    states = load_states(resolved, view.states, log) if resolved.fixed else {}
     context = replace(target_context(step.step_id, view, states, epoch), key=step.options.key, starting=starting)
     check = sink.check_target(context)
     if not isinstance(check, TargetCheck):
@@ -54,22 +54,22 @@ def check_target(step: Step, view: JournalView, *, epoch: int | None, starting: 
     return CheckedTarget(
         replace(context, states={**context.states, **bases}, found=check.found),
         {
-            part: store_state(state_serializer(sink, part), state, log=log, name=part, generation=view.last + 1)
+            part: store_state(state_serializer(resolved, part), state, log=log, name=part, generation=view.last + 1)
             for part, state in bases.items()
         },
     )
 
 
-def open_target(sink: Any, checked: CheckedTarget, before: JournalView, begun: JournalView) -> None:
+def open_target(resolved: ResolvedSink, checked: CheckedTarget, before: JournalView, begun: JournalView) -> None:
     """Let the sink create what its tasks require.
 
     Args:
-        sink: The sink.
+        resolved: The sink.
         checked: Its target.
         before: The log without this epoch's BEGIN.
         begun: The log with it.
     """
-    if supports(sink, SupportsTarget) and checked.context is not None:
+    if SupportsTarget in resolved.capabilities and checked.context is not None:
         context = replace(
             checked.context,
             incarnation=begun.incarnation or "",
@@ -78,7 +78,7 @@ def open_target(sink: Any, checked: CheckedTarget, before: JournalView, begun: J
             token=begun.token,
             begun=begun.begun,
         )
-        sink.open_target(context)
+        resolved.sink.open_target(context)
         reached("after open target")
 
 
@@ -108,7 +108,7 @@ def target_context(step_id: str, view: JournalView, states: Mapping[str, Any], e
 
 
 def clean_up_context(
-    sink: Any,
+    resolved: ResolvedSink,
     step_id: str,
     view: JournalView,
     log: RecoveryLog,
@@ -119,7 +119,7 @@ def clean_up_context(
     """Return the context of a clean-up. It reads the states on demand, while the log is open.
 
     Args:
-        sink: The sink, whose serializers read the states.
+        resolved: The sink, whose serializers read the states.
         step_id: The step id.
         view: The log: names of its incarnation below its generation may be removed, except those in its states.
         log: The log with large states.
@@ -128,9 +128,9 @@ def clean_up_context(
     """
 
     def read_writer_states() -> Sequence[Any]:
-        if not supports(sink, SupportsWriterState):
+        if SupportsWriterState not in resolved.capabilities:
             return ()
-        serializer = sink.writer_state_serializer()
+        serializer = resolved.sink.writer_state_serializer()
         return [load_value(serializer, state, log=log) for state in view.writer_states]
 
     return CleanUpContext(
@@ -140,21 +140,21 @@ def clean_up_context(
         final=final,
         token=view.begun.get(view.generation, ""),
         lost=lost,
-        states=lambda: load_states(sink, view.states, log),
+        states=lambda: load_states(resolved, view.states, log),
         writer_states=read_writer_states,
     )
 
 
-def clean_up_target(sink: Any, context: CleanUpContext) -> None:
+def clean_up_target(resolved: ResolvedSink, context: CleanUpContext) -> None:
     """Let the sink remove names with this incarnation and an older generation.
 
     Called when only the states name data of an older generation: after COMPLETED, and after the BEGIN that follows a
     failed attempt, whose leftovers may fill the disk. A failure is only logged, because the next clean-up retries.
     """
-    if not supports(sink, SupportsTarget):
+    if SupportsTarget not in resolved.capabilities:
         return
     try:
-        removed = sink.clean_up(context)
+        removed = resolved.sink.clean_up(context)
         _log.debug("step %s: cleaned up %d leftovers", context.step_id, removed)
     except Exception:
         _log.warning(

@@ -12,28 +12,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeAlias
-
-import pyarrow as pa
+from typing import Any, Self
 
 from outfall.capabilities import (
     Metrics,
-    SupportsArrow,
     SupportsBufferedRows,
     SupportsCommitter,
-    SupportsWriterContext,
     SupportsWriterState,
     WriterInitContext,
 )
-from outfall.capability_checks import SupportsNamedStates, check_partition, flush, is_fixed, supports
+from outfall.capability_checks import ResolvedSink, SupportsNamedStates, resolve
 from outfall.errors import CapabilityError, SerializationError
 from outfall.protocol.heartbeat import heartbeat
 from outfall.protocol.messages import PartResponse, TaskResponse, Ticket
+from outfall.protocol.partition import ResolvedPartition, Rows, open_partition
 from outfall.protocol.states import (
     hand_over_serializer,
     held_in,
     load_states,
-    resume_state,
     state_names,
     state_serializer,
     states_after,
@@ -43,13 +39,9 @@ from outfall.protocol.validation import check_query, check_version, returned_lis
 from outfall.recovery.entries import HeldRecord, StoredValue, WinningAttempt, load_value, store_state, store_value
 from outfall.recovery.log import RecoveryLog
 from outfall.trace_points import reached
-from outfall.values import to_batch, to_values
 from outfall.version import outfall_version
 
 _log = logging.getLogger(__name__)
-
-Rows: TypeAlias = pa.RecordBatch | list[Any]
-"""Rows, or values without a batch."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +71,7 @@ class EpochTask:
         """
         check_version(ticket.outfall, outfall_version(), ticket.step_id)
         check_query(ticket.step_id, ticket.query_id, identity.query_id)
-        self._sink = sink
+        self._resolved = resolve(sink)
         self._ticket = ticket
         self._identity = identity
         self._value_column = value_column
@@ -101,7 +93,7 @@ class EpochTask:
                 stack.callback(self._log.close)
                 stack.enter_context(self._heartbeat())
             if self._skips:
-                return self._response([], skipped=sum(_count(batch) for _, batch in rows))
+                return self._response([], skipped=sum(len(batch) for _, batch in rows))
             if not self._ticket.parts:
                 self._part(None, stack)
             for part, batch in rows:
@@ -119,7 +111,7 @@ class EpochTask:
         if runner is None:
             runner = stack.enter_context(
                 PartRunner(
-                    self._sink,
+                    self._resolved,
                     self._context(part),
                     log=self._log,
                     states=self._states_of(part),
@@ -148,12 +140,12 @@ class EpochTask:
 
     def _states_of(self, part: str | None) -> dict[str, StoredValue]:
         states = self._ticket.states
-        names = () if part is None else state_names(self._sink, part)
+        names = () if part is None else state_names(self._resolved, part)
         return {name: states[name] for name in names if name in states}
 
     def _own_states(self) -> list[tuple[int, StoredValue]]:
         """Return the recorded writer states of this task: every n-th of n tasks."""
-        if not supports(self._sink, SupportsWriterState):
+        if SupportsWriterState not in self._resolved.capabilities:
             return []
         count = self._ticket.worker_count
         states = enumerate(self._ticket.writer_states)
@@ -183,7 +175,7 @@ class PartRunner:
 
     def __init__(
         self,
-        sink: Any,
+        resolved: ResolvedSink,
         context: WriterInitContext,
         *,
         log: RecoveryLog | None,
@@ -194,7 +186,7 @@ class PartRunner:
         """Build the partition, from its recorded states if there are any.
 
         Args:
-            sink: The sink.
+            resolved: The sink.
             context: The identity of the writer.
             log: The log with large states.
             states: The recorded states of a fixed sink's part, by name.
@@ -204,15 +196,16 @@ class PartRunner:
         Raises:
             CapabilityError: The partition lacks a method that the sink's capabilities require.
         """
-        self._sink = sink
+        self._resolved = resolved
+        self._capabilities = resolved.capabilities
         self._context = context
         self._log = log
         self._value_column = value_column
         self._metrics: Metrics = context.metrics
         self._rows = 0
         self._held_before = total_held([*(states or {}).values(), *recovered]).rows
-        self._partition = self._open(states or {}, recovered)
-        self._close_on_error(lambda: check_partition(sink, self._partition))
+        self._opened = self._open(states or {}, recovered)
+        self._partition = self._opened.partition
 
     def __enter__(self) -> Self:
         """Return this object."""
@@ -229,15 +222,10 @@ class PartRunner:
 
     def write(self, rows: Rows) -> None:
         """Write rows, or values without a batch."""
-        count = _count(rows)
+        count = len(rows)
         if not count:
             return
-        if not isinstance(rows, pa.RecordBatch):
-            self._write_values(rows)
-        elif supports(self._partition, SupportsArrow):
-            self._partition.write_record_batch(rows)
-        else:
-            self._partition.write_batch(to_values(rows, self._value_column))
+        self._opened.write(rows, self._value_column)
         self._rows += count
         self._metrics.add("rows", count)
         reached("task: after write")
@@ -249,7 +237,7 @@ class PartRunner:
             end_of_input: Whether a sink that buffers rows across epochs must deliver them.
         """
         reached("task: before flush")
-        flush(self._partition, end_of_input=end_of_input or not supports(self._sink, SupportsBufferedRows))
+        self._opened.flush(end_of_input=end_of_input or SupportsBufferedRows not in self._capabilities)
         reached("task: after flush")
 
     def finish(self, end_of_input: bool) -> PartResponse:
@@ -274,31 +262,19 @@ class PartRunner:
         reached("task: after snapshot")
         return response
 
-    def _open(self, states: Mapping[str, StoredValue], recovered: Sequence[StoredValue]) -> Any:
+    def _open(self, states: Mapping[str, StoredValue], recovered: Sequence[StoredValue]) -> ResolvedPartition:
+        sink = self._resolved.sink
         return open_partition(
-            self._sink,
+            self._resolved,
             self._context,
-            states=load_states(self._sink, states, self._log),
-            recovered=[load_value(self._sink.writer_state_serializer(), item, log=self._log) for item in recovered],
+            states=load_states(self._resolved, states, self._log),
+            recovered=[load_value(sink.writer_state_serializer(), item, log=self._log) for item in recovered],
         )
 
-    def _close_on_error(self, check: Any) -> None:
-        try:
-            check()
-        except BaseException as error:
-            self.__exit__(type(error), error, None)
-            raise
-
-    def _write_values(self, values: list[Any]) -> None:
-        if supports(self._partition, SupportsArrow) and not callable(getattr(self._partition, "write_batch", None)):
-            self._partition.write_record_batch(to_batch(values, self._value_column))
-        else:
-            self._partition.write_batch(values)
-
     def _prepare_commit(self) -> list[StoredValue]:
-        if not supports(self._sink, SupportsCommitter):
+        if SupportsCommitter not in self._capabilities:
             return []
-        serializer = hand_over_serializer(self._sink)
+        serializer = hand_over_serializer(self._resolved)
         committables = self._returned("prepare_commit", self._partition.prepare_commit())
         try:
             return [store_value(serializer, item) for item in committables]
@@ -314,10 +290,10 @@ class PartRunner:
         return returned_list(self._partition, method, value, step=self._context.step_id, part=self._context.part)
 
     def _snapshot(self) -> dict[str, StoredValue]:
-        if not is_fixed(self._sink):
+        if not self._resolved.fixed:
             return {}
         part = self._context.part or ""
-        states = states_after(self._sink, part, self._partition.snapshot())
+        states = states_after(self._resolved, part, self._partition.snapshot())
         return {name: self._stored_state(name, value) for name, value in states.items()}
 
     def _stored_state(self, name: str, value: Any) -> StoredValue:
@@ -328,18 +304,16 @@ class PartRunner:
                 part=name,
                 do="return the position after the last value; 0 and empty values are states",
             )
-        held = held_in(self._sink, {name: value} if supports(self._sink, SupportsNamedStates) else value)
-        return self._stored(state_serializer(self._sink, name), value, name, held)
+        held = held_in(self._resolved, {name: value} if SupportsNamedStates in self._capabilities else value)
+        return self._stored(state_serializer(self._resolved, name), value, name, held)
 
     def _snapshot_writer_states(self) -> list[StoredValue]:
-        if not supports(self._sink, SupportsWriterState):
+        if SupportsWriterState not in self._capabilities:
             return []
+        serializer = self._resolved.sink.writer_state_serializer()
         states = self._returned("snapshot_state", self._partition.snapshot_state(self._context.epoch))
         name = f"writer-{self._context.worker_index}"
-        return [
-            self._stored(self._sink.writer_state_serializer(), state, name, held_in(self._sink, state))
-            for state in states
-        ]
+        return [self._stored(serializer, state, name, held_in(self._resolved, state)) for state in states]
 
     def _check_nothing_held(self, response: PartResponse) -> None:
         held = total_held([*response.writer_states, *response.states.values()])
@@ -363,28 +337,3 @@ class PartRunner:
 
     def _place(self) -> str:
         return f"part {self._context.part!r}" if self._context.part else f"writer {self._context.worker_index}"
-
-
-def open_partition(
-    sink: Any, context: WriterInitContext, *, states: Mapping[str, Any] | None = None, recovered: Sequence[Any] = ()
-) -> Any:
-    """Open the part of the context, or a writer of a dynamic sink.
-
-    Args:
-        sink: The sink.
-        context: The identity of the writer.
-        states: The states of a fixed sink's part, by name.
-        recovered: The states of a dynamic sink's writer.
-    """
-    if supports(sink, SupportsWriterContext):
-        sink = sink.bind(context)
-    if is_fixed(sink):
-        part = context.part or ""
-        return sink.build_part(context.step_id, part, resume_state(sink, part, states or {}))
-    if recovered and supports(sink, SupportsWriterState):
-        return sink.restore_writer(context, recovered)
-    return sink.build(context.step_id, context.worker_index, context.worker_count)
-
-
-def _count(rows: Rows) -> int:
-    return rows.num_rows if isinstance(rows, pa.RecordBatch) else len(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from outfall.capability_checks import children_of, is_fixed, kind_of, target_of
+from outfall.capability_checks import ResolvedSink
 from outfall.errors import (
     CapabilityError,
     FencedError,
@@ -20,7 +20,7 @@ from outfall.protocol.journal import JournalView
 from outfall.protocol.states import state_names
 
 
-def check_identity(step_id: str, sink: Any, view: JournalView, query_id: str | None) -> None:
+def check_identity(step_id: str, sink: ResolvedSink, view: JournalView, query_id: str | None) -> None:
     """Reject recovery data of another query, sink or target.
 
     Raises:
@@ -38,9 +38,9 @@ def check_identity(step_id: str, sink: Any, view: JournalView, query_id: str | N
     if begin is None:
         return
     check_query(step_id, view.query_id, query_id)
-    compared: list[tuple[str, str | None, str | None]] = [("sink", begin.sink, kind_of(sink))]
+    compared: list[tuple[str, str | None, str | None]] = [("sink", begin.sink, sink.kind())]
     if not begin.children:
-        compared.append(("target", begin.target, target_of(sink)))
+        compared.append(("target", begin.target, sink.target()))
     for what, recorded, found in compared:
         if recorded != found:
             raise ForeignRecordsError(
@@ -51,25 +51,25 @@ def check_identity(step_id: str, sink: Any, view: JournalView, query_id: str | N
     check_children(step_id, sink, view)
 
 
-def check_children(step_id: str, sink: Any, view: JournalView) -> None:
+def check_children(step_id: str, sink: ResolvedSink, view: JournalView) -> None:
     """Reject a change of the recorded children. Additions are accepted.
 
     Raises:
         ForeignRecordsError: Names each child that is missing or has another target than before.
     """
-    children = children_of(sink)
+    children = sink.children()
     problems = []
     for name, was in (view.begin.children if view.begin else {}).items():
         child = children.get(name)
         if child is None:
             problems.append(f"{name} ({was.sink}, target {was.target}) is missing")
-        elif was.sink != kind_of(child) or (was.target != target_of(child) and not children_of(child)):
+        elif was.sink != child.kind() or (was.target != child.target() and not child.children()):
             problems.append(
-                f"{name} was {was.sink}, target {was.target}, and is {kind_of(child)}, target {target_of(child)}"
+                f"{name} was {was.sink}, target {was.target}, and is {child.kind()}, target {child.target()}"
             )
     if problems:
         raise ForeignRecordsError(
-            f"the sinks in {type(sink).__name__} are not the recorded ones: {'; '.join(problems)}",
+            f"the sinks in {sink.name} are not the recorded ones: {'; '.join(problems)}",
             step=step_id,
             why="each has its part of the recovery data under its name, or under its position in a list of sinks",
             do="give each sink its earlier name or position (a new sink a new name, or the end of the list), or start"
@@ -115,20 +115,21 @@ def check_batch(step_id: str, view: JournalView, batch: int, *, adopt: bool, any
     raise unexpected_epoch(step_id, epoch, completed=view.completed, expected=expected, drains=view.drains)
 
 
-def listed_parts(step_id: str, sink: Any, recorded: Sequence[str]) -> tuple[str, ...]:
+def listed_parts(step_id: str, resolved: ResolvedSink, recorded: Sequence[str]) -> tuple[str, ...]:
     """Return the parts of a fixed sink, or nothing for a dynamic one.
 
     Args:
         step_id: The step id, for the error text.
-        sink: The sink.
+        resolved: The sink.
         recorded: The parts that have a state.
 
     Raises:
         CapabilityError: The result is not a list of unique strings, or is empty.
         PartsChangedError: A part with a state is not listed.
     """
-    if not is_fixed(sink):
+    if not resolved.fixed:
         return ()
+    sink = resolved.sink
     parts = tuple(returned_list(sink, "list_parts", sink.list_parts(), step=step_id))
     strange = [part for part in parts if not isinstance(part, str)]
     if strange:
@@ -143,7 +144,7 @@ def listed_parts(step_id: str, sink: Any, recorded: Sequence[str]) -> tuple[str,
             step=step_id,
             do="return at least one name, and each name only once",
         )
-    gone = sorted(set(recorded) - {name for part in parts for name in state_names(sink, part)})
+    gone = sorted(set(recorded) - {name for part in parts for name in state_names(resolved, part)})
     if gone:
         raise PartsChangedError(
             f"{len(gone)} parts have a state and are no longer listed: {', '.join(gone[:5])}",

@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Literal
 
 from outfall.capabilities import SaveMode
-from outfall.capability_checks import in_save_mode
+from outfall.capability_checks import resolve
 from outfall.errors import ConfigurationError, TargetNotEmptyError
 from outfall.options import in_own_case, names_arguments, parse_epoch
 from outfall.protocol.commit_retry import CommitPolicy
@@ -112,7 +112,7 @@ def write(
             check_resumed_mode(mode)
         return EpochWriter(sink, location, settings, any_later=True, end_of_input=True).write(df, epoch)
     settings.check(sink)
-    sink = in_save_mode(sink, None if mode is None else _SAVE_MODES[mode])
+    sink = resolve(sink).in_save_mode(None if mode is None else _SAVE_MODES[mode])
     try:
         return _write_unresumed(df, sink, settings)
     except TargetNotEmptyError as error:
@@ -124,7 +124,7 @@ def write(
 
 def _only_appends(sink: Any) -> bool:
     try:
-        in_save_mode(sink, "overwrite")
+        resolve(sink).in_save_mode("overwrite")
     except ConfigurationError:
         return True
     return False

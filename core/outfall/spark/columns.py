@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from outfall.capabilities import SupportsPreWriteTopology, SupportsTarget
-from outfall.capability_checks import supports
+from outfall.capability_checks import ResolvedSink
 from outfall.errors import ConfigurationError
 from outfall.values import CASE_SENSITIVE
 
@@ -98,22 +98,22 @@ def named(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
-def check_schema(sink: Any, schema: StructType, *, case_sensitive: bool = False) -> None:
+def check_schema(resolved: ResolvedSink, schema: StructType, *, case_sensitive: bool = False) -> None:
     """Let a sink reject columns that it cannot write, before any data moves.
 
     A sink that changes the DataFrame itself checks its columns in the tasks.
 
     Args:
-        sink: The sink.
+        resolved: The sink.
         schema: The columns.
         case_sensitive: Whether the session distinguishes names that differ only in case; unknown in a data source.
 
     Raises:
         ConfigurationError: A column has a type that the sink or Arrow does not support.
     """
-    if supports(sink, SupportsTarget) and not supports(sink, SupportsPreWriteTopology):
+    if SupportsTarget in resolved.capabilities and SupportsPreWriteTopology not in resolved.capabilities:
         found = arrow_schema(schema)
-        sink.check_schema(found.with_metadata({CASE_SENSITIVE: b"true"}) if case_sensitive else found)
+        resolved.sink.check_schema(found.with_metadata({CASE_SENSITIVE: b"true"}) if case_sensitive else found)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 
 from outfall.capabilities import SaveMode
-from outfall.capability_checks import in_save_mode
+from outfall.capability_checks import resolve
 from outfall.errors import ConfigurationError, ResponsesError
 from outfall.options import plain_name
 from outfall.protocol.coordinator import EpochCoordinator
@@ -98,7 +98,7 @@ class OutfallDataSource(DataSource):
         writer = StreamWriter(self.make_sink(own.sink, rest), own, recovery_config(location))
         # In the process that commits, the rows are already written, so there is nothing to check.
         if self._plans:
-            check_schema(writer.sink, schema)
+            check_schema(resolve(writer.sink), schema)
             if own.checkpoint_location is not None and has_open_batch(own.checkpoint_location) is False:
                 raise _continuous(own.step_id)
             writer.begin()
@@ -121,7 +121,7 @@ class OutfallDataSource(DataSource):
         recovery = None if own.recovery is None else recovery_config(own.recovery)
         on_existing = [value for name, value in rest.items() if plain_name(name.rpartition(".")[2]) == "onexisting"]
         sink = self.make_sink(own.sink, rest)
-        check_schema(sink, schema)
+        check_schema(resolve(sink), schema)
         if recovery is not None:
             check_resumed_mode(mode)
         elif not overwrite and "overwrite" in on_existing:
@@ -130,7 +130,7 @@ class OutfallDataSource(DataSource):
             )
         elif overwrite or not on_existing:
             # Spark has no mode("error") for Python data sources: users set on_existing=error instead.
-            sink = in_save_mode(sink, mode)
+            sink = resolve(sink).in_save_mode(mode)
         writer = BatchWriter(sink, own, recovery)
         writer.begin()
         return writer

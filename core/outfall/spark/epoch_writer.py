@@ -9,14 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from outfall.capabilities import SupportsBufferedRows, SupportsPreWriteTopology
-from outfall.capability_checks import (
-    SupportsChildren,
-    check_output_mode,
-    children_of,
-    is_fixed,
-    kind_of,
-    supports,
-)
+from outfall.capability_checks import SupportsChildren, check_output_mode, resolve
 from outfall.errors import CapabilityError, EpochAbandonedError
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.draining import REWRITES, drain
@@ -70,6 +63,7 @@ class EpochWriter:
         settings.check(sink)
         _check_pickles(sink)
         self._sink = sink
+        self._resolved = resolve(sink)
         self._recovery = recovery
         self._settings = settings
         self._any_later = any_later
@@ -95,7 +89,7 @@ class EpochWriter:
             ConfigurationError: The sink does not support the query's output mode.
         """
         if query.output_mode is not None:
-            check_output_mode(self._sink, query.output_mode)
+            check_output_mode(self._resolved, query.output_mode)
         self.check(df)
         rewrites = 0
         while True:
@@ -111,7 +105,7 @@ class EpochWriter:
                 if rewrites > REWRITES:
                     raise
                 _log.warning("%s Writing it again.", error)
-        if self._end_of_input and supports(self._sink, SupportsBufferedRows):
+        if self._end_of_input and SupportsBufferedRows in self._resolved.capabilities:
             # Parts without rows in this epoch may have buffered rows of an earlier job or query.
             drain(lambda: self.coordinator(query))
         return result
@@ -125,7 +119,7 @@ class EpochWriter:
             ConfigurationError: A column is missing, or has a type that cannot be written.
         """
         if df.schema != self._checked:
-            self._settings.check_rows(self._sink, df)
+            self._settings.check_rows(self._resolved, df)
             self._checked = df.schema
 
     def coordinator(self, query: RunningQuery = NO_QUERY) -> EpochCoordinator:
@@ -146,8 +140,8 @@ class EpochWriter:
 
     def _description(self, epoch: int) -> str:
         """Return the description of the epoch's jobs in Spark's UI, with the kinds of the children of a composite."""
-        sinks = [self._sink, *children_of(self._sink).values()]
-        kinds = ", ".join(kind_of(sink) for sink in sinks if not supports(sink, SupportsChildren))
+        sinks = [self._resolved, *self._resolved.children().values()]
+        kinds = ", ".join(sink.kind() for sink in sinks if SupportsChildren not in sink.capabilities)
         return f"outfall: step {self._settings.step_id}, epoch {epoch} → {kinds}"
 
     def _run_tasks(self, df: DataFrame, ticket: Ticket, epoch: int) -> list[TaskResponse]:
@@ -167,12 +161,13 @@ class EpochWriter:
         Returns:
             The rows under positional names, the original names, and the name of the value column.
         """
-        settings = self._settings
-        shaped = self._sink.add_pre_write_topology(df) if supports(self._sink, SupportsPreWriteTopology) else df
+        settings, fixed = self._settings, self._resolved.fixed
+        shapes = SupportsPreWriteTopology in self._resolved.capabilities
+        shaped = self._sink.add_pre_write_topology(df) if shapes else df
         columns = RowColumns(shaped.columns)
         frame = columns.renamed(shaped)
         order_by = [columns.find("order_by", name).expression() for name in settings.order_by]
-        if is_fixed(self._sink):
+        if fixed:
             settings.check_key(self._sink, len(ticket.parts))
             frame = route(
                 frame,
@@ -185,12 +180,12 @@ class EpochWriter:
             )
         elif settings.workers is not None:
             frame = frame.repartition(settings.workers)
-        if not is_fixed(self._sink) and order_by:
+        if not fixed and order_by:
             frame = frame.sortWithinPartitions(*order_by)
         if settings.value is None:
             return frame, columns.names, None
         value = columns.find("value", settings.value)
-        selected = frame.select(value.expression().alias("value"), *([PART_COLUMN] if is_fixed(self._sink) else []))
+        selected = frame.select(value.expression().alias("value"), *([PART_COLUMN] if fixed else []))
         return selected, (value.name,), value.name
 
 

@@ -7,14 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from outfall.capabilities import SupportsPreWriteTopology
-from outfall.capability_checks import (
-    bears_speculation,
-    check_sink,
-    is_fixed,
-    keeps_writer_state,
-    routing_key_of,
-    supports,
-)
+from outfall.capability_checks import ResolvedSink, check_sink, resolve
 from outfall.errors import ConfigurationError
 from outfall.options import in_own_case
 from outfall.protocol.commit_retry import CommitPolicy
@@ -70,19 +63,19 @@ class StepSettings:
             CapabilityError: The sink's capabilities do not fit together.
             ConfigurationError: The settings do not fit the sink.
         """
-        check_sink(sink)
-        if is_fixed(sink):
-            self.check_key(sink, len(listed_parts(self.step_id, sink, ())))
+        resolved = check_sink(sink)
+        if resolved.fixed:
+            self.check_key(sink, len(listed_parts(self.step_id, resolved, ())))
         elif self.key is not None:
             raise ConfigurationError(
                 f"key={self.key!r} routes rows to parts, and {type(sink).__name__} has none",
                 do="omit key, or give the sink parts",
             )
-        if keeps_writer_state(sink) and self.workers is None:
+        if resolved.keeps_writer_state() and self.workers is None:
             raise ConfigurationError(
                 f"{type(sink).__name__} keeps state per worker, so their number must be set", do="pass workers="
             )
-        if supports(sink, SupportsPreWriteTopology) and self.workers is not None and not is_fixed(sink):
+        if SupportsPreWriteTopology in resolved.capabilities and self.workers is not None and not resolved.fixed:
             raise ConfigurationError(
                 f"{type(sink).__name__} partitions the rows itself, and workers={self.workers} would repartition them",
                 do="omit workers: spark.sql.shuffle.partitions sets the number of tasks that write",
@@ -90,9 +83,10 @@ class StepSettings:
 
     def for_sink(self, sink: Any) -> StepSettings:
         """Return the settings with the sink's default routing column, if the user has named none."""
-        if self.key is not None or not is_fixed(sink) or len(listed_parts(self.step_id, sink, ())) == 1:
+        resolved = resolve(sink)
+        if self.key is not None or not resolved.fixed or len(listed_parts(self.step_id, resolved, ())) == 1:
             return self
-        return replace(self, key=routing_key_of(sink))
+        return replace(self, key=resolved.routing_key())
 
     def check_key(self, sink: Any, parts: int) -> None:
         """Reject several parts without a key.
@@ -106,15 +100,15 @@ class StepSettings:
                 do="pass key=, the name of a column",
             )
 
-    def check_rows(self, sink: Any, df: DataFrame) -> None:
+    def check_rows(self, resolved: ResolvedSink, df: DataFrame) -> None:
         """Check the named columns, and let the sink check the columns that it gets.
 
         Raises:
             ConfigurationError: A column is missing, or has a type that cannot be written.
         """
-        if not bears_speculation(sink) and df.sparkSession.conf.get("spark.speculation", "false") == "true":
+        if not resolved.bears_speculation() and df.sparkSession.conf.get("spark.speculation", "false") == "true":
             raise ConfigurationError(
-                f"{type(sink).__name__} cannot be written with spark.speculation=true",
+                f"{resolved.name} cannot be written with spark.speculation=true",
                 why="two attempts of one task would fence each other",
                 do="start the session with spark.speculation=false",
             )
@@ -124,7 +118,7 @@ class StepSettings:
             columns.find("order_by", column)
         if self.value is not None:
             df = columns.renamed(df).select(found["value"].expression().alias(found["value"].name))
-        elif not supports(sink, SupportsPreWriteTopology):
+        elif SupportsPreWriteTopology not in resolved.capabilities:
             columns.check_unique()
         sensitive = df.sparkSession.conf.get("spark.sql.caseSensitive", "false") == "true"
-        check_schema(sink, df.schema, case_sensitive=sensitive)
+        check_schema(resolved, df.schema, case_sensitive=sensitive)

@@ -10,7 +10,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outfall.capabilities import Guarantee
-from outfall.capability_checks import guarantee_of, requirements_of
+from outfall.capability_checks import resolve
 from outfall.errors import ConfigurationError, TargetError
 from outfall.postgres import PostgresSink
 from tests.integration.postgres.support import Target, mostly_thorough, rows, run
@@ -79,8 +79,8 @@ def test_who_accepts_that_a_crash_loses_rows_gets_no_promise_of_exactly_once(
 ) -> None:
     target = Target(mortal_postgres.new_database(), "CREATE UNLOGGED TABLE t (id bigint, name text)")
     sink = target.sink(allow_unlogged=True)
-    assert guarantee_of(sink) == Guarantee.AT_LEAST_ONCE
-    assert any("does not crash" in each for each in requirements_of(sink))
+    assert resolve(sink).guarantee() == Guarantee.AT_LEAST_ONCE
+    assert any("does not crash" in each for each in resolve(sink).requirements())
     run(sink, recovery, 0, rows(1, 2))
     mortal_postgres.kill()
     mortal_postgres.start()

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from outfall.capabilities import Guarantee
-from outfall.capability_checks import guarantee_of
+from outfall.capability_checks import resolve
 from outfall.recovery import history
 from outfall.spark import write_stream
 from tests.integration.support.reading import forget_commit, read_stream, run, write_source
@@ -61,4 +61,4 @@ def test_what_an_unfinished_attempt_left_is_cut_back(spark: SparkSession, tmp_pa
 
 
 def test_it_is_reported_as_at_least_once(tmp_path: Path) -> None:
-    assert guarantee_of(files.FileSink(tmp_path / "out")) is Guarantee.AT_LEAST_ONCE
+    assert resolve(files.FileSink(tmp_path / "out")).guarantee() is Guarantee.AT_LEAST_ONCE

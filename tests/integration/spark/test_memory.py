@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -22,7 +23,8 @@ class MeasuredSink(FileSink):
     """Notes its worker's peak memory beside its directory when a part is built and when it is finished."""
 
     def build_part(self, step_id: str, for_part: str, resume_state: FileState | None) -> GrowingPart:
-        part: GrowingPart = super().build_part(step_id, for_part, resume_state)
+        growing: Any = self.worker
+        part: GrowingPart = growing.build_part(step_id, for_part, resume_state)
         finish = part.snapshot
 
         def measured() -> FileState:

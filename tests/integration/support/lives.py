@@ -27,7 +27,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from outfall.capability_checks import is_fixed
+from outfall.capability_checks import resolve
 from outfall.errors import TransientError
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
 from outfall.testing.conformance.driver import RemoteTasks, TaskRows, pickled
@@ -85,7 +85,7 @@ class Query:
         chance = random.Random(f"{self.seed} {epoch} {life} tasks")
         chance.shuffle(rows)
         values: list[Any] = [{"epoch": epoch, "life": of, "n": number} for _, of, number in rows]
-        if is_fixed(self.sink):
+        if resolve(self.sink).fixed:
             values = [(str(value["n"]), value) for value in values]
         count = chance.randint(1, WORKERS + 1)
         return [values[index::count] for index in range(count)]

@@ -27,9 +27,10 @@ from outfall.capabilities import (
     WithCompatibleState,
     WriterInitContext,
 )
-from outfall.capability_checks import check_partition, check_sink, guarantee_of, kind_of, requirements_of
+from outfall.capability_checks import check_sink, resolve
 from outfall.errors import CapabilityError
 from outfall.http import HttpSink
+from outfall.protocol.partition import check_partition, resolve_partition
 from outfall.s3 import S3Sink
 from outfall.serde import JsonSerializer
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
@@ -233,8 +234,10 @@ def test_a_flush_of_a_partitions_own_is_called_as_it_is(wrapped: bool) -> None:
     ids=["unknown argument", "rows held and no argument"],
 )
 def test_a_flush_that_cannot_be_called_is_refused_before_the_first_row(mixins: list[type], flush: Any) -> None:
+    sink = resolve(sink_with(Dynamic, *mixins))
+    made = resolve_partition(type("Made", (WriteOnly,), {"flush": flush})())
     with pytest.raises(CapabilityError, match="does not take end_of_input"):
-        check_partition(sink_with(Dynamic, *mixins), type("Made", (WriteOnly,), {"flush": flush})())
+        check_partition(sink, made)
 
 
 class Returning(WriteOnly):
@@ -306,8 +309,8 @@ def test_a_context_says_who_writes() -> None:
 
 
 def test_an_undeclared_guarantee_is_at_least_once() -> None:
-    assert guarantee_of(PlainSink()) is Guarantee.AT_LEAST_ONCE
-    assert requirements_of(PlainSink()) == ()
+    assert resolve(PlainSink()).guarantee() is Guarantee.AT_LEAST_ONCE
+    assert resolve(PlainSink()).requirements() == ()
 
 
 def test_a_declared_guarantee_needs_a_writer_context() -> None:
@@ -318,9 +321,9 @@ def test_a_declared_guarantee_needs_a_writer_context() -> None:
         def requires(self) -> Sequence[str]:
             return ["luck"]
 
-    assert guarantee_of(Claims()) is Guarantee.AT_LEAST_ONCE
-    assert requirements_of(Claims()) == ("luck",)
-    assert guarantee_of(StagingSink(Warehouse())) is Guarantee.EXACTLY_ONCE
+    assert resolve(Claims()).guarantee() is Guarantee.AT_LEAST_ONCE
+    assert resolve(Claims()).requirements() == ("luck",)
+    assert resolve(StagingSink(Warehouse())).guarantee() is Guarantee.EXACTLY_ONCE
 
 
 def test_guarantees_are_ordered() -> None:
@@ -328,7 +331,7 @@ def test_guarantees_are_ordered() -> None:
 
 
 def test_a_kind_is_the_classs_full_name() -> None:
-    assert kind_of(PlainSink()) == "tests.unit.support.warehouse.PlainSink"
+    assert resolve(PlainSink()).kind() == "tests.unit.support.warehouse.PlainSink"
 
 
 def test_metrics_sum_and_give_copies() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outfall.capabilities import SaveMode
-from outfall.capability_checks import check_output_mode, in_save_mode
+from outfall.capability_checks import check_output_mode, resolve
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink
 from outfall.http import HttpSink
@@ -32,40 +32,40 @@ def http() -> HttpSink:
 def test_a_mode_says_what_is_done_with_data_that_is_there(
     tmp_path: Path, mode: SaveMode | None, file: str, table: str
 ) -> None:
-    assert in_save_mode(FileSink(tmp_path), mode).options.on_existing == file
-    assert in_save_mode(PostgresSink("postgresql:///x", "t"), mode).options.on_existing == table
-    several = in_save_mode(FanOutSink(a=FileSink(tmp_path), b=PostgresSink("postgresql:///x", "t")), mode)
+    assert resolve(FileSink(tmp_path)).in_save_mode(mode).options.on_existing == file
+    assert resolve(PostgresSink("postgresql:///x", "t")).in_save_mode(mode).options.on_existing == table
+    several = resolve(FanOutSink(a=FileSink(tmp_path), b=PostgresSink("postgresql:///x", "t"))).in_save_mode(mode)
     assert [child.options.on_existing for child in several.children().values()] == [file, table]
-    once = in_save_mode(ExactlyOnceSink(FileSink(tmp_path), offset="o", source_partition="p"), mode)
+    once = resolve(ExactlyOnceSink(FileSink(tmp_path), offset="o", source_partition="p")).in_save_mode(mode)
     assert once.children()["target"].options.on_existing == file
-    held = in_save_mode(BatchingSink(FileSink(tmp_path), batch_size=2, across_epochs=True), mode)
+    held = resolve(BatchingSink(FileSink(tmp_path), batch_size=2, across_epochs=True)).in_save_mode(mode)
     assert held.children()["target"].options.on_existing == file
 
 
 def test_an_option_that_says_the_same_may_be_given_and_another_not(tmp_path: Path) -> None:
     sink = FileSink(tmp_path, on_existing="resume")
-    assert in_save_mode(sink, None).options.on_existing == "resume"
-    assert in_save_mode(sink, "append").options.on_existing == "resume"
+    assert resolve(sink).in_save_mode(None).options.on_existing == "resume"
+    assert resolve(sink).in_save_mode("append").options.on_existing == "resume"
     with pytest.raises(ConfigurationError, match="mode='overwrite' and on_existing='resume' contradict"):
-        in_save_mode(sink, "overwrite")
+        resolve(sink).in_save_mode("overwrite")
     assert sink.options.on_existing == "resume"
 
 
 def test_a_sink_that_does_not_see_its_target_only_appends(tmp_path: Path) -> None:
-    assert in_save_mode(http(), None)
-    assert in_save_mode(http(), "append")
+    assert resolve(http()).in_save_mode(None)
+    assert resolve(http()).in_save_mode("append")
     with pytest.raises(ConfigurationError, match=r'HttpSink cannot be written with mode=.error.*pass mode="append"'):
-        in_save_mode(http(), "error")
+        resolve(http()).in_save_mode("error")
     with pytest.raises(ConfigurationError, match='The only save mode that the sink supports is "append"'):
-        in_save_mode(http(), "overwrite")
+        resolve(http()).in_save_mode("overwrite")
     with pytest.raises(ConfigurationError, match="HttpSink cannot be written") as caught:
-        in_save_mode(FanOutSink(a=FileSink(tmp_path), b=http()), "overwrite")
+        resolve(FanOutSink(a=FileSink(tmp_path), b=http())).in_save_mode("overwrite")
     assert caught.value.__notes__ == ["In the sink 'b'."]
 
 
 def test_dead_letters_of_former_runs_are_never_overwritten(tmp_path: Path) -> None:
     target = ExactlyOnceSink(FileSink(tmp_path / "a"), offset="o", source_partition="p")
-    sink = in_save_mode(DeadLetteringSink(target, FileSink(tmp_path / "b")), "overwrite")
+    sink = resolve(DeadLetteringSink(target, FileSink(tmp_path / "b"))).in_save_mode("overwrite")
     assert sink.children()["sink"].children()["target"].options.on_existing == "overwrite"
     assert sink.children()["dead_letters"].options.on_existing == "resume"
 
@@ -75,10 +75,10 @@ def test_rows_that_come_again_need_a_sink_that_upserts_or_sends(tmp_path: Path) 
     letters = DeadLetteringSink(http(), FileSink(tmp_path))
     for sink in (upsert, http(), FanOutSink(a=upsert, b=http()), letters):
         for mode in ("append", "update", "complete"):
-            check_output_mode(sink, mode)
+            check_output_mode(resolve(sink), mode)
     adding: list[Any] = [FileSink(tmp_path), PostgresSink("postgresql:///x", "t")]
     for sink in [*adding, FanOutSink(a=upsert, b=FileSink(tmp_path))]:
-        check_output_mode(sink, "append")
+        check_output_mode(resolve(sink), "append")
         for mode in ("update", "complete"):
             with pytest.raises(ConfigurationError, match=f"output mode is {mode}, .* takes append only"):
-                check_output_mode(sink, mode)
+                check_output_mode(resolve(sink), mode)

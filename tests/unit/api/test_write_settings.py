@@ -16,6 +16,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import LongType, StructField, StructType
 
 from outfall.capabilities import DeclaresGuarantee, DeclaresRoutingKey, Guarantee, SupportsTarget
+from outfall.capability_checks import resolve
 from outfall.delegating_sink import DelegatingSink
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.file import FileSink
@@ -158,7 +159,7 @@ class Alone(DynamicSink[Any], DeclaresGuarantee):
 def test_speculation_is_refused_for_a_sink_that_does_not_bear_it(sink: Any) -> None:
     df: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf={"spark.speculation": "true"}))
     with pytest.raises(ConfigurationError, match=r"spark\.speculation=true.*fence"):
-        StepSettings().check_rows(sink, df)
+        StepSettings().check_rows(resolve(sink), df)
 
 
 def test_a_sink_may_know_the_column_that_routes_its_rows() -> None:

@@ -10,7 +10,7 @@ from pydantic import ByteSize
 
 from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, FixedLimiter, RequestOutcome
 from outfall.capabilities import Guarantee
-from outfall.capability_checks import check_sink, guarantee_of, keeps_writer_state
+from outfall.capability_checks import check_sink, resolve
 from outfall.errors import CapabilityError, ConfigurationError, TargetError, TransientError, ValueRefusedError
 from outfall.options import make_options
 from outfall.testing.virtual_time import VirtualEventQueue
@@ -79,9 +79,9 @@ def test_an_error_names_the_alias_that_was_given(alias: str, value: Any) -> None
 def test_the_sink_has_the_shape_that_the_engine_asks_for() -> None:
     sink = TextSink(Destination())
     check_sink(sink)
-    assert guarantee_of(sink) is Guarantee.AT_LEAST_ONCE
-    assert not keeps_writer_state(sink)
-    assert keeps_writer_state(TextSink(Destination(), across_epochs=True))
+    assert resolve(sink).guarantee() is Guarantee.AT_LEAST_ONCE
+    assert not resolve(sink).keeps_writer_state()
+    assert resolve(TextSink(Destination(), across_epochs=True)).keeps_writer_state()
 
 
 # Batches.

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 
 from outfall.async_sink import AsyncSink, AsyncSinkSettings
 from outfall.capabilities import SupportsPreWriteTopology
-from outfall.capability_checks import supports
+from outfall.capability_checks import capabilities_of
 from outfall.contexts import WriterInitContext
 from outfall.errors import CapabilityError, ConfigurationError, ValueRefusedError
 from outfall.file import FileSink
@@ -98,9 +98,9 @@ def test_sinks_are_copied_and_pickled_with_it_and_without(name: str) -> None:
 
 def test_http_still_chooses_its_class_and_content_takes_any_letters() -> None:
     by_content: dict[str, Any] = {"idempotency": "content", "body": "record"}
-    assert supports(HttpSink("https://api.example/events", **by_content), SupportsPreWriteTopology)
+    assert SupportsPreWriteTopology in capabilities_of(HttpSink("https://api.example/events", **by_content))
     sink = HttpSink("https://api.example/events", dead_letter=LETTERS, **by_content)
-    assert supports(sink, SupportsPreWriteTopology)
+    assert SupportsPreWriteTopology in capabilities_of(sink)
 
 
 @pytest.mark.parametrize("kind", [KinesisSink, FirehoseSink])

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from outfall.async_sink import RequestOutcome
-from outfall.capability_checks import keeps_writer_state
+from outfall.capability_checks import resolve
 from outfall.protocol.step import EpochOptions
 from outfall.recovery import history
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
@@ -58,7 +58,7 @@ def test_what_is_refused_goes_to_the_other_sink_in_the_same_epoch() -> None:
         TextSink(destination, max_in_flight_requests=1),
         TextSink(letters),
     )
-    assert not keeps_writer_state(sink)
+    assert not resolve(sink).keeps_writer_state()
     result = LocalDriver(sink, MemoryRecoveryConfig()).run_epoch(0, [["a", "bad", "b"]])
     assert destination.accepted == dict.fromkeys("ab", 1)
     (letter,) = sent(letters)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outfall.capabilities import Guarantee
-from outfall.capability_checks import check_sink, guarantee_of, supports
+from outfall.capability_checks import capabilities_of, check_sink, resolve
 from outfall.errors import (
     FencedError,
     OutfallError,
@@ -52,9 +52,9 @@ def test_a_sink_with_parts_is_a_growing_one_and_survives_pickling(out: Path) -> 
     assert type(sink) is type(back) is FileSink
     assert type(sink.worker) is type(back.worker) is GrowingFiles
     assert back.options == sink.options
-    assert not supports(sink, DynamicSink)
+    assert DynamicSink not in capabilities_of(sink)
     check_sink(sink)
-    assert guarantee_of(sink) is Guarantee.EXACTLY_ONCE
+    assert resolve(sink).guarantee() is Guarantee.EXACTLY_ONCE
     assert sink.target() == f"file:{out}"
 
 

@@ -13,7 +13,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from outfall.capabilities import CommitRequest, Guarantee
-from outfall.capability_checks import check_sink, guarantee_of, requirements_of
+from outfall.capability_checks import check_sink, resolve
 from outfall.errors import (
     CommitRefusedError,
     ConfigurationError,
@@ -42,7 +42,7 @@ def test_a_url_makes_a_remote_sink_that_survives_pickling(place: Place) -> None:
     assert back.options == sink.options
     assert back.target() == place.url
     check_sink(sink)
-    assert guarantee_of(sink) is Guarantee.EXACTLY_ONCE
+    assert resolve(sink).guarantee() is Guarantee.EXACTLY_ONCE
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_url_makes_a_remote_sink_that_survives_pickling(place: Place) -> None:
     ],
 )
 def test_what_a_filesystem_must_do_is_stated(url: str, requirement: str) -> None:
-    assert requirement in requirements_of(FileSink(url))[0]
+    assert requirement in resolve(FileSink(url)).requirements()[0]
 
 
 def test_urls_are_spelled_alike_and_may_come_as_options() -> None:
@@ -237,7 +237,7 @@ def test_a_published_file_of_another_length_is_not_ours(driver: WholeDriver, pla
 def test_revoked_files_can_never_be_published(driver: WholeDriver, place: Place) -> None:
     driver.begin()
     staged = driver.stage(rows(1))
-    committer: Any = driver.sink.create_committer(driver.writer())  # type: ignore[arg-type] # has the fields that are read
+    committer: Any = driver.sink.create_committer(driver.writer())  # has the fields that are read
     requests = [CommitRequest(file) for file in staged]
     committer.revoke(requests)
     assert place.hidden() == []
@@ -248,7 +248,7 @@ def test_what_is_published_cannot_be_revoked(driver: WholeDriver) -> None:
     driver.begin()
     staged = driver.stage(rows(1))
     driver.commit(staged)
-    committer: Any = driver.sink.create_committer(driver.writer())  # type: ignore[arg-type] # has the fields that are read
+    committer: Any = driver.sink.create_committer(driver.writer())  # has the fields that are read
     with pytest.raises(LostCommittableError, match="already published"):
         committer.revoke([CommitRequest(file) for file in staged])
 

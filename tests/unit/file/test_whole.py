@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from outfall.capabilities import CommitRequest, Guarantee
-from outfall.capability_checks import check_output_mode, check_sink, guarantee_of
+from outfall.capability_checks import check_output_mode, check_sink, resolve
 from outfall.errors import (
     CommitRefusedError,
     ConfigurationError,
@@ -52,7 +52,7 @@ def test_a_sink_without_parts_is_a_whole_one_and_survives_pickling(out: Path) ->
     assert type(sink.worker) is type(back.worker) is LocalWholeFiles
     assert back.options == sink.options
     check_sink(sink)
-    assert guarantee_of(sink) is Guarantee.EXACTLY_ONCE
+    assert resolve(sink).guarantee() is Guarantee.EXACTLY_ONCE
 
 
 @pytest.mark.parametrize("options", [{}, {"parts": 2}, {"path": "memory://out"}], ids=["whole", "growing", "remote"])
@@ -61,7 +61,7 @@ def test_what_a_user_writes_is_what_a_user_sees(out: Path, options: dict[str, An
     assert type(sink) is FileSink
     assert "FileSink" in repr(sink)
     with pytest.raises(ConfigurationError, match="FileSink"):
-        check_output_mode(sink, "complete")
+        check_output_mode(resolve(sink), "complete")
 
 
 def test_rows_are_invisible_until_their_commit(driver: WholeDriver, out: Path) -> None:

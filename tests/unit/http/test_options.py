@@ -11,7 +11,7 @@ import requests
 from requests.auth import HTTPDigestAuth
 
 from outfall.capabilities import Guarantee, SupportsPreWriteTopology, WriterInitContext
-from outfall.capability_checks import check_sink, guarantee_of, requirements_of, supports
+from outfall.capability_checks import capabilities_of, check_sink, resolve
 from outfall.errors import ConfigurationError
 from outfall.http import HttpSink, sink_from_options
 from outfall.http.options import HttpOptions
@@ -91,18 +91,18 @@ def test_only_keys_that_come_back_with_the_same_rows_make_it_effectively_once(
 ) -> None:
     sink = HttpSink(URL, **options)
     check_sink(sink)
-    assert guarantee_of(sink) is guarantee
-    assert len(requirements_of(sink)) == len(required)
-    assert all(word in text for word, text in zip(required, requirements_of(sink), strict=True))
+    assert resolve(sink).guarantee() is guarantee
+    assert len(resolve(sink).requirements()) == len(required)
+    assert all(word in text for word, text in zip(required, resolve(sink).requirements(), strict=True))
     assert (sink.kind(), sink.target()) == ("http", f"POST {URL}")
 
 
 def test_routing_by_content_is_refused_where_rows_cannot_be_routed() -> None:
     sink = HttpSink(URL, body="record", idempotency="content")
-    assert supports(sink, SupportsPreWriteTopology)
+    assert SupportsPreWriteTopology in capabilities_of(sink)
     with pytest.raises(ConfigurationError, match="write_stream"):
         check_for_options(sink, "http")
-    assert not supports(HttpSink(URL), SupportsPreWriteTopology)
+    assert SupportsPreWriteTopology not in capabilities_of(HttpSink(URL))
     check_for_options(HttpSink(URL), "http")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outfall.capabilities import Guarantee
-from outfall.capability_checks import in_save_mode
+from outfall.capability_checks import resolve
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink
 from outfall.kafka import KafkaSink, sink_from_options
@@ -48,7 +48,7 @@ def test_options_make_the_same_sink_and_it_survives_pickling() -> None:
         (lambda: sink_from_options({"brokers": "a:1", "topics": "t"}), "did you mean topic"),
         (lambda: KafkaSink("a:1", "t", parts=2, dead_letter=FileSink("/x")), "exclude each other"),
         (lambda: KafkaSink("a:1", "t", **MISSPELT), "did you mean value_format"),
-        (lambda: in_save_mode(KafkaSink("a:1", "t"), "overwrite"), 'pass mode="append"'),
+        (lambda: resolve(KafkaSink("a:1", "t")).in_save_mode("overwrite"), 'pass mode="append"'),
     ],
 )
 def test_what_it_refuses(make: Any, message: str) -> None:

@@ -21,7 +21,7 @@ from botocore.parsers import ResponseParserError
 
 from outfall.async_sink import AsyncSinkOptions, ErrorAction
 from outfall.capabilities import Guarantee
-from outfall.capability_checks import check_sink, guarantee_of, keeps_writer_state
+from outfall.capability_checks import check_sink, resolve
 from outfall.errors import ConfigurationError, SerializationError, TransientError, ValueRefusedError
 from outfall.kinesis import FirehoseSink, KinesisSink, sink_from_options
 from outfall.kinesis.aws import AwsPartition
@@ -177,9 +177,9 @@ def test_firehose_has_limits_of_its_own() -> None:
 def test_sinks_are_pickled_and_shaped_as_the_engine_asks() -> None:
     for sink in (stream(partition_key="key"), FirehoseSink("d")):
         check_sink(sink)
-        assert guarantee_of(sink) is Guarantee.AT_LEAST_ONCE
+        assert resolve(sink).guarantee() is Guarantee.AT_LEAST_ONCE
         assert pickle.loads(pickle.dumps(sink)).worker.options == sink.worker.options
-        assert not keeps_writer_state(sink)
+        assert not resolve(sink).keeps_writer_state()
 
 
 def test_options_as_spark_gives_them_make_either_sink() -> None:

@@ -15,7 +15,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from outfall.capabilities import Guarantee
-from outfall.capability_checks import check_sink, guarantee_of, is_fixed, kind_of, requirements_of
+from outfall.capability_checks import check_sink, resolve
 from outfall.errors import ConfigurationError, TargetError, TransientError, ValueRefusedError
 from outfall.postgres import PostgresSink, sink_from_options
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase, set_timeouts
@@ -130,7 +130,7 @@ def test_a_sink_survives_pickling_and_shows_no_secret() -> None:
     assert back.options == sink.options
     assert back.options.key_columns == ("a", "b")
     check_sink(sink)
-    assert guarantee_of(sink) is Guarantee.EXACTLY_ONCE
+    assert resolve(sink).guarantee() is Guarantee.EXACTLY_ONCE
     assert sink.target() == "postgres:warehouse/t"
     shown = (repr(sink), str(sink.options), sink.target(), sink.worker.database.name())
     assert not any("hunter2" in text for text in shown)
@@ -148,10 +148,11 @@ def test_each_delivery_is_a_sink_of_its_own(options: dict[str, Any], kind: str, 
     sink = PostgresSink(DSN, "t", **options)
     check_sink(sink)
     back = pickle.loads(pickle.dumps(sink))
-    assert (kind_of(sink), is_fixed(sink), guarantee_of(sink)) == (kind, fixed, Guarantee.EXACTLY_ONCE)
+    found = resolve(sink)
+    assert (found.kind(), found.fixed, found.guarantee()) == (kind, fixed, Guarantee.EXACTLY_ONCE)
     assert (type(back), back.options) == (type(sink), sink.options)
     assert (type(sink), repr(sink)) == (PostgresSink, "PostgresSink(table='t', write_mode='append')")
-    assert ("a source" in str(requirements_of(sink))) is bool(options)
+    assert ("a source" in str(resolve(sink).requirements())) is bool(options)
 
 
 def test_parts_are_numbered_and_keep_their_numbers() -> None:

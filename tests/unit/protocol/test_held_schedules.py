@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule
 
-from outfall.capability_checks import is_fixed
+from outfall.capability_checks import resolve
 from outfall.errors import FencedError, OutfallError
 from outfall.testing import crash_at
 from tests.unit.protocol.test_random_schedules import POINTS, ROUTES, Begun, Schedules, run
@@ -29,7 +29,7 @@ class HoardingSchedules(Schedules):
         self.epoch += 1
 
     def routed(self, begun: Begun) -> list[list[tuple[str | None, list[Any]]]]:
-        if is_fixed(begun.driver.sink):
+        if resolve(begun.driver.sink).fixed:
             return begun.driver.route(begun.tasks)
         return [[(None, list(task))] for task in begun.tasks]
 

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("click")
 
 from outfall.capabilities import SupportsBufferedRows
-from outfall.capability_checks import supports
+from outfall.capability_checks import capabilities_of
 from outfall.cli.commands.repair import CheckpointRepair, Progress, examine
 from outfall.errors import FencedError
 from outfall.file import FileSink
@@ -397,7 +397,7 @@ def test_a_step_that_is_behind_is_named(tmp_path: Path) -> None:
 def test_an_epoch_is_the_batch_and_the_drains_before_it(tmp_path: Path) -> None:
     query = Query(tmp_path, batches=0)
     sink = BatchingSink(FileSink(str(tmp_path / "held")), batch_size=100, across_epochs=True)
-    assert supports(sink, SupportsBufferedRows)
+    assert SupportsBufferedRows in capabilities_of(sink)
     driver = LocalDriver(sink, query.root, query_id=QUERY)
     for batch in range(3):
         query.checkpoint.whole(batch)

@@ -12,7 +12,7 @@ import boto3
 import pytest
 
 from outfall.capabilities import Guarantee
-from outfall.capability_checks import check_sink, guarantee_of
+from outfall.capability_checks import check_sink, resolve
 from outfall.errors import ConfigurationError
 from outfall.s3 import S3Sink, sink_from_options
 from outfall.s3.staged import StagedObject, UploadedPart
@@ -124,7 +124,7 @@ def test_a_sink_survives_pickling_and_shows_no_secret() -> None:
     assert back.options == sink.options
     assert back.session_factory is boto3.session.Session
     check_sink(sink)
-    assert guarantee_of(sink) is Guarantee.EXACTLY_ONCE
+    assert resolve(sink).guarantee() is Guarantee.EXACTLY_ONCE
     assert not any(KEY in text for text in (repr(sink), str(sink.options), sink.target()))
 
 

@@ -204,9 +204,9 @@ class WholeDriver(Driver):
         )
 
     def clean_up(self) -> int:
-        return self.sink.clean_up(
-            CleanUpContext("sink", self.incarnation, self.generation, states=dict, writer_states=tuple)
-        )
+        context = CleanUpContext("sink", self.incarnation, self.generation, states=dict, writer_states=tuple)
+        removed: int = self.sink.clean_up(context)
+        return removed
 
     def run(self, *tasks: list[Any]) -> None:
         self.begin()
@@ -267,4 +267,4 @@ def staged_names(path: Path) -> list[str]:
 
 
 def committer(driver: WholeDriver) -> Any:
-    return driver.sink.create_committer(driver.writer())  # type: ignore[arg-type] # has the fields that are read
+    return driver.sink.create_committer(driver.writer())  # has the fields that are read

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from outfall.capabilities import SaveMode
-from outfall.capability_checks import in_save_mode, is_fixed
+from outfall.capability_checks import resolve
 from outfall.errors import OutfallError, StaleWriterError, TargetError, TransientError
 from outfall.protocol.step import EpochOptions
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, SinkHarness
@@ -48,10 +48,10 @@ class Query:
                     self.error = error
 
     def _run(self, epoch: int) -> None:
-        sink = in_save_mode(self.harness.make_sink(self.target), cast(SaveMode, self.mode))
+        sink = resolve(self.harness.make_sink(self.target)).in_save_mode(cast(SaveMode, self.mode))
         number = self.first + epoch
         row = self.harness.row(number)
-        rows = [(self.harness.key(number), row)] if is_fixed(sink) else [row]
+        rows = [(self.harness.key(number), row)] if resolve(sink).fixed else [row]
         LocalDriver(sink, self.recovery, options=EpochOptions(worker_count=1)).run_epoch(epoch, [rows])
 
     @property

@@ -86,7 +86,9 @@ def test_a_sink_that_does_what_it_claims_passes(
 
 
 def test_an_engine_that_forgets_parts_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("outfall.protocol.takeover.listed_parts", lambda step, sink, recorded: tuple(sink.list_parts()))
+    monkeypatch.setattr(
+        "outfall.protocol.takeover.listed_parts", lambda step, resolved, recorded: tuple(resolved.sink.list_parts())
+    )
     (result,) = run_conformance(conforming.InPlace(), tmp_path, checks=["parts_removed"]).results
     assert result.outcome == "failed"
     assert "disappeared from list_parts()" in result.text

@@ -20,7 +20,7 @@ import pytest
 
 from outfall import capabilities
 from outfall.capabilities import Guarantee
-from outfall.capability_checks import is_fixed, kind_of, supports, target_of
+from outfall.capability_checks import resolve
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink
 from outfall.sinks import DynamicSink, StatelessSinkPartition
@@ -301,10 +301,11 @@ def test_a_fault_says_when_from_the_outside_in() -> None:
 def test_an_observed_sink_is_of_its_kind_and_its_copies_are_observed_too() -> None:
     sink = StagingSink(conforming.SharedWarehouse())
     observed = SpiedSink(sink)
-    assert (kind_of(observed), target_of(observed), is_fixed(observed)) == (kind_of(sink), target_of(sink), False)
+    own, inner = resolve(observed), resolve(sink)
+    assert (own.kind(), own.target(), own.fixed) == (inner.kind(), inner.target(), False)
     names = [name for name in capabilities.__all__ if name.startswith(("Supports", "DeclaresGuarantee"))]
     for feature in (getattr(capabilities, name) for name in names):
-        assert supports(observed, feature) == supports(sink, feature), feature
+        assert (feature in own.capabilities) == (feature in inner.capabilities), feature
     for copied_sink in (copy.copy(observed), pickle.loads(pickle.dumps(observed)), copied(observed)):
         assert isinstance(copied_sink, SpiedSink)
         assert isinstance(copied_sink.worker, StagingSink)

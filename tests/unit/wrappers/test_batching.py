@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pydantic import ByteSize
 
 from outfall.capabilities import CommittingSinkPartition, SupportsArrow, SupportsCommitter, SupportsDeadLetters
-from outfall.capability_checks import guarantee_of, kind_of, requirements_of, supports, target_of
+from outfall.capability_checks import capabilities_of, resolve
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.file import FileSink
 from outfall.sinks import StatelessSinkPartition
@@ -233,10 +233,11 @@ def test_columns_that_come_with_later_rows_are_not_lost() -> None:
 def test_the_capabilities_of_the_target_show_through(tmp_path: Path) -> None:
     target = FileSink(tmp_path / "out")
     sink = BatchingSink(target, batch_size=2)
-    assert supports(sink, SupportsCommitter)
+    assert SupportsCommitter in capabilities_of(sink)
     assert sink.worker is target
-    assert (kind_of(sink), target_of(sink)) == (kind_of(target), target_of(target))
-    assert (guarantee_of(sink), requirements_of(sink)) == (guarantee_of(target), requirements_of(target))
+    own, inner = resolve(sink), resolve(target)
+    assert (own.kind(), own.target()) == (inner.kind(), inner.target())
+    assert (own.guarantee(), own.requirements()) == (inner.guarantee(), inner.requirements())
 
 
 class Elsewhere(Seen):
@@ -283,9 +284,9 @@ def test_batching_can_be_put_on_and_off_between_restarts() -> None:
 
 
 def test_partitions_have_the_features_of_the_targets_and_no_others() -> None:
-    assert not supports(BatchingSink(Seen()).build("sink", 0, 1), SupportsArrow)
-    assert supports(BatchingSink(SeenInArrow()).build("sink", 0, 1), SupportsArrow)
-    assert not supports(BatchingSink(Seen()).build("sink", 0, 1), SupportsDeadLetters)
+    assert SupportsArrow not in capabilities_of(BatchingSink(Seen()).build("sink", 0, 1))
+    assert SupportsArrow in capabilities_of(BatchingSink(SeenInArrow()).build("sink", 0, 1))
+    assert SupportsDeadLetters not in capabilities_of(BatchingSink(Seen()).build("sink", 0, 1))
 
 
 def test_a_batched_sink_hands_over_what_it_refuses() -> None:
@@ -322,4 +323,4 @@ def test_wrappers_go_around_each_other() -> None:
 def test_a_committing_partition_commits_what_its_batches_hold() -> None:
     sink = BatchingSink(NamedStagingSink(Warehouse()), batch_size=10)
     partition = sink.bind(_context()).build("sink", 0, 1)
-    assert supports(partition, CommittingSinkPartition)
+    assert CommittingSinkPartition in capabilities_of(partition)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from outfall.capabilities import Guarantee, SupportsDeadLetterSink, SupportsTarget
-from outfall.capability_checks import guarantee_of, is_fixed
+from outfall.capability_checks import resolve
 from outfall.dead_letter import DEAD_LETTER_SCHEMA
 from outfall.errors import CapabilityError, ConfigurationError, ValueRefusedError
 from outfall.file import FileSink
@@ -110,7 +110,7 @@ def test_dead_letters_are_kept_once_wherever_the_driver_dies(point: str) -> None
     LocalDriver(composite, recovery).run_epoch(0, [rows(1, -1), rows(-2)])
     assert rows_of(sink.warehouse) == rows(1)
     assert sorted(ids_of(rows_of(letters.warehouse))) == [-2, -1]
-    assert guarantee_of(composite) is Guarantee.EXACTLY_ONCE
+    assert resolve(composite).guarantee() is Guarantee.EXACTLY_ONCE
 
 
 @pytest.mark.parametrize("tasks", [[(-1, 1, -2, -3)], [(-1, 1), (-2,), (-3,)]], ids=["one task", "several"])
@@ -152,7 +152,7 @@ def test_the_refusing_sink_says_how_many_there_may_be_unless_somebody_says_other
 def test_a_sink_with_parts_has_a_dead_letter_writer_in_each_part() -> None:
     shelf, letters, recovery = RefusingShelf(Shelf()), Letters(), MemoryRecoveryConfig()
     composite = DeadLetteringSink(shelf, letters)
-    assert is_fixed(composite)
+    assert resolve(composite).fixed
     for epoch in range(2):
         tasks = [[("0", {"id": -epoch - 1}), ("1", {"id": epoch}), ("2", {"id": -epoch - 10})]]
         LocalDriver(composite, recovery).run_epoch(epoch, tasks)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outfall.capabilities import Guarantee
-from outfall.capability_checks import guarantee_of, requirements_of
+from outfall.capability_checks import resolve
 from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
 from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
@@ -326,8 +326,8 @@ def test_a_row_without_an_offset_is_refused() -> None:
 
 
 def test_it_promises_what_the_target_promises_and_says_what_it_needs() -> None:
-    assert guarantee_of(once(staged())) is Guarantee.EXACTLY_ONCE
-    assert requirements_of(once(staged())) == ("a source that gives a row the same offset at each read",)
+    assert resolve(once(staged())).guarantee() is Guarantee.EXACTLY_ONCE
+    assert resolve(once(staged())).requirements() == ("a source that gives a row the same offset at each read",)
 
 
 @given(

@@ -30,12 +30,9 @@ from outfall.capabilities import (
 from outfall.capability_checks import (
     SupportsChildren,
     SupportsNamedStates,
+    capabilities_of,
     check_sink,
-    guarantee_of,
-    is_dynamic,
-    is_fixed,
-    requirements_of,
-    supports,
+    resolve,
 )
 from outfall.errors import (
     CapabilityError,
@@ -136,9 +133,11 @@ OPTIONAL = {
 def test_a_fan_out_can_do_what_its_sinks_can_and_no_more(children: Sequence[Any], expected: set[type]) -> None:
     sink = FanOutSink(children)
     check_sink(sink)
-    assert {capability for capability in OPTIONAL if supports(sink, capability)} == expected
-    assert supports(sink, SupportsChildren)
-    assert is_fixed(sink) == any(map(is_fixed, children)) != is_dynamic(sink)
+    assert {capability for capability in OPTIONAL if capability in capabilities_of(sink)} == expected
+    assert SupportsChildren in capabilities_of(sink)
+    needed = {name for capability in capabilities_of(sink) for name in getattr(capability, "__abstractmethods__", ())}
+    assert {name for name in needed if not callable(getattr(sink, name))} == set()
+    assert resolve(sink).fixed == any(resolve(child).fixed for child in children) != resolve(sink).dynamic
 
 
 class Elsewhere(Warehouse, ByReference):
@@ -424,9 +423,9 @@ def test_a_fan_out_is_shown_with_its_sinks() -> None:
 
 def test_the_guarantee_is_the_weakest_and_requirements_carry_names() -> None:
     sink = FanOutSink(a=staging(), b=Watched("b", []))
-    assert guarantee_of(FanOutSink([staging()])) is Guarantee.EXACTLY_ONCE
-    assert guarantee_of(sink) is Guarantee.AT_LEAST_ONCE, "without a writer context a declaration does not count"
-    assert requirements_of(sink) == ("b: care",)
+    assert resolve(FanOutSink([staging()])).guarantee() is Guarantee.EXACTLY_ONCE
+    assert resolve(sink).guarantee() is Guarantee.AT_LEAST_ONCE, "without a writer context a declaration does not count"
+    assert resolve(sink).requirements() == ("b: care",)
 
 
 def test_every_sink_looks_at_the_columns_and_one_shapes_the_rows() -> None:

@@ -10,9 +10,7 @@ import pytest
 from outfall.capabilities import (
     SupportsTarget,
 )
-from outfall.capability_checks import (
-    owns_target,
-)
+from outfall.capability_checks import resolve
 from outfall.errors import (
     ConfigurationError,
 )
@@ -160,5 +158,6 @@ def test_sinks_that_own_no_target_may_send_to_the_same_place() -> None:
 
 def test_built_in_sinks_own_what_they_publish_to() -> None:
     owning = FileSink("/a"), FileSink("/a", parts=2), S3Sink("lake", "a"), PostgresSink("host=/a", "t")
-    assert all(map(owns_target, owning))
-    assert not any(map(owns_target, (HttpSink("http://127.0.0.1/x"), KinesisSink("s"), FirehoseSink("s"))))
+    assert all(resolve(sink).owns_target() for sink in owning)
+    sending = (HttpSink("http://127.0.0.1/x"), KinesisSink("s"), FirehoseSink("s"))
+    assert not any(resolve(sink).owns_target() for sink in sending)

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from outfall.capabilities import SupportsCommitter
-from outfall.capability_checks import supports
+from outfall.capability_checks import capabilities_of
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.http import HttpSink
 from outfall.options import SinkOptions, options_table
@@ -38,7 +38,7 @@ def test_a_fan_out_names_the_options_of_each_sink(tmp_path: Path) -> None:
 
 def test_any_sink_has_batches_by_options(tmp_path: Path) -> None:
     sink = made(sink="file", path=f"{tmp_path}/a", batchSize="7", flush_interval="2 minutes", batchbytes="1 MiB")
-    assert supports(sink, SupportsCommitter)
+    assert SupportsCommitter in capabilities_of(sink)
     assert isinstance(sink, BatchingSink)
     options = sink.options
     assert (options.batch_size, options.flush_interval.total_seconds(), options.batch_bytes) == (7, 120, 1 << 20)

@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.capabilities import SupportsStateSerializer, SupportsTarget
+from outfall.capability_checks import resolve
 from outfall.errors import SerializationError
 from outfall.protocol.clock import SystemClock
 from outfall.protocol.journal import Journal
@@ -70,7 +71,7 @@ def read_record(recovery: RecoveryConfig, step_id: str) -> ReplayRecord:
     name = letters_step(step_id)
     with closing(recovery.open(name)) as log:
         view = Journal(log, name, SystemClock()).read()
-        return record_in(load_states(RecordSink(step_id), view.states, log))
+        return record_in(load_states(resolve(RecordSink(step_id)), view.states, log))
 
 
 def record_in(states: Mapping[str, Any]) -> ReplayRecord:

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.capabilities import SupportsPreWriteTopology, SupportsTarget
-from outfall.capability_checks import check_sink, is_fixed, routing_key_of, supports
+from outfall.capability_checks import check_sink, resolve
 from outfall.errors import (
     CapabilityError,
     ConfigurationError,
@@ -112,19 +112,20 @@ class LetterReplay:
         commit: CommitPolicy | None = None,
         most: int = LETTERS_PER_EPOCH,
     ) -> None:
-        check_sink(sink)
-        if supports(sink, SupportsPreWriteTopology):
+        resolved = check_sink(sink)
+        if SupportsPreWriteTopology in resolved.capabilities:
             raise CapabilityError(
-                f"a {type(sink).__name__} with these options changes the DataFrame before it is written",
+                f"a {resolved.name} with these options changes the DataFrame before it is written",
                 why="a replay runs without Spark",
                 do="use the sink with other options",
             )
-        self._key = key or routing_key_of(sink)
-        if is_fixed(sink) and self._key is None and len(sink.list_parts()) > 1:
+        self._key = key or resolved.routing_key()
+        if resolved.fixed and self._key is None and len(sink.list_parts()) > 1:
             raise ConfigurationError(
                 "the sink has parts, and the routing column is missing", do="give the column with --key"
             )
         self._sink = sink
+        self._resolved = resolved
         self._recovery = recovery
         self._step_id = step_id
         self._rows = rows
@@ -133,7 +134,7 @@ class LetterReplay:
             commit=commit or CommitPolicy(),
             end_of_input=True,
             worker_count=1,
-            key=self._key if is_fixed(sink) else None,
+            key=self._key if resolved.fixed else None,
         )
 
     def run(self, letters: Iterable[FoundLetter]) -> ReplayResult:
@@ -182,7 +183,7 @@ class LetterReplay:
                 continue
             try:
                 row = self._rows.row(found.letter.row)
-                if is_fixed(self._sink) and self._key is not None and row.get(self._key) is None:
+                if self._resolved.fixed and self._key is not None and row.get(self._key) is None:
                     raise ValueError(f"the key {self._key!r} is missing or NULL")
             except ValueError as error:
                 result.leave(found.place, str(error))
@@ -201,7 +202,7 @@ class LetterReplay:
     def _choose(self, waiting: list[_Entry], result: ReplayResult) -> list[_Entry]:
         """Select dead letters and write them; return those that are not yet selected."""
         rows = self._rows.batch([self._rows.row(entry.text) for entry in waiting])
-        if supports(self._sink, SupportsTarget):
+        if SupportsTarget in self._resolved.capabilities:
             # Checked before the selection, which binds the rows to this sink.
             self._sink.check_schema(rows.schema)
         with closing(self._choosing()) as coordinator:
@@ -214,7 +215,7 @@ class LetterReplay:
                 fresh = [i for i, entry in enumerate(waiting) if entry.occurrence > record.ids[entry.id]]
                 result.before += len(waiting) - len(fresh)
                 choice = Choice([waiting[i].id for i in fresh], rows.take(pa.array(fresh, pa.int64())))
-                coordinator.finish(ticket, [self._keep(coordinator.sink, ticket, choice if fresh else None)])
+                coordinator.finish(ticket, [self._keep(coordinator.resolved.sink, ticket, choice if fresh else None)])
                 reached("replay: letters chosen")
                 pending, waiting = record.with_choice(choice if fresh else None), []
         self._write(pending, result)
@@ -225,7 +226,7 @@ class LetterReplay:
         with closing(self._choosing()) as coordinator:
             ticket = self._begun(coordinator, self._next_epoch())
             if not (ticket.skips(ticket.epoch or 0) or self._is_unwritten(self._recorded(ticket.states))):
-                coordinator.finish(ticket, [self._keep(coordinator.sink, ticket, None)])
+                coordinator.finish(ticket, [self._keep(coordinator.resolved.sink, ticket, None)])
 
     def _choosing(self) -> EpochCoordinator:
         return EpochCoordinator(RecordSink(self._step_id), letters_step(self._step_id), self._recovery)
@@ -253,7 +254,7 @@ class LetterReplay:
 
     def _recorded(self, states: Any) -> ReplayRecord:
         with closing(self._recovery.open(letters_step(self._step_id))) as log:
-            return record_in(load_states(RecordSink(self._step_id), states, log))
+            return record_in(load_states(resolve(RecordSink(self._step_id)), states, log))
 
     def _keep(self, sink: RecordSink, ticket: Ticket, choice: Choice | None) -> TaskResponse:
         identity = TaskIdentity(ticket.epoch or 0, worker_index=0, attempt=0)
@@ -284,7 +285,7 @@ class LetterReplay:
         # The logs are compared even without a selection.
         if not self._is_unwritten(record) or rows is None:
             return
-        if supports(self._sink, SupportsTarget):
+        if SupportsTarget in self._resolved.capabilities:
             self._sink.check_schema(rows.schema)
         # From the log: if another run recorded the epoch, this one only finishes it, and its result has no counts.
         before = self._rejected()
@@ -312,7 +313,7 @@ class LetterReplay:
             return coordinator.finish(ticket, [response])
 
     def _routed(self, rows: pa.RecordBatch) -> Iterator[tuple[str | None, pa.RecordBatch]]:
-        if not is_fixed(self._sink):
+        if not self._resolved.fixed:
             yield None, rows
             return
         names = self._sink.list_parts()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from typing import Any
 
-from outfall.capability_checks import is_fixed
+from outfall.capability_checks import resolve
 from outfall.protocol import draining
 from outfall.protocol.clock import Clock
 from outfall.protocol.coordinator import EpochCoordinator
@@ -100,7 +100,7 @@ class LocalDriver:
 
     def run_tasks(self, ticket: Ticket, epoch: int, tasks: Sequence[Iterable[Any]]) -> list[TaskResponse]:
         """Run one attempt of each task of an epoch."""
-        routed = self.route(tasks) if is_fixed(self.sink) else _unrouted(tasks)
+        routed = self.route(tasks) if resolve(self.sink).fixed else _unrouted(tasks)
         return [self.run_task(ticket, epoch, index, rows) for index, rows in enumerate(routed)]
 
     def run_task(

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import click
 
 from outfall.capabilities import SupportsTarget
-from outfall.capability_checks import guarantee_of, is_fixed, kind_of, owns_target, requirements_of, supports, target_of
+from outfall.capability_checks import ResolvedSink, resolve
 from outfall.cli.commands.arguments import ChosenSink, json_option, recovery_location, sink_options, step_id
 from outfall.cli.commands.output import print_json, say
 from outfall.errors import ConfigurationError, TransientError
@@ -59,10 +59,10 @@ class Examination:
 
     def run(self) -> Iterator[Finding]:
         """Run the checks, and yield each finding at once."""
-        made: list[Any] = []
+        made: list[ResolvedSink] = []
 
         def make() -> list[Finding]:
-            made.append(self._make_sink())
+            made.append(resolve(self._make_sink()))
             return [_ok("options", "valid")]
 
         yield from self._tried("options", make)
@@ -77,39 +77,39 @@ class Examination:
         yield from self._tried("connection", lambda: self._connect(sink))
         yield from self._tried("target", lambda: self._look_at_target(sink))
 
-    def _look_at_target(self, sink: Any) -> list[Finding]:
+    def _look_at_target(self, sink: ResolvedSink) -> list[Finding]:
         view, states, findings = self._read_log(sink)
-        if not owns_target(sink):
-            return [*findings, Finding("target", "not checked", f"{type(sink).__name__} has no target check")]
+        if not sink.owns_target():
+            return [*findings, Finding("target", "not checked", f"{sink.name} has no target check")]
         if view.unfinished is not None:
             text = f"epoch {view.unfinished.epoch} is recorded but not published; the next start publishes it first"
             return [*findings, Finding("target", "not checked", text)]
         if self._away:
             return [*findings, Finding("target", "not checked", "the server does not respond")]
-        sink.check_target(target_context(self._step_id, view, states, view.open_epoch))
+        sink.sink.check_target(target_context(self._step_id, view, states, view.open_epoch))
         if view.begin is not None:
             return [*findings, _ok("target", "matches the log")]
         if self._failed:
             return [*findings, Finding("target", "not checked", "an earlier check failed")]
         return [*findings, _ok("target", "ready for the first epoch")]
 
-    def _read_log(self, sink: Any) -> tuple[JournalView, dict[str, Any], list[Finding]]:
+    def _read_log(self, sink: ResolvedSink) -> tuple[JournalView, dict[str, Any], list[Finding]]:
         if self._recovery is None:
             return JournalView(), {}, []
         with closing(self._recovery.open(self._step_id)) as log:
             view = Journal(log, self._step_id, SystemClock()).read()
             check_identity(self._step_id, sink, view, None)
-            states = load_states(sink, view.states, log) if is_fixed(sink) else {}
+            states = load_states(sink, view.states, log) if sink.fixed else {}
         if view.begin is None:
             last = "no records yet"
         else:
             last = "no epoch is completed" if view.completed is None else f"last completed epoch {view.completed}"
         return view, states, [_ok("recovery", f"{self._recovery.url()}, step {self._step_id}: {last}")]
 
-    def _connect(self, sink: Any) -> list[Finding]:
-        found = sink.check_connection() if supports(sink, SupportsTarget) else ()
+    def _connect(self, sink: ResolvedSink) -> list[Finding]:
+        found = sink.sink.check_connection() if SupportsTarget in sink.capabilities else ()
         if not found:
-            return [Finding("connection", "not checked", f"{type(sink).__name__} has no connection check")]
+            return [Finding("connection", "not checked", f"{sink.name} has no connection check")]
         return [_ok("connection", line) for line in found]
 
     def _tried(self, about: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
@@ -122,14 +122,14 @@ class Examination:
             yield Finding(about, "failed", without_credentials(text))
 
 
-def _described(sink: Any) -> Iterator[Finding]:
-    target = target_of(sink)
-    yield _ok("sink", kind_of(sink) + ("" if target is None else f", target {without_credentials(target)}"))
-    yield _ok("guarantee", guarantee_of(sink).name)
-    for requirement in requirements_of(sink):
+def _described(sink: ResolvedSink) -> Iterator[Finding]:
+    target = sink.target()
+    yield _ok("sink", sink.kind() + ("" if target is None else f", target {without_credentials(target)}"))
+    yield _ok("guarantee", sink.guarantee().name)
+    for requirement in sink.requirements():
         yield Finding("requires", "note", requirement)
     try:
-        check_for_options(sink, type(sink).__name__)
+        check_for_options(sink.sink, sink.name)
     except ConfigurationError:
         yield Finding("apis", "note", 'Python API only (write_stream), not format("outfall")')
 

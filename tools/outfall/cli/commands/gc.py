@@ -25,7 +25,7 @@ from typing import Any
 import click
 
 from outfall.capabilities import CleanUpContext
-from outfall.capability_checks import children_of, owns_target
+from outfall.capability_checks import resolve
 from outfall.cli.commands.arguments import (
     ChosenSink,
     json_option,
@@ -73,13 +73,15 @@ class LeftoverCleaner:
     """
 
     def __init__(self, sink: Any, recovery: RecoveryConfig, step_id: str) -> None:
-        if not any(owns_target(each) for each in children_of(sink).values() or [sink]):
+        resolved = resolve(sink)
+        if not any(each.owns_target() for each in resolved.children().values() or [resolved]):
             raise CapabilityError(
-                f"failed attempts of {type(sink).__name__} leave no data in the target",
+                f"failed attempts of {resolved.name} leave no data in the target",
                 step=step_id,
                 do="do not run gc for this sink",
             )
         self._sink = sink
+        self._resolved = resolved
         self._recovery = recovery
         self._step_id = step_id
 
@@ -151,7 +153,7 @@ class LeftoverCleaner:
             view = Journal(log, self._step_id, SystemClock()).read()
             if view.incarnation is None:
                 raise nothing_recorded(self._recovery, self._step_id)
-            check_identity(self._step_id, self._sink, view, None)
+            check_identity(self._step_id, self._resolved, view, None)
             yield view, log
 
     def _context(self, view: JournalView, log: RecoveryLog, generation: int) -> CleanUpContext:
@@ -159,7 +161,7 @@ class LeftoverCleaner:
         # and to data of its generation.
         before = view if view.unfinished is None else view.before or view
         return clean_up_context(
-            self._sink,
+            self._resolved,
             self._step_id,
             replace(
                 view,

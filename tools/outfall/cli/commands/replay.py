@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from outfall.capabilities import SupportsTarget
-from outfall.capability_checks import supports
+from outfall.capability_checks import capabilities_of
 from outfall.cli.commands.arguments import (
     ChosenSink,
     complete_location,
@@ -142,7 +142,7 @@ def _row_maker(sink: Any, schema: str | None, column: str | None) -> RowMaker:
     if schema == AS_JSON:
         return RowMaker(None, column)
     columns = parse_ddl(schema) if schema is not None else None
-    if columns is None and supports(sink, SupportsTarget):
+    if columns is None and SupportsTarget in capabilities_of(sink):
         columns = sink.row_schema()
     if columns is None:
         raise ConfigurationError(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outfall.capability_checks import is_fixed
+from outfall.capability_checks import resolve
 from outfall.recovery import history
 from outfall.source_options import check_for_options
 
@@ -57,7 +57,7 @@ class PythonApi(Api):
         return write_stream(df, sink, key=self._key(sink), checkpoint=checkpoint)
 
     def _key(self, sink: Any) -> str | None:
-        return self.key if is_fixed(sink) else None
+        return self.key if resolve(sink).fixed else None
 
 
 class FormatApi(Api):

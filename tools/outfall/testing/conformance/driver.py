@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from outfall.capabilities import SupportsWriterState
-from outfall.capability_checks import is_fixed, supports
+from outfall.capability_checks import resolve
 from outfall.protocol.messages import EpochResult
 from outfall.protocol.step import EpochOptions
 from outfall.testing.conformance.faults import ConformanceError
@@ -42,7 +42,7 @@ class RemoteTasks(LocalDriver):
 
     def expect_tasks(self, count: int) -> None:
         """Set the number of tasks of the next epoch, which distributes the writer states."""
-        if supports(self.sink, SupportsWriterState):
+        if SupportsWriterState in resolve(self.sink).capabilities:
             self._options = replace(self._options or EpochOptions(), worker_count=count)
 
     def task_sink(self) -> Any:
@@ -50,7 +50,7 @@ class RemoteTasks(LocalDriver):
 
     def routed(self, tasks: Sequence[Iterable[Any]]) -> list[TaskRows]:
         """Assign rows to tasks. For a fixed sink, the given number of tasks shares the parts."""
-        if not is_fixed(self.sink):
+        if not resolve(self.sink).fixed:
             return [_halves([(None, list(rows))]) for rows in tasks]
         by_part = self.route(tasks)
         count = max(1, min(len(tasks), len(by_part)))

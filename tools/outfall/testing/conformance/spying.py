@@ -7,28 +7,11 @@ see a sink of the same kind.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
-from outfall.capabilities import (
-    CleanUpContext,
-    CommitRequest,
-    CommittableMessage,
-    Committer,
-    CommitterInitContext,
-    CommittingSinkPartition,
-    DeclaresCapabilities,
-    PartSeal,
-    SealContext,
-    SnapshotsWriterState,
-    SupportsArrow,
-    SupportsDeadLetters,
-    SupportsFlush,
-    TargetContext,
-    WriterInitContext,
-)
-from outfall.capability_checks import supports
+from outfall.capabilities import CommitRequest, Committer, WriterInitContext
 from outfall.delegating_sink import DelegatingSink
 from outfall.trace_points import reached
 
@@ -39,9 +22,6 @@ SINK_METHODS = (
 PARTITION_METHODS = (
     "write_batch", "write_record_batch", "flush", "prepare_commit", "snapshot", "snapshot_state",
     "dead_letters_to", "close"
-)  # fmt: skip
-PARTITION_FEATURES = (
-    CommittingSinkPartition, SnapshotsWriterState, SupportsArrow, SupportsDeadLetters, SupportsFlush
 )  # fmt: skip
 COMMITTER_METHODS = ("commit", "find_lost", "revoke", "nothing_published", "close")
 
@@ -109,44 +89,14 @@ def _around(method: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
 class SpiedSink(DelegatingSink):
     """A proxy of a sink. Its copies and pickles are observed too."""
 
-    def list_parts(self) -> list[str]:
-        return list(_around("list_parts", (), super().list_parts))
+    def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)
+        if name in SINK_METHODS:
+            return _spied(name, found)
+        return _spied(name, found, _PROXIES[name]) if name in OPENING else found
 
     def bind(self, context: WriterInitContext) -> Self:
         return self.with_worker(_around("bind", (context,), lambda: self.worker.bind(context)))
-
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> Any:
-        return self._opened("build", (step_id, worker_index, worker_count))
-
-    def build_part(self, step_id: str, for_part: str, resume_state: Any) -> Any:
-        return self._opened("build_part", (step_id, for_part, resume_state))
-
-    def restore_writer(self, context: WriterInitContext, recovered: Sequence[Any]) -> Any:
-        return self._opened("restore_writer", (context, recovered))
-
-    def _opened(self, method: str, args: tuple[Any, ...]) -> SpiedPartition:
-        return SpiedPartition(_around(method, args, lambda: getattr(self.worker, method)(*args)))
-
-    def create_committer(self, context: CommitterInitContext) -> SpiedCommitter:
-        return SpiedCommitter(_around("create_committer", (context,), lambda: self.worker.create_committer(context)))
-
-    def add_pre_commit_topology(self, results: Sequence[CommittableMessage[Any]]) -> Any:
-        return _around("add_pre_commit_topology", (results,), lambda: self.worker.add_pre_commit_topology(results))
-
-    def add_post_commit_topology(self, committed: Sequence[CommittableMessage[Any]]) -> None:
-        _around("add_post_commit_topology", (committed,), lambda: self.worker.add_post_commit_topology(committed))
-
-    def check_target(self, context: TargetContext[Any]) -> Any:
-        return _around("check_target", (context,), lambda: self.worker.check_target(context))
-
-    def open_target(self, context: TargetContext[Any]) -> None:
-        _around("open_target", (context,), lambda: self.worker.open_target(context))
-
-    def seal(self, context: SealContext, parts: Sequence[PartSeal[Any]]) -> None:
-        _around("seal", (context, parts), lambda: self.worker.seal(context, parts))
-
-    def clean_up(self, context: CleanUpContext) -> Any:
-        return _around("clean_up", (context,), lambda: self.worker.clean_up(context))
 
 
 def worker_of(sink: Any) -> Any:
@@ -156,25 +106,26 @@ def worker_of(sink: Any) -> Any:
     return sink
 
 
-class SpiedPartition(DeclaresCapabilities):
+class SpiedPartition:
     """A proxy of a partition with the same methods and signatures."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
-    def capabilities(self) -> Collection[type]:
-        return [feature for feature in PARTITION_FEATURES if supports(self._inner, feature)]
-
     def __getattr__(self, name: str) -> Any:
         if name not in PARTITION_METHODS:
             raise AttributeError(name)
-        method = getattr(self._inner, name)
+        return _spied(name, getattr(self._inner, name))
 
-        @functools.wraps(method)
-        def call(*args: Any, **options: Any) -> Any:
-            return _around(name, args, lambda: method(*args, **options))
 
-        return call
+def _spied(name: str, method: Callable[..., Any], proxy: Callable[[Any], Any] = lambda result: result) -> Any:
+    """A method of the same signature that is announced, and whose result gets a proxy."""
+
+    @functools.wraps(method)
+    def call(*args: Any, **options: Any) -> Any:
+        return proxy(_around(name, args, lambda: method(*args, **options)))
+
+    return call
 
 
 class SpiedCommitter(Committer[Any]):
@@ -217,3 +168,12 @@ class _Announced(list[CommitRequest[Any]]):
         for number, request in enumerate(super().__iter__(), 1):
             reached(f"sink: request {number} taken")
             yield request
+
+
+_PROXIES: dict[str, Callable[[Any], Any]] = {
+    "build": SpiedPartition,
+    "build_part": SpiedPartition,
+    "restore_writer": SpiedPartition,
+    "create_committer": SpiedCommitter,
+}
+"""What the engine gets instead of what the sink opened."""

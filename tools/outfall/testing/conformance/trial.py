@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from outfall.capabilities import Guarantee, SaveMode, SupportsBufferedRows, SupportsCommitter, SupportsTarget
-from outfall.capability_checks import children_of, guarantee_of, in_save_mode, is_fixed, supports
+from outfall.capability_checks import ResolvedSink, resolve
 from outfall.errors import TargetError
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
@@ -132,16 +132,16 @@ class Trial:
         self.target = harness.new_target(place)
         own = str(self.directory / "recovery") if durable_log else MemoryRecoveryConfig()
         self.recovery: str | RecoveryConfig = harness.make_recovery(self.directory / "recovery") or own
-        sink = harness.make_sink(self.target)
-        self.fixed = is_fixed(sink)
+        sink = resolve(harness.make_sink(self.target))
+        self.fixed = sink.fixed
         self.claim = claim_of(harness, sink)
         self.repeatable = (
             self.claim < Guarantee.EXACTLY_ONCE if harness.repeatable_source is None else harness.repeatable_source
         )
         # A fan-out may include sinks that write in place. Its author excludes that check.
         early = "nothing_visible_before_commit" in harness.not_claimed
-        self.publishes = supports(sink, SupportsCommitter) and not early
-        self.drains = supports(sink, SupportsBufferedRows)
+        self.publishes = SupportsCommitter in sink.capabilities and not early
+        self.drains = SupportsBufferedRows in sink.capabilities
         self.rows = Rows(harness)
         self.contents: dict[int, list[Numbers]] = {}
         self.counted: dict[int, list[Numbers]] = {}
@@ -176,7 +176,7 @@ class Trial:
         """Create the sink again, as each process does, with a proxy."""
         sink = self.harness.make_sink(self.target)
         if self.save_mode is not None:
-            sink = in_save_mode(sink, self.save_mode)
+            sink = resolve(sink).in_save_mode(self.save_mode)
         if self._change_parts is not None:
             _list_parts_changed(sink, self._change_parts)
         return SpiedSink(sink)
@@ -448,9 +448,9 @@ def _list_parts_changed(sink: Any, change: Callable[[list[str]], list[str]]) -> 
     object.__setattr__(worker_of(sink), "list_parts", _Listing(change(list(sink.list_parts()))))
 
 
-def claim_of(harness: SinkHarness, sink: Any) -> Guarantee:
+def claim_of(harness: SinkHarness, sink: ResolvedSink) -> Guarantee:
     """Return the tested guarantee: from the test, or as declared by the sink."""
-    return guarantee_of(sink) if harness.claim is None else harness.claim
+    return sink.guarantee() if harness.claim is None else harness.claim
 
 
 def dealt(numbers: Sequence[int], tasks: int, *, first_empty: bool = False) -> list[list[int]]:
@@ -474,9 +474,9 @@ class Trials:
         place = directory / "sample"
         place.mkdir(parents=True, exist_ok=True)
         self.target = harness.new_target(place)
-        self.sink: Any = harness.make_sink(self.target)
-        self.fixed = is_fixed(self.sink)
-        self.claim = claim_of(harness, self.sink)
+        self.resolved = resolve(harness.make_sink(self.target))
+        self.fixed = self.resolved.fixed
+        self.claim = claim_of(harness, self.resolved)
 
     def new(self, *, durable_log: bool = False) -> Trial:
         """Create a trial with an empty target."""
@@ -493,6 +493,11 @@ class Trials:
         return [every[index] for index in sorted(number * stride % len(every) for number in range(most))]
 
     @property
+    def sink(self) -> Any:
+        """A sink to inspect."""
+        return self.resolved.sink
+
+    @property
     def once(self) -> bool:
         """Whether the guarantee is stronger than at-least-once."""
         return self.claim > Guarantee.AT_LEAST_ONCE
@@ -505,7 +510,7 @@ class Trials:
     @property
     def cleans_up(self) -> bool:
         """Whether the sink, or one of its child sinks, cleans up after failed attempts."""
-        return _cleans_up(self.sink)
+        return _cleans_up(self.resolved)
 
     def needs(self, condition: bool, reason: str) -> None:
         """Raise `NotApplicableError` unless the condition holds."""
@@ -519,7 +524,7 @@ class Trials:
 
     def needs_target(self) -> None:
         """Raise `NotTriedError` unless the sink compares its target with the recovery data."""
-        self.needs_to_try(supports(self.sink, SupportsTarget), "the sink has no SupportsTarget")
+        self.needs_to_try(SupportsTarget in self.resolved.capabilities, "the sink has no SupportsTarget")
 
     def needs_from_author(self, method: str) -> None:
         """Raise `NotTriedError` unless the test has an optional method or the target is a directory."""
@@ -562,11 +567,11 @@ class Trials:
         return bool(trial.found())
 
 
-def _cleans_up(sink: Any) -> bool:
-    sink = worker_of(sink)
-    if children := children_of(sink):
+def _cleans_up(sink: ResolvedSink) -> bool:
+    if children := sink.children():
         return any(map(_cleans_up, children.values()))
-    return supports(sink, SupportsTarget) and type(sink).clean_up is not SupportsTarget.clean_up
+    own: Any = type(worker_of(sink.sink))
+    return SupportsTarget in sink.capabilities and own.clean_up is not SupportsTarget.clean_up
 
 
 class _Objects(Probe):

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from outfall.capabilities import Guarantee
-from outfall.capability_checks import guarantee_of
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery import history
 from outfall.testing.conformance.driver import copied, pickled
@@ -19,7 +18,7 @@ from outfall.testing.conformance.trial import Trials, frozen
 @check
 def declared_guarantee(trials: Trials) -> None:
     """The test claims a stronger guarantee than the sink declares."""
-    declared = guarantee_of(trials.sink)
+    declared = trials.resolved.guarantee()
     if trials.claim > declared:
         raise ConformanceError(
             f"the test claims {trials.claim.name}, but the sink declares {declared.name}",

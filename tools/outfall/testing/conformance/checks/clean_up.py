@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from outfall.capabilities import CleanUpContext, SupportsCommitter
-from outfall.capability_checks import in_save_mode, supports
+from outfall.capability_checks import resolve
 from outfall.errors import (
     CommitError,
     ConfigurationError,
@@ -33,7 +33,7 @@ CLEAN_UP = "in SupportsTarget.clean_up, remove data with the context's incarnati
 @check
 def staged_data_is_kept(trials: Trials) -> None:
     """A clean-up of another query or of an older driver removes data that is staged and not yet published."""
-    stages = supports(trials.sink, SupportsCommitter)
+    stages = SupportsCommitter in trials.resolved.capabilities
     trials.needs(stages or trials.cleans_up, "the sink neither commits nor cleans up")
     cleaners = {
         "another query cleaned up": _another_query,
@@ -95,7 +95,7 @@ def _sharing(trial: Trial) -> Trial:
     """Create another query on the same target, in the save mode that permits existing rows if the sink has one."""
     other = trial.beside()
     with suppress(ConfigurationError):
-        in_save_mode(trial.harness.make_sink(trial.target), "append")
+        resolve(trial.harness.make_sink(trial.target)).in_save_mode("append")
         other.save_mode = "append"
     return other
 

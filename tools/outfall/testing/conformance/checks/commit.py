@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from outfall.capabilities import CommitRequest, SupportsCommitter
-from outfall.capability_checks import supports
 from outfall.errors import CommitError, CommitRefusedError
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.recovery import recovery_config
@@ -236,4 +235,5 @@ def _run_refused(trial: Trial, step: str, content: Any) -> None:
 
 
 def _needs_committer(trials: Trials) -> None:
-    trials.needs(supports(trials.sink, SupportsCommitter), "the sink has no SupportsCommitter: nothing is committed")
+    commits = SupportsCommitter in trials.resolved.capabilities
+    trials.needs(commits, "the sink has no SupportsCommitter: nothing is committed")

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from outfall.capabilities import SupportsCommitter
-from outfall.capability_checks import supports
 from outfall.protocol.messages import TaskResponse
 from outfall.testing.conformance.driver import result_of_child, status_of_child_killed_at
 from outfall.testing.conformance.faults import check, when
@@ -144,7 +143,7 @@ def random_schedules(trials: Trials) -> None:
     search(
         trials.harness,
         trials.directory,
-        commits=supports(trials.sink, SupportsCommitter),
+        commits=SupportsCommitter in trials.resolved.capabilities,
         examples=trials.harness.schedules,
         random_seed=trials.harness.schedule_seed,
     )

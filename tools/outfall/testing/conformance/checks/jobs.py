@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from outfall.capabilities import Guarantee, SaveMode, SupportsTarget
-from outfall.capability_checks import in_save_mode, supports
+from outfall.capability_checks import resolve
 from outfall.errors import CapabilityError, ConfigurationError, OutfallError, TargetError, TargetNotEmptyError
 from outfall.testing.conformance.driver import RemoteTasks, pickled
 from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, check, when
@@ -26,7 +26,7 @@ SAVE_MODES: tuple[SaveMode, ...] = ("append", "error", "overwrite")
 @check
 def failed_job(trials: Trials) -> None:
     """A failed batch job without recovery data leaves data, or marks that reject the next job."""
-    trials.needs(supports(trials.sink, SupportsTarget), "the sink has no SupportsTarget")
+    trials.needs(SupportsTarget in trials.resolved.capabilities, "the sink has no SupportsTarget")
     counts_leftovers = trials.cleans_up and gives(trials.harness, "leftovers")
     clean = _leftovers(_complete_job(trials.new())) if counts_leftovers else 0
     for step in ("after open target", "task: after write", "after collect"):
@@ -78,7 +78,7 @@ def _complete_job(trial: Trial) -> Trial:
 def save_modes(trials: Trials) -> None:
     """A batch job loses rows, or keeps, replaces or rejects existing rows against its save mode."""
     own = getattr(type(worker_of(trials.sink)), "in_save_mode", None)
-    supported = supports(trials.sink, SupportsTarget) and own is not SupportsTarget.in_save_mode
+    supported = SupportsTarget in trials.resolved.capabilities and own is not SupportsTarget.in_save_mode
     trials.needs(supported, "the sink has no SupportsTarget, or no in_save_mode() of its own")
     for mode in SAVE_MODES:
         trial = trials.new()
@@ -91,7 +91,7 @@ def _accepts(trial: Trial, mode: SaveMode) -> bool:
     sink = trial.harness.make_sink(trial.target)
     before = pickled(sink)
     try:
-        in_save_mode(sink, mode)
+        resolve(sink).in_save_mode(mode)
     except ConfigurationError:
         return False
     finally:
@@ -123,7 +123,7 @@ def _write_twice(first: Trial, mode: SaveMode) -> None:
 @check
 def connection_check(trials: Trials) -> None:
     """`check_connection` changes the target or overlooks an outage, or `row_schema` lacks a column of the rows."""
-    trials.needs(supports(trials.sink, SupportsTarget), "the sink has no SupportsTarget")
+    trials.needs(SupportsTarget in trials.resolved.capabilities, "the sink has no SupportsTarget")
     trial = trials.new()
     sink = trial.harness.make_sink(trial.target)
     _check_connection(trial, sink)

@@ -10,7 +10,6 @@ from functools import partial
 from itertools import cycle, product
 
 from outfall.capabilities import SupportsTarget
-from outfall.capability_checks import supports
 from outfall.errors import ForeignRecordsError, OutfallError, TargetError, UnexpectedEpochError
 from outfall.testing.conformance.faults import ConformanceError, check, when
 from outfall.testing.conformance.stepping import Suspended, at_step
@@ -172,7 +171,7 @@ def lost_log(trials: Trials) -> None:
     trial.run_epochs(2)
     shutil.rmtree(trial.directory / "recovery")
     with when("the checkpoint was deleted and the target kept"):
-        if supports(trials.sink, SupportsTarget):
+        if SupportsTarget in trials.resolved.capabilities:
             _refused(trial, lambda: _try(trial, 0))
         else:
             stranger = trial.beside()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from outfall.capability_checks import ResolvedSink
 from outfall.errors import SerializationError
 from outfall.protocol.states import hand_over_serializer, state_serializer, states_after
 from outfall.recovery import recovery_config
@@ -41,17 +42,19 @@ def _stored(trials: Trials) -> list[tuple[str, Any, SimpleVersionedSerializer[An
         trial.run_epochs(2)
         trial.run(trial.driver(), trial.bring_numbers(2, [[], trial.new_numbers(1)]))
     trials.needs(bool(probe.values), "the sink has neither states nor committables")
-    return [item for what, value in probe.values for item in _with_serializers(trials.sink, what, value)]
+    return [item for what, value in probe.values for item in _with_serializers(trials.resolved, what, value)]
 
 
-def _with_serializers(sink: Any, what: str, value: Any) -> list[tuple[str, Any, SimpleVersionedSerializer[Any]]]:
+def _with_serializers(
+    resolved: ResolvedSink, what: str, value: Any
+) -> list[tuple[str, Any, SimpleVersionedSerializer[Any]]]:
     if what == "writer state":
-        return [(what, value, sink.writer_state_serializer())]
+        return [(what, value, resolved.sink.writer_state_serializer())]
     if what == "committable":
-        return [(what, value, hand_over_serializer(sink))]
+        return [(what, value, hand_over_serializer(resolved))]
     # All parts use the same serializer, so the part does not matter.
-    states = states_after(sink, "", value)
-    return [(what, state, state_serializer(sink, name)) for name, state in states.items()]
+    states = states_after(resolved, "", value)
+    return [(what, state, state_serializer(resolved, name)) for name, state in states.items()]
 
 
 @check
