@@ -9,10 +9,17 @@ from collections.abc import Collection
 from contextlib import closing
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 
 from outfall import capabilities
-from outfall.capabilities import DeclaresCapabilities, SupportsCommitter, SupportsTarget, SupportsWriterContext
+from outfall.capabilities import (
+    DeclaresCapabilities,
+    SupportsCommitter,
+    SupportsTarget,
+    SupportsWriterContext,
+    shown_name,
+)
 from outfall.capability_checks import (
     capabilities_of,
     resolve,
@@ -26,7 +33,7 @@ from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.sinks import DynamicSink, FixedPartitionedSink, Sink, StatelessSinkPartition
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.testing.conformance.spying import SpiedSink
-from outfall.wrappers import BatchingSink, FanOutSink
+from outfall.wrappers import BatchingSink, ExactlyOnceSink, FanOutSink
 from outfall.wrappers.batch_buffer import BatchingOptions
 from outfall.wrappers.batching import BatchedPartition
 from tests.unit.support.warehouse import PlainSink
@@ -52,6 +59,12 @@ def test_every_other_public_name_is_the_workers(worker: Any) -> None:
     methods = {name for name in dir(type(worker)) if not name.startswith("_") and callable(getattr(type(worker), name))}
     own = {"bind", "capabilities", "in_save_mode", "kind", "with_worker"}
     assert {name for name in methods if getattr(sink, name) != getattr(worker, name)} == methods & own
+
+
+@pytest.mark.parametrize("around", [DelegatingSink, BatchingSink, SpiedSink])
+def test_a_copy_for_a_save_mode_is_of_its_class(around: Any) -> None:
+    sink = resolve(around(FileSink("/a"))).in_save_mode("overwrite")
+    assert (type(sink), sink.worker.options.on_existing) == (around, "overwrite")
 
 
 def test_a_name_that_neither_has_is_missing_even_before_there_is_a_worker() -> None:
@@ -122,7 +135,8 @@ def test_a_task_asks_once_however_many_batches_it_writes(around: Any) -> None:
     with closing(driver.coordinator()) as coordinator:
         ticket = coordinator.begin(0)
         Counting.asked.clear()
-        response = EpochTask(sink, ticket, TaskIdentity(0, 0, attempt=0)).run([(None, [1]), (None, [2]), (None, [3])])
+        batch = pa.RecordBatch.from_pylist([{"id": 1}])
+        response = EpochTask(sink, ticket, TaskIdentity(0, 0, attempt=0)).run([(None, batch)] * 3)
         assert Counting.asked == ["sink", "partition"]
         coordinator.finish(ticket, [response])
     assert Counting.asked == ["sink", "partition"], "the driver asked when the step was made"
@@ -171,6 +185,26 @@ def test_what_a_sink_says_of_itself_counts_more_than_its_class() -> None:
     assert (resolve(fixed).fixed, resolve(fixed).dynamic, resolve(fixed).target()) == (True, False, "here")
     assert (resolve(dynamic).fixed, resolve(dynamic).dynamic, resolve(dynamic).target()) == (False, True, None)
     assert SupportsWriterContext not in capabilities_of(fixed)
+
+
+def test_a_capability_that_is_declared_has_its_bases_too() -> None:
+    class SupportsOwnCommitter(SupportsCommitter[Any]):
+        pass
+
+    class Declared(DeclaresCapabilities):
+        def capabilities(self) -> Collection[type]:
+            return [DynamicSink, SupportsOwnCommitter]
+
+    assert capabilities_of(Declared()) >= {SupportsOwnCommitter, SupportsCommitter, DynamicSink}
+
+
+def test_messages_name_the_wrapper_and_not_what_its_worker_is_shown_as() -> None:
+    once = ExactlyOnceSink(PlainSink(), offset="offset", source_partition="partition")
+    assert [shown_name(sink) for sink in (once, once.worker, BatchingSink(once))] == [
+        "ExactlyOnceSink",
+        "ExactlyOnceSink",
+        "BatchingSink",
+    ]
 
 
 def test_a_sink_that_only_names_its_target_does_not_own_it() -> None:
