@@ -24,7 +24,7 @@ from outfall.capability_checks import resolve
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink
 from outfall.sinks import DynamicSink, StatelessSinkPartition
-from outfall.testing import SinkConformance, SinkHarness, run_conformance
+from outfall.testing import LocalDriver, MemoryRecoveryConfig, SinkConformance, SinkHarness, run_conformance
 from outfall.testing.conformance import CHECKS, ConformanceError, NotClaimedError, run_check
 from outfall.testing.conformance.driver import copied
 from outfall.testing.conformance.faults import when
@@ -46,7 +46,7 @@ from outfall.testing.conformance.search import search
 from outfall.testing.conformance.spying import SpiedSink
 from outfall.testing.conformance.stepping import Suspended
 from outfall.testing.conformance.trial import Content, Trial, Trials, dealt, frozen
-from outfall.trace_points import reached
+from outfall.trace_points import listen, reached
 from tests.unit.support import conforming
 from tests.unit.support.broken_sinks import careless, databases, filed, staged
 from tests.unit.support.warehouse import StagingSink
@@ -309,6 +309,20 @@ def test_an_observed_sink_is_of_its_kind_and_its_copies_are_observed_too() -> No
     for copied_sink in (copy.copy(observed), pickle.loads(pickle.dumps(observed)), copied(observed)):
         assert isinstance(copied_sink, SpiedSink)
         assert isinstance(copied_sink.worker, StagingSink)
+
+
+def test_every_call_of_an_observed_sink_is_announced(tmp_path: Path) -> None:
+    steps: list[str] = []
+    stop = listen(steps.append)
+    try:
+        for sink, rows in ((FileSink(tmp_path / "a"), [1]), (FileSink(tmp_path / "b", parts=1), [("k", 1)])):
+            LocalDriver(SpiedSink(sink), MemoryRecoveryConfig()).run_epoch(0, [rows])
+    finally:
+        stop()
+    methods = ("list_parts", "bind", "check_target", "open_target", "seal", "clean_up", "flush", "prepare_commit")
+    called = {f"sink: {moment} {method}" for moment in ("before", "after") for method in methods}
+    opened = {f"sink: before {method}" for method in ("build", "build_part", "create_committer")}
+    assert called | opened | {"sink: before committer.commit"} <= set(steps)
 
 
 @pytest.mark.parametrize(
