@@ -27,7 +27,7 @@ from outfall.recovery import CheckpointRecoveryConfig, RecoveryConfig, SqliteRec
 from outfall.recovery.spark_checkpoint import SparkCheckpoint, checksum_of
 from outfall.testing import LocalDriver
 from outfall.testing.benchmark.rows import Scratch
-from outfall.testing.recovery_contract import CountingSink
+from outfall.testing.minimal_sinks import CountingSink
 
 DEFAULT = Given(rows=1000, pairs=15)
 CHUNK = 512

@@ -23,7 +23,7 @@ from outfall.recovery import entries as values
 from outfall.recovery.log import RecoveryLog
 from outfall.recovery.sqlite_database import MIGRATIONS, SqliteDatabase
 from outfall.testing import LocalDriver, memory_disk
-from outfall.testing.recovery_contract import CountingSink
+from outfall.testing.minimal_sinks import CountingSink
 
 
 @pytest.fixture
