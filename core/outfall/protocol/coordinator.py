@@ -67,7 +67,7 @@ class EpochCoordinator:
             options: How epochs run.
             run: Identifies this run of the query within the process. `None` if no position is remembered between
                 epochs: in a batch job, or in an API whose epochs begin in separate processes.
-            registry: The positions of runs in this process.
+            registry: What this process keeps between epochs.
             clock: The clock.
 
         Raises:
@@ -78,7 +78,8 @@ class EpochCoordinator:
         if options.final:
             check_unresumed(resolved)
         clock = clock or SystemClock()
-        journal = Journal(recovery.open(step_id), step_id, clock)
+        known = registry.recall_entries(recovery.url(), step_id)
+        journal = Journal(recovery.open(step_id), step_id, clock, known)
         telemetry = EpochTelemetry(recovery.url(), step_id)
         self._step = Step(resolved, step_id, recovery, journal, options, clock, run, registry, telemetry)
 
@@ -220,8 +221,11 @@ class EpochCoordinator:
 
     def close(self) -> None:
         """Release the log. Called after the epoch is finished or has failed."""
-        self._step.telemetry.close()
-        self._step.journal.log.close()
+        step = self._step
+        step.telemetry.close()
+        if not step.options.final:
+            step.registry.remember_entries(step.recovery.url(), step.step_id, step.journal.known)
+        step.journal.log.close()
 
     def _skip(self, ticket: Ticket, collected: CollectedResponses) -> EpochResult:
         counts = collected.counts()

@@ -34,6 +34,10 @@ TAIL = 12
 """Number of entries of the first read. Without the last completed epoch among them, all are read."""
 
 
+KnownEntries = Mapping[int, tuple[bytes, Entry]]
+"""Entries by number: their bytes in the log, and decoded."""
+
+
 @dataclass(frozen=True)
 class JournalView:
     """The log as read by one driver."""
@@ -203,20 +207,32 @@ class JournalView:
 class Journal:
     """Reads and extends one step's log. Keeps its position, because every append must follow the last read entry."""
 
-    def __init__(self, log: RecoveryLog, step_id: str, clock: Clock) -> None:
-        """Start before the first entry of `log`."""
+    def __init__(self, log: RecoveryLog, step_id: str, clock: Clock, known: KnownEntries | None = None) -> None:
+        """Start before the first entry of `log`.
+
+        Args:
+            log: The log.
+            step_id: Its step.
+            clock: The clock.
+            known: The entries that this process has read or appended in earlier epochs, from `known`.
+        """
         self._clock = clock
         self._log = log
         self._step_id = step_id
         self.view = JournalView()
         self.unclear = False
         """Whether an append has failed without evidence whether its entry exists."""
-        self._known: dict[int, tuple[bytes, Entry]] = {}
+        self._known = dict(known or {})
 
     @property
     def log(self) -> RecoveryLog:
         """The log."""
         return self._log
+
+    @property
+    def known(self) -> KnownEntries:
+        """The entries last read and appended since, for the journal of the next epoch, which reads only newer ones."""
+        return self._known
 
     @property
     def entries(self) -> list[Entry]:
@@ -273,7 +289,7 @@ class Journal:
             for number, (_, entry) in self._known.items()
             if number < self.view.kept_from and not isinstance(entry, Completed | Skipped)
         }
-        numbers = [number for number in self._log.numbers() if number not in spent]
+        numbers = [number for number in self._log.listed() if number not in spent]
         tail = [number for number in numbers if number >= self.view.kept_from]
         counts = [number for number in numbers if number < self.view.kept_from][-KEPT_EPOCHS:]
         # Large committables of an epoch that is not completed have this generation or a newer one.
@@ -290,7 +306,7 @@ class Journal:
         return [(raw.number, self._known[raw.number][1]) for raw in found]
 
     def _tail_view(self, size: int | None) -> JournalView | None:
-        raw = self._log.read(last=size)
+        raw = self._log.read(last=size, known={number: data for number, (data, _) in self._known.items()})
         return self._view_of(self._decoded(raw), whole=size is None or len(raw) < size)
 
     def _view_of(self, entries: Sequence[tuple[int, Entry]], whole: bool) -> JournalView | None:

@@ -13,7 +13,7 @@ from outfall.capability_checks import ResolvedSink
 from outfall.protocol.clock import Clock
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.heartbeat import Phase, heartbeat
-from outfall.protocol.journal import Journal
+from outfall.protocol.journal import Journal, KnownEntries
 from outfall.recovery.log import RecoveryConfig
 from outfall.telemetry import EpochTelemetry
 
@@ -57,7 +57,9 @@ class RunPosition:
 
 
 class RunRegistry:
-    """Positions by recovery location, step and run. A run that was overtaken is recognized when it resumes.
+    """What a process keeps between epochs: the last entries of each step, and positions by location, step and run.
+
+    A run that was overtaken is recognized when it resumes.
 
     Without the registry, a driver that was overtaken while suspended would take the newer driver's entries for its own
     and continue. With it, the older driver fails, whichever resumes first.
@@ -68,6 +70,7 @@ class RunRegistry:
         self._positions: dict[tuple[str, str, str], RunPosition] = {}
         self._reported: dict[tuple[str, str, str, str], int] = {}
         self._buffered: dict[tuple[str, str], int] = {}
+        self._entries: dict[tuple[str, str], KnownEntries] = {}
         self._lock = threading.Lock()
 
     def recall(self, url: str, step_id: str, run: str) -> RunPosition | None:
@@ -79,6 +82,19 @@ class RunRegistry:
         """Replace the position of the run."""
         with self._lock:
             self._positions[(_place(url), step_id, position.run)] = position
+
+    def recall_entries(self, url: str, step_id: str) -> KnownEntries:
+        """Return the entries of a step that this process has read or appended last."""
+        with self._lock:
+            return self._entries.get((_place(url), step_id), {})
+
+    def remember_entries(self, url: str, step_id: str, known: KnownEntries) -> None:
+        """Replace the known entries of a step. Those of the step that was used least recently are forgotten."""
+        with self._lock:
+            self._entries.pop((_place(url), step_id), None)
+            self._entries[_place(url), step_id] = known
+            if len(self._entries) > KNOWN_STEPS:
+                del self._entries[next(iter(self._entries))]
 
     def reports(self, url: str, step_id: str, run: str, topic: str, period: int) -> bool:
         """Return whether this run should log a topic now: the first time, and then once per period."""
@@ -98,8 +114,11 @@ class RunRegistry:
             return [(url, step_id, rows) for (url, step_id), rows in self._buffered.items() if rows]
 
 
+KNOWN_STEPS = 32
+"""The number of steps whose entries a process keeps."""
+
 PROCESS_REGISTRY = RunRegistry()
-"""The positions of the runs in this process."""
+"""What this process keeps."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import re
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from outfall.errors import TransientError
 from outfall.recovery.location import explained
@@ -41,6 +42,8 @@ class FileLog(RecoveryLog):
     ```
     Requirements: an entry is created completely and exclusively, or not at all; a listing contains every file that
     existed before it began and is not removed meanwhile; the newest entry is never removed, except by `erase`.
+
+    An epoch lists the log once to read it, and once for each entry, after its creation. See docs/protocol.md.
     """
 
     def __init__(self, directory: str, step_id: str, where: str | None = None) -> None:
@@ -50,24 +53,41 @@ class FileLog(RecoveryLog):
         self._step_id = step_id
         self._may_have_states = True
         """Whether the last listing of the log contained its directory, so that an idle step costs one listing."""
+        self._names: list[str] | None = None
+        """The last listing of the log; `None` if this object has created or removed entries since."""
+        self._end: LogEntry | None = None
+        """The newest entry that this object has read or appended."""
 
-    def read(self, *, last: int | None = None) -> list[LogEntry]:
+    def read(self, *, last: int | None = None, known: Mapping[int, bytes] | None = None) -> list[LogEntry]:
         if last is not None and last < 0:
             raise ValueError(f"last must not be negative, not {last}")
         with explained("reading the recovery log", self._step_id, self._where):
-            return self._consistent(last)
+            found = self._consistent(last, known or {})
+        self._end = found[-1] if found else None
+        return found
 
     def numbers(self) -> list[int]:
         with explained("listing the recovery log", self._step_id, self._where):
             return self._numbers()
 
+    def listed(self) -> list[int]:
+        return self.numbers() if self._names is None else _sorted_numbers(entry_number, self._names)
+
     def append(self, data: bytes, *, after: int) -> int:
         number = after + 1
         with explained(f"appending recovery entry {number}", self._step_id, self._where):
-            require_newest(max(self._numbers(), default=0), after, where=self._where, step_id=self._step_id)
+            # A writer that has seen this end of the log does not list it again: an older end is refused below.
+            if self._names is None or max(self.listed(), default=0) != after:
+                self._refuse_unless_newest(self._numbers(), after)
             reached("log: newest checked")
-            self._create_entry(number, data)
-            self._refuse_if_passed(number)
+            self._names = None
+            try:
+                self._create_entry(number, data)
+            except FileNotFoundError:
+                self._refuse_unless_newest(self._numbers(), after)
+                raise
+            self._refuse_if_passed(number, after)
+        self._end = LogEntry(number, data)
         return number
 
     def clean_up(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
@@ -79,6 +99,7 @@ class FileLog(RecoveryLog):
         stored = state_name(name, generation)
         with explained(f"writing the state {name!r}", self._step_id, self._where):
             self._create_state(stored, data)
+            self._may_have_states = True
         return stored
 
     def read_state(self, name: str) -> bytes:
@@ -100,6 +121,7 @@ class FileLog(RecoveryLog):
                 if entry.number not in there:
                     self._create_entry(entry.number, entry.data)
                     reached("log: entry restored")
+            self._names = None
 
     def set_heartbeat(self, name: str, data: bytes | None) -> None:
         with explained("writing a heartbeat", self._step_id, self._where):
@@ -118,7 +140,7 @@ class FileLog(RecoveryLog):
 
     def erase(self) -> None:
         with explained("erasing the recovery log", self._step_id, self._where):
-            listed = self._list(self._directory)
+            listed, self._names = self._list(self._directory), None
             for number in _sorted_numbers(entry_number, listed):
                 self._remove(self._path(entry_name(number)))
                 reached("log: entry erased")
@@ -134,7 +156,7 @@ class FileLog(RecoveryLog):
 
     @abstractmethod
     def _list(self, directory: str) -> list[str]:
-        """Return the names in a directory; none if it does not exist."""
+        """Return the names of files and directories in a directory; none if it does not exist."""
 
     @abstractmethod
     def _load(self, path: str) -> bytes | None:
@@ -179,20 +201,19 @@ class FileLog(RecoveryLog):
         return f"{self._directory}/{STATES}/{name}"
 
     def _numbers(self) -> list[int]:
-        listed = self._list(self._directory)
-        self._may_have_states = STATES in listed
-        return _sorted_numbers(entry_number, listed)
+        self._names = self._list(self._directory)
+        self._may_have_states = STATES in self._names
+        return _sorted_numbers(entry_number, self._names)
 
-    def _consistent(self, last: int | None) -> list[LogEntry]:
+    def _consistent(self, last: int | None, known: Mapping[int, bytes]) -> list[LogEntry]:
         """Read entries that all existed at one moment. Entries that a clean-up removes meanwhile are omitted.
 
         If an entry is missing, another writer has appended, and the listing is outdated too. Entries never change, so
         each is read only once.
         """
-        found: dict[int, bytes] = {}
+        numbers = self._newest(last)
+        found = self._still_here(known, numbers)
         for _ in range(_ROUNDS):
-            numbers = self._numbers()
-            numbers = numbers if last is None else numbers[max(0, len(numbers) - last) :]
             missing = [number for number in numbers if number not in found]
             loaded = self._load_all([self._path(entry_name(number)) for number in missing])
             found |= {number: data for number, data in zip(missing, loaded, strict=True) if data is not None}
@@ -201,24 +222,56 @@ class FileLog(RecoveryLog):
                 # has acted on it.
                 self._make_durable()
                 return [LogEntry(number, found[number]) for number in numbers]
+            numbers = self._newest(last)
         raise TransientError(
             f"the recovery log in {self._where!r} changed {_ROUNDS} times while it was read",
             step=self._step_id,
             do="check whether another query uses this recovery location",
         )
 
-    def _refuse_if_passed(self, number: int) -> None:
-        """Fence a writer that was suspended between check and creation, while a clean-up may have freed the number.
+    def _newest(self, count: int | None) -> list[int]:
+        numbers = self._numbers()
+        return numbers if count is None else numbers[max(0, len(numbers) - count) :]
 
-        The entry stays, because it may be valid: it may have been the newest for a moment, and the next writer may have
-        continued from it. If a clean-up had freed its number, the entry is ignored. A clean-up frees only numbers
-        below all valid ones, readers start after them, and a later clean-up removes the entry.
+    def _still_here(self, known: Mapping[int, bytes], numbers: list[int]) -> dict[int, bytes]:
+        """Return the known entries, unless another log has replaced this one.
+
+        Entries of two logs differ from the first one on that two writers have written, so the newest decides.
         """
-        if max(self._numbers(), default=0) > number:
+        newest = max(known.keys() & set(numbers), default=None)
+        return dict(known) if newest is not None and self._is_here(LogEntry(newest, known[newest])) else {}
+
+    def _refuse_unless_newest(self, numbers: list[int], after: int) -> None:
+        require_newest(max(numbers, default=0), after, where=self._where, step_id=self._step_id)
+
+    def _refuse_if_passed(self, number: int, after: int) -> None:
+        """Fence a writer that was suspended before the creation, while a clean-up may have freed the number.
+
+        The entry stays while the one before it does, because it may be valid: it may have been the newest for a moment,
+        and the next writer may have continued from it. If a clean-up had freed its number, the entry is ignored. A
+        clean-up frees only numbers below all valid ones, readers start after them, and a later clean-up removes it.
+
+        Without the one before, no reader needs the entry, except the history for its counts: a clean-up has passed
+        both, or the log was emptied or begun anew. It is taken back, because readers reject entries of two logs.
+        """
+        numbers = self._numbers()
+        if max(numbers, default=0) > number:
+            with suppress(Exception):
+                if self._end is not None and self._end.number == after and not self._is_here(self._end):
+                    self._remove(self._path(entry_name(number)))
             raise EntryExistsError(number)
+        if after and after not in numbers:
+            self._remove(self._path(entry_name(number)))
+            self._refuse_unless_newest(numbers[:-1], after)
+
+    def _is_here(self, entry: LogEntry) -> bool:
+        return self._load(self._path(entry_name(entry.number))) == entry.data
 
     def _clean_up_entries(self, keep: Collection[int]) -> None:
-        listed = self._list(self._directory)
+        # A listing that contains an entry contains each older one.
+        if self._names is None or max(keep, default=0) not in self.listed():
+            self._numbers()
+        listed, self._names = self._names or [], None
         numbers = _sorted_numbers(entry_number, listed)
         for number in numbers:
             if number < max(keep, default=0) and number not in keep:
@@ -232,6 +285,8 @@ class FileLog(RecoveryLog):
                 reached("log: temporary cleaned up")
 
     def _clean_up_states(self, keep: Collection[str], generation: int) -> None:
+        if not self._may_have_states:
+            return
         for name in self._list(f"{self._directory}/{STATES}"):
             written_by = state_generation(name)
             if written_by is not None and written_by < generation and name not in keep:

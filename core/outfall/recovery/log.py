@@ -48,16 +48,25 @@ class RecoveryLog(ABC):
     """
 
     @abstractmethod
-    def read(self, *, last: int | None = None) -> list[LogEntry]:
+    def read(self, *, last: int | None = None, known: Mapping[int, bytes] | None = None) -> list[LogEntry]:
         """Return the kept entries in the order of their numbers. Clean-ups leave gaps.
 
         Args:
             last: The number of newest entries to return; `None` for all.
+            known: Entries that the caller has read or appended, by number. A store need not load them again, if the
+                newest of them that is kept has not changed. It otherwise belongs to another log.
         """
 
     @abstractmethod
     def numbers(self) -> list[int]:
         """Return the numbers of the kept entries in ascending order, without reading the entries."""
+
+    def listed(self) -> list[int]:
+        """Return the numbers as the last call has seen them, for a clean-up after an append.
+
+        Entries of other writers may be missing. A store whose listings cost little inherits this method.
+        """
+        return self.numbers()
 
     @abstractmethod
     def append(self, data: bytes, *, after: int) -> int:

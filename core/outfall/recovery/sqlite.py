@@ -114,7 +114,7 @@ class SqliteLog(RecoveryLog):
         self._deadline = deadline
         self._open: SqliteDatabase | None = None
 
-    def read(self, *, last: int | None = None) -> list[LogEntry]:
+    def read(self, *, last: int | None = None, known: Mapping[int, bytes] | None = None) -> list[LogEntry]:
         if last is not None and last < 0:
             raise ValueError(f"last must not be negative, not {last}")
         with self._reading("reading the recovery log") as database:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from outfall.protocol.step import RunRegistry
+from outfall.protocol.step import KNOWN_STEPS, EpochOptions, RunRegistry
 from outfall.recovery import history
 from outfall.recovery.history import KEPT_EPOCHS
-from outfall.testing import LocalDriver
+from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from tests.unit.protocol.test_states import StateSink
+from tests.unit.recovery.test_records import ENTRIES
 from tests.unit.support.file_target import open_files
 from tests.unit.support.journals import entries
 from tests.unit.support.setups import InPlace, Staging
@@ -67,7 +69,22 @@ def test_what_a_driver_remembers_is_bounded() -> None:
     driver._memory = memory
     for epoch in range(20):
         setup.run(driver, epoch)
-    assert len(memory._positions) == 1
+    assert len(memory._positions) == len(memory._entries) == 1
+
+
+def test_nothing_is_remembered_of_a_job_whose_log_is_deleted() -> None:
+    memory = RunRegistry()
+    driver = LocalDriver(Staging().sink(), MemoryRecoveryConfig(), options=EpochOptions(final=True))
+    driver._memory = memory
+    driver.run_epoch(0, [[1]])
+    assert not memory._entries
+
+
+def test_only_the_entries_of_the_last_used_steps_are_remembered() -> None:
+    memory = RunRegistry()
+    for number in [*range(KNOWN_STEPS), 0, KNOWN_STEPS]:
+        memory.remember_entries("url", f"step-{number}", {1: (b"{}", ENTRIES[0])})
+    assert [bool(memory.recall_entries("url", f"step-{number}")) for number in (0, 1, 2, KNOWN_STEPS)] == [1, 0, 1, 1]
 
 
 def test_a_restart_reads_few_entries_whatever_came_before() -> None:
@@ -79,9 +96,9 @@ def test_a_restart_reads_few_entries_whatever_came_before() -> None:
     sizes: list[int | None] = []
     original = type(log).read
 
-    def counting(self: object, *, last: int | None = None) -> object:
+    def counting(self: object, *, last: int | None = None, **more: Any) -> object:
         sizes.append(last)
-        return original(log, last=last)
+        return original(log, last=last, **more)
 
     coordinator = setup.driver().coordinator()
     coordinator._step.journal._log.read = counting.__get__(log)  # type: ignore[method-assign]
@@ -97,7 +114,7 @@ def test_an_epoch_reads_its_log_once() -> None:
     coordinator = setup.driver().coordinator()
     journal, reads = coordinator._step.journal, []
     read = journal._log.read
-    journal._log.read = lambda *, last=None: reads.append(last) or read(last=last)  # type: ignore[method-assign,func-returns-value]
+    journal._log.read = lambda **which: reads.append(which) or read(**which)  # type: ignore[method-assign,func-returns-value]
     ticket = coordinator.begin(5)
     coordinator.finish(ticket, driver.run_tasks(ticket, 5, [[1]]))
     assert len(reads) == 1

@@ -62,7 +62,7 @@ class MemoryLog(FileLog):
     def _list(self, directory: str) -> list[str]:
         start = f"{directory}/"
         rests = [path.removeprefix(start) for path in list(self._files) if path.startswith(start)]
-        return [rest for rest in rests if "/" not in rest]
+        return list(dict.fromkeys(rest.partition("/")[0] for rest in rests))
 
     def _load(self, path: str) -> bytes | None:
         return self._files.get(path)

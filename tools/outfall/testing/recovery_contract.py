@@ -128,6 +128,16 @@ class RecoveryContract:
             log.clean_up(keep=[], states=[], generation=0)
             assert log.numbers() == [2, 5, 6, 7, 8, 9]
 
+    def test_entries_that_are_known_change_no_read(self, recovery: RecoveryConfig) -> None:
+        with filled(recovery, 5) as log:
+            log.clean_up(keep=[3, 5], states=[], generation=0)
+            entries = log.read()
+            known = {entry.number: entry.data for entry in entries}
+            assert log.read(known={**known, 1: b"removed", 6: b"not there"}) == entries
+            assert log.read(last=1, known=known) == entries[-1:]
+            assert log.read(known={3: b"{}", 5: b"of another log"}) == entries
+            assert log.listed() == log.numbers() == [3, 5]
+
     # --- states
 
     def test_a_large_state_is_given_back(self, recovery: RecoveryConfig) -> None:

@@ -53,7 +53,7 @@ class KafkaLog(RecoveryLog):
         self._chunk = chunk
         self._release = release
 
-    def read(self, *, last: int | None = None) -> list[LogEntry]:
+    def read(self, *, last: int | None = None, known: Mapping[int, bytes] | None = None) -> list[LogEntry]:
         if last is not None and last < 0:
             raise ValueError(f"last must not be negative, not {last}")
         numbers = self.numbers()
