@@ -119,7 +119,13 @@ class ModelSerializer(SimpleVersionedSerializer[M]):
     """JSON for a pydantic model. The built-in connectors use it."""
 
     def __init__(self, model: type[M], version: int = 1) -> None:
-        """Serialize instances of `model`, whose defaults must make older versions readable."""
+        """Serialize instances of `model`.
+
+        Args:
+            model: The model. Its defaults must make older versions readable. If it ignores unknown fields, which is
+                pydantic's default, older releases can read it too.
+            version: The lowest version that a reader must know: raise it if a new field must not be ignored.
+        """
         self._model = model
         self._version = version
 

@@ -22,7 +22,7 @@ _FRESH = 3600.0
 class Layout(BaseModel):
     """The properties that make data files fit a table. Compared before each commit attempt, because no catalog does."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
     table: str
     """The table's own id: another id means that the table was dropped and recreated."""
@@ -44,7 +44,7 @@ class Layout(BaseModel):
 class DataFile(BaseModel):
     """One Parquet file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
     name: str
     """Relative to the directory of the epoch."""
@@ -60,7 +60,7 @@ class DataFile(BaseModel):
 class TaskFiles(BaseModel):
     """The files of one attempt."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True)
 
     directory: str
     """The directory of the files: of one BEGIN, relative to the root of the table's data."""

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ConfigDict
+
 from outfall.capabilities import (
     CommittableMessage,
     Metrics,
@@ -86,6 +88,8 @@ class Ticket:
 class PartResponse(StoredModel):
     """The result of one part, or of one writer of a dynamic sink."""
 
+    model_config = ConfigDict(extra="forbid")
+
     part: str | None
     writer: WinningAttempt
     states: dict[str, StoredValue] = {}
@@ -95,7 +99,9 @@ class PartResponse(StoredModel):
 
 
 class TaskResponse(StoredModel):
-    """The result of one task."""
+    """The result of one task. Driver and tasks are of one release, so unknown fields are rejected."""
+
+    model_config = ConfigDict(extra="forbid")
 
     worker_index: int
     generation: int

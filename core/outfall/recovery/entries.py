@@ -1,9 +1,9 @@
-"""The entries of a step's log: format 1, one JSON object each, with serialized values.
+"""The entries of a step's log, one JSON object each, with serialized values.
 
 A large state or committable is stored next to the log, and its entry contains its name and digest. If tasks cannot
 reach the log, their ticket contains the states.
 Every entry has `format`, `kind`, `step`, `incarnation` and `time` (UTC, ISO 8601). `docs/recovery-format.md` describes
-all fields. A release reads every format since 1.
+all fields, and `RELEASING.md` how they may change.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from outfall.recovery.log import LogEntry, RecoveryLog
 from outfall.serde import SimpleVersionedSerializer, parse_json
 
 FORMAT = 1
+"""The newest format that this release reads; it reads all formats from 1 on."""
 
 LARGE = 64 * 1024
 """Size in bytes above which a state or a committable is stored next to the log."""
@@ -32,9 +33,9 @@ T = TypeVar("T")
 
 
 class StoredModel(BaseModel):
-    """Base of all stored models. Unknown fields are rejected, because an ignored field may be lost data."""
+    """Base of all stored models. Ignores unknown fields: a newer release raises `format` if one must not be ignored."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class BlobRef(StoredModel):
@@ -94,7 +95,8 @@ class WinningAttempt(StoredModel):
 
 
 class _Entry(StoredModel):
-    format: int = FORMAT
+    format: int = 1
+    """The lowest format that a release must know to read this entry: not that of the writer."""
     step: str
     incarnation: str
     time: datetime = Field(default_factory=lambda: datetime.now(UTC))
@@ -261,7 +263,7 @@ def decode_entry(raw: LogEntry, step_id: str) -> Entry:
         raise RecordError(
             f"recovery entry {raw.number} is damaged ({len(raw.data)} bytes)", step=step_id, do=do
         ) from error
-    if found != FORMAT:
+    if found not in range(1, FORMAT + 1):
         raise RecordError(
             f"recovery entry {raw.number} has format {found}; this version reads format {FORMAT}",
             step=step_id,
