@@ -164,10 +164,10 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
 
     def _check_options(self) -> None:
         """Reject properties that librdkafka does not accept: it reports them when it creates a producer."""
-        from outfall.kafka.producer import KafkaProducer
+        from outfall.kafka.producer.rows import RowProducer
 
         if not self._tried:
-            KafkaProducer(self.options.brokers, self.producer_options(), self.options.seconds).shut()
+            RowProducer(self.options.brokers, self.producer_options(), self.options.seconds).open().shut()
             self._tried = True
 
     def _partitions(self, clients: KafkaClients, topic: str) -> int | None:

@@ -12,7 +12,8 @@ import pyarrow as pa
 from outfall.dead_letter import DeadLetter
 from outfall.errors import OutfallError, ValueRefusedError
 from outfall.formats.row_text import row_texts
-from outfall.kafka.producer import PRODUCERS, KafkaProducer
+from outfall.kafka.producer.cache import PRODUCERS
+from outfall.kafka.producer.rows import RowProducer
 from outfall.kafka.records import KEY, KafkaRecordMaker, KafkaRecords
 from outfall.row_logging import RowLog
 from outfall.sinks import StatelessSinkPartition
@@ -34,7 +35,7 @@ class KafkaStreamPartition(StatelessSinkPartition[Any]):
         self._context = sink.writer()
         self._maker = KafkaRecordMaker(sink.options)
         self._log = RowLog(sink.options.log_rows, (sink.options.key_column or KEY,))
-        self._producer: KafkaProducer | None = None
+        self._producer: RowProducer | None = None
         self._take: Callable[[Sequence[DeadLetter]], None] | None = None
         self._sent = 0
         self._bytes = 0
@@ -81,10 +82,12 @@ class KafkaStreamPartition(StatelessSinkPartition[Any]):
         if producer is not None:
             (PRODUCERS.keep if self._flushed and self._failure is None else PRODUCERS.drop)(producer)
 
-    def _open(self) -> KafkaProducer:
+    def _open(self) -> RowProducer:
         if self._producer is None:
             options = self._sink.options
-            self._producer = PRODUCERS.take(options.brokers, self._sink.producer_options(), options.seconds)
+            self._producer = PRODUCERS.take(
+                RowProducer(options.brokers, self._sink.producer_options(), options.seconds)
+            )
         return self._producer
 
     def _records(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, KafkaRecords]]:

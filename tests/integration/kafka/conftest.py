@@ -12,7 +12,7 @@ import pytest
 from outfall.kafka import KafkaRecoveryConfig, delivery, partition, topics
 from outfall.kafka.idle import Idle
 from outfall.kafka.parts import brokers
-from outfall.kafka.producer import PRODUCERS
+from outfall.kafka.producer.cache import PRODUCERS
 from outfall.kafka.recovery import config as recovery_config
 from outfall.kafka.recovery.log import KafkaLog
 from tests.integration.support.kafka_broker import ModelBroker

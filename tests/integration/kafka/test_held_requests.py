@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from outfall.errors import FencedError, TransientError
-from outfall.kafka import producer as producer_module
-from outfall.kafka.producer import PRODUCERS
+from outfall.kafka.producer import transactions
+from outfall.kafka.producer.cache import PRODUCERS
 from tests.integration.support.kafka_broker import (
     ADD_PARTITIONS_TO_TXN,
     END_TXN,
@@ -48,7 +48,7 @@ def judged(*verdicts: bool) -> None:
     """Wait until statistics have come to all producers that are kept, and show one of these."""
 
     def all_known() -> bool:
-        kept = PRODUCERS._idle.all()
+        kept = [each for each in PRODUCERS._idle.all() if isinstance(each, transactions.TransactionalProducer)]
         for each in kept:
             each.poll()
         return all(each._answered in verdicts for each in kept)
@@ -157,7 +157,7 @@ def test_each_epoch_registers_its_producers_if_none_may_be_used_again(model: Mod
 def test_a_producer_without_statistics_is_not_used_again(
     model: ModelBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(producer_module, "_PROOFS", 3600.0)
+    monkeypatch.setattr(transactions, "_PROOFS", 3600.0)
     topic = PartsTopic(model.address, tmp_path)
     query = topic.query()
     for epoch in range(3):

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from outfall.kafka.producer import PRODUCERS
+from outfall.kafka.producer.cache import PRODUCERS
 from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_parts import PartsTopic, rows_of
 from tests.integration.support.kafka_reader import ends

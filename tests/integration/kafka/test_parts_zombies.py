@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outfall.errors import FencedError, OutfallError, TransientError
-from outfall.kafka.producer import KafkaProducer
+from outfall.kafka.producer.transactions import TransactionalProducer
 from outfall.protocol.messages import TaskResponse, Ticket
 from tests.integration.support.kafka_broker import ADD_PARTITIONS_TO_TXN, END_TXN, INIT_PRODUCER_ID, ModelBroker
 from tests.integration.support.kafka_parts import PartsTopic, Rows, at_step, halves, rows_of
@@ -28,8 +28,8 @@ def refused(outcomes: list[TaskResponse | OutfallError]) -> bool:
 
 def register(topic: PartsTopic, transactional_id: str) -> None:
     """Do what whoever wakes may do first."""
-    made = KafkaProducer(topic.address, topic.sink().options.client, 20, transactional_id=transactional_id)
-    made.init(topic.ledger)
+    made = TransactionalProducer(topic.address, topic.sink().options.client, 20, transactional_id=transactional_id)
+    made.open().init(topic.ledger)
     made.shut()
 
 

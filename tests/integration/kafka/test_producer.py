@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from outfall.errors import ConfigurationError, TransientError, ValueRefusedError
-from outfall.kafka import producer as producer_module
 from outfall.kafka.options import ProducerOptions
-from outfall.kafka.producer import KafkaProducer, ProducerFencedError, Producers
+from outfall.kafka.producer import transactions
+from outfall.kafka.producer.cache import Producers
+from outfall.kafka.producer.rows import RowProducer
+from outfall.kafka.producer.transactions import ProducerFencedError, TransactionalProducer
 from outfall.kafka.records import KafkaRecords
 from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_mock import PRODUCE, MockCluster
@@ -31,8 +33,12 @@ def cluster() -> Iterator[MockCluster]:
     mock.close()
 
 
-def producer(address: str, timeout: float = 20, options: dict[str, Any] | None = None, **more: Any) -> KafkaProducer:
-    return KafkaProducer(address, ProducerOptions(options or {}), timeout, **more)
+def producer(address: str, timeout: float = 20, options: dict[str, Any] | None = None) -> RowProducer:
+    return RowProducer(address, ProducerOptions(options or {}), timeout).open()
+
+
+def transactional(address: str, timeout: float = 20, **more: Any) -> TransactionalProducer:
+    return TransactionalProducer(address, ProducerOptions({}), timeout, **more).open()
 
 
 def values(*records: bytes | None, **more: Any) -> KafkaRecords:
@@ -74,9 +80,9 @@ def test_statistics_from_before_a_producer_rests_are_no_evidence(
     model: ModelBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They wait in the client's queue, and may have been made before a request was sent."""
-    monkeypatch.setattr(producer_module, "_PROOFS", 1.0)  # no others come in between
+    monkeypatch.setattr(transactions, "_PROOFS", 1.0)  # no others come in between
     model_topic(model, "t")
-    made = KafkaProducer(model.address, ProducerOptions({}), 10.0, transactional_id="id")
+    made = transactional(model.address, 10, transactional_id="id")
     made.init("t")
     until(lambda: len(made._producer), "statistics in the queue", 20)
     made.rest()
@@ -89,8 +95,8 @@ def test_statistics_from_before_a_producer_rests_are_no_evidence(
 
 def test_a_request_that_is_answered_later_is_answered(model: ModelBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one for metadata, which librdkafka sends by itself."""
-    monkeypatch.setattr(producer_module, "_PROOFS", 3600.0)
-    made = producer(model.address, transactional_id="id")
+    monkeypatch.setattr(transactions, "_PROOFS", 3600.0)
+    made = transactional(model.address, transactional_id="id")
     for responses in (0, 1):
         made.rest()
         made._count(json.dumps({"brokers": {"b": {"rx": 0, "req": {"Metadata": 1}}}}))
@@ -113,17 +119,17 @@ def test_what_the_brokers_do_not_confirm_in_time_is_an_error_and_the_next_produc
     model_topic(model, "t")
     kept = Producers()
     arguments = (model.address, ProducerOptions({}), 2.0)
-    made = kept.take(*arguments)
+    made = kept.take(RowProducer(*arguments))
     model.silent.add(0)
     made.send(values(b"x"))
     with pytest.raises(TransientError, match="check that the brokers are up"):
         made.flush()
     model.silent.clear()
     kept.keep(made)
-    again = kept.take(*arguments)
+    again = kept.take(RowProducer(*arguments))
     assert again is not made
     kept.drop(again)
-    fresh = kept.take(model.address, ProducerOptions({}), 20.0)
+    fresh = kept.take(RowProducer(model.address, ProducerOptions({}), 20.0))
     fresh.send(values(b"y"))
     fresh.flush()
     kept.drop(fresh)
@@ -202,7 +208,7 @@ def test_no_right_to_the_topic_stops(cluster: MockCluster) -> None:
     ],
 )
 def test_a_transactional_id_that_is_refused(cluster: MockCluster, code: int, message: str) -> None:
-    made = producer(cluster.address, transactional_id="outfall-1", transaction_timeout=60)
+    made = transactional(cluster.address, transactional_id="outfall-1", transaction_timeout=60)
     cluster.answer(INIT_PRODUCER_ID, [code])
     with pytest.raises(ConfigurationError, match=message):
         made.init("t")
@@ -210,7 +216,7 @@ def test_a_transactional_id_that_is_refused(cluster: MockCluster, code: int, mes
 
 
 def test_transactions(cluster: MockCluster) -> None:
-    made = producer(cluster.address, transactional_id="outfall-1", transaction_timeout=60)
+    made = transactional(cluster.address, transactional_id="outfall-1", transaction_timeout=60)
     made.init("t")
     offsets = []
     for _ in range(2):
@@ -228,7 +234,7 @@ def test_transactions(cluster: MockCluster) -> None:
 
 
 def test_a_producer_that_was_fenced_says_so(cluster: MockCluster) -> None:
-    made = producer(cluster.address, transactional_id="outfall-1", transaction_timeout=60)
+    made = transactional(cluster.address, transactional_id="outfall-1", transaction_timeout=60)
     made.init("t")
     made.begin()
     made.send(values(b"a"))
@@ -244,7 +250,7 @@ def test_a_producer_that_is_fenced_when_its_last_record_is_under_way_says_so(mod
     """The client raises the fatal error and goes on to report on records, with the error set."""
     model_topic(model, "t")
     model_topic(model, "ledger")
-    older, newer = (producer(model.address, transactional_id="outfall-1") for _ in range(2))
+    older, newer = (transactional(model.address, transactional_id="outfall-1") for _ in range(2))
     older.init("t")
     older.begin()
     older.send(values(*[b"a"] * 10))
@@ -257,9 +263,32 @@ def test_a_producer_that_is_fenced_when_its_last_record_is_under_way_says_so(mod
         made.shut()
 
 
+def test_the_error_that_ended_a_producer_is_found_without_a_transaction(model: ModelBroker) -> None:
+    """Callbacks that run while the client raises it can lose it."""
+    model_topic(model, "t")
+    older, newer = (transactional(model.address, transactional_id="outfall-1") for _ in range(2))
+    older.init("t")
+    asked = len(model.asked)
+    for state in ("ready", "in a transaction"):
+        with pytest.raises(SystemError, match=state):
+            older._ended(SystemError(state))
+        assert len(model.asked) == asked
+        if state == "ready":
+            older.begin()
+    newer.init("t")
+    older._producer.produce("t", b"a")
+    with pytest.raises(KafkaException):
+        older._producer.flush(10)
+    older._ended(SystemError("a callback lost it"))
+    with pytest.raises(ProducerFencedError, match="a newer producer was registered"):
+        older.flush()
+    for made in (older, newer):
+        made.shut()
+
+
 @pytest.mark.thorough
 def test_a_commit_without_an_answer_is_unclear(cluster: MockCluster) -> None:
-    made = producer(cluster.address, 2, transactional_id="outfall-1", transaction_timeout=60)
+    made = transactional(cluster.address, 2, transactional_id="outfall-1", transaction_timeout=60)
     made.init("t")
     made.begin()
     made.send(values(b"a"))
@@ -274,15 +303,15 @@ def test_a_commit_without_an_answer_is_unclear(cluster: MockCluster) -> None:
 def test_as_many_are_kept_as_were_in_use_and_none_after_an_error(cluster: MockCluster) -> None:
     kept = Producers(least=1)
     options = ProducerOptions({})
-    made = [kept.take(cluster.address, options, 20 + part) for part in range(3)]
+    made = [kept.take(RowProducer(cluster.address, options, 20 + part)) for part in range(3)]
     for one in made:
         kept.keep(one)
-    again = [kept.take(cluster.address, options, 20 + part) for part in range(3)]
+    again = [kept.take(RowProducer(cluster.address, options, 20 + part)) for part in range(3)]
     assert again == made
     again[0].broken = True
     for one in again:
         kept.keep(one)
-    assert kept.take(cluster.address, options, 20) is not made[0]
+    assert kept.take(RowProducer(cluster.address, options, 20)) is not made[0]
     kept.close()
 
 

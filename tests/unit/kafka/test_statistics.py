@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outfall.kafka.producer import all_answered
+from outfall.kafka.producer.transactions import all_answered
 
 COORDINATOR = {"rx": 6, "req": {"ApiVersion": 1, "InitProducerId": 1, "AddPartitionsToTxn": 2, "EndTxn": 2}}
 LEADER = {"rx": 9, "req": {"ApiVersion": 1, "Metadata": 3, "Produce": 5, "Fetch": 0}}

@@ -17,7 +17,7 @@ from outfall.kafka.parts.cluster import (
     PartsCluster,
 )
 from outfall.kafka.parts.delivery import KafkaPartDelivery
-from outfall.kafka.producer import ProducerFencedError
+from outfall.kafka.producer.transactions import ProducerFencedError
 from outfall.testing import ByReference
 
 OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from typing import Any
 
 import pyarrow as pa
 
@@ -15,7 +14,8 @@ from outfall.kafka.client import KafkaClients
 from outfall.kafka.options import KafkaOptions, ProducerOptions
 from outfall.kafka.partition import KafkaPartition, Partition, Write
 from outfall.kafka.parts.cluster import LedgerTopic, PartProducer, PartsCluster
-from outfall.kafka.producer import PRODUCERS, KafkaProducer
+from outfall.kafka.producer.cache import PRODUCERS
+from outfall.kafka.producer.transactions import TransactionalProducer
 from outfall.kafka.records import KafkaRecordMaker
 from outfall.kafka.topics import Topics
 
@@ -51,7 +51,7 @@ class KafkaCluster(PartsCluster):
         return self._ledger(name)
 
     def kept(self, transactional_id: str, after: str) -> PartProducer | None:
-        found = PRODUCERS.kept(*self._arguments(), **self._transactional(transactional_id))
+        found = PRODUCERS.kept(self._wanted(transactional_id))
         if found is None:
             return None
         if found.note[0] == after:
@@ -60,7 +60,7 @@ class KafkaCluster(PartsCluster):
         return None
 
     def producer(self, transactional_id: str, ledger: str) -> PartProducer:
-        made = PRODUCERS.make(*self._arguments(), **self._transactional(transactional_id))
+        made = PRODUCERS.open(self._wanted(transactional_id))
         return KafkaPartProducer(made, KafkaRecordMaker(self._options), ledger)
 
     def keep(self, transactional_id: str, producer: PartProducer, after: str) -> None:
@@ -74,12 +74,14 @@ class KafkaCluster(PartsCluster):
             self._ledgers[name] = KafkaLedgerTopic(self._options, name)
         return self._ledgers[name]
 
-    def _arguments(self) -> tuple[str, ProducerOptions, float]:
-        return self._options.brokers, self._producing, self._options.seconds
-
-    def _transactional(self, transactional_id: str) -> dict[str, Any]:
-        timeout = self._options.transaction_timeout.total_seconds()
-        return {"transactional_id": transactional_id, "transaction_timeout": timeout}
+    def _wanted(self, transactional_id: str) -> TransactionalProducer:
+        return TransactionalProducer(
+            self._options.brokers,
+            self._producing,
+            self._options.seconds,
+            transactional_id=transactional_id,
+            transaction_timeout=self._options.transaction_timeout.total_seconds(),
+        )
 
 
 class KafkaLedgerTopic(LedgerTopic):
@@ -105,7 +107,7 @@ class KafkaLedgerTopic(LedgerTopic):
 class KafkaPartProducer(PartProducer):
     """One of librdkafka's producers, with a converter of rows to records."""
 
-    def __init__(self, producer: KafkaProducer, maker: KafkaRecordMaker, ledger: str) -> None:
+    def __init__(self, producer: TransactionalProducer, maker: KafkaRecordMaker, ledger: str) -> None:
         self._producer = producer
         self._maker = maker
         self._ledger = ledger
@@ -142,9 +144,8 @@ class KafkaPartProducer(PartProducer):
             return
         self._released = True
         if self._open and not self._producer.broken:
-            self._producer.timeout = min(self._producer.timeout, _ABORTING)
             with suppress(OutfallError):
-                self._producer.abort()
+                self._producer.abort(_ABORTING)
         PRODUCERS.drop(self._producer)
 
     def keep(self, after: str) -> None:

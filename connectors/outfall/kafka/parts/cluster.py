@@ -104,7 +104,7 @@ class PartsCluster(ABC):
     def kept(self, transactional_id: str, after: str) -> PartProducer | None:
         """Take the producer that this process has cached under this id of its last commit. Each is returned once.
 
-        A producer with a request that may still arrive is not returned (`KafkaProducer.reusable`).
+        A producer with a request that may still arrive is not returned (`TransactionalProducer.reusable`).
         """
 
     @abstractmethod

@@ -20,7 +20,7 @@ from outfall.kafka.parts.ledger import (
     written,
 )
 from outfall.kafka.parts.target import KafkaPartState, TargetNames, TopicIds
-from outfall.kafka.producer import ProducerFencedError
+from outfall.kafka.producer.transactions import ProducerFencedError
 from outfall.part_ledger.checks import PartCount, PartPlace, PartRow, check_step, missing_parts
 from outfall.sinks import StatefulSinkPartition
 from outfall.target_record import TargetRecord, behind

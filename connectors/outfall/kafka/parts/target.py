@@ -15,7 +15,7 @@ from outfall.capabilities import CommitterInitContext, PartSeal, SealContext, Ta
 from outfall.errors import PartsChangedError, TargetLostError, TargetNotEmptyError, TransientError
 from outfall.kafka.parts.cluster import PartProducer, PartsCluster
 from outfall.kafka.parts.ledger import KafkaStepRecord, Ledger, StepName, beyond, check_not_ended, empty_row, written
-from outfall.kafka.producer import ProducerFencedError
+from outfall.kafka.producer.transactions import ProducerFencedError
 from outfall.part_ledger.checks import PartPlace, PartRow, check_sealed, check_states, check_step
 from outfall.possession.possession import FoundRecord, TargetPort, check_opened
 from outfall.possession.possession import check as check_target
