@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,11 +12,12 @@ pytest.importorskip("click")
 
 from outfall.capabilities import SupportsBufferedRows
 from outfall.capability_checks import capabilities_of
-from outfall.cli.commands.repair import CheckpointRepair, Progress, examine
 from outfall.errors import FencedError
 from outfall.file import FileSink
 from outfall.recovery import copy_step, recovery_config
 from outfall.recovery.spark_checkpoint import SparkCheckpoint
+from outfall.repair.plan import Progress, examine
+from outfall.repair.repairing import opened
 from outfall.testing import LocalDriver, crash_at
 from outfall.trace_points import listen
 from outfall.wrappers import BatchingSink
@@ -51,12 +52,12 @@ def moves(
         SparkCheckpoint(str(checkpoint.root)), Progress(begun, completed, completed if recorded is None else recorded)
     )
     assert found.refusals == []
-    return found.moves
+    return list(found.moves)
 
 
 def refusal(checkpoint: MadeCheckpoint, begun: int | None, completed: int | None) -> str:
     found = examine(SparkCheckpoint(str(checkpoint.root)), Progress(begun, completed, completed))
-    assert found.moves == []
+    assert not found.moves
     return " / ".join(found.refusals)
 
 
@@ -241,6 +242,12 @@ def test_state_that_is_gone_is_as_torn(tmp_path: Path, begun: int) -> None:
         assert "batch 8 was begun, so batch 7 cannot be replayed" in refusal(checkpoint, 8, 7)
 
 
+def test_state_of_which_nothing_is_there_is_built_again(tmp_path: Path) -> None:
+    checkpoint = made(tmp_path, 8, state="delta")
+    checkpoint.lose("state/0/0/8.delta", "state/0/1/8.delta")
+    assert moves(checkpoint, 7, 7) == ["commits/7"]
+
+
 def test_state_whose_bytes_are_others_is_torn(tmp_path: Path) -> None:
     checkpoint = made(tmp_path, 8, state="delta")
     path = checkpoint.root / "state/0/0/8.delta"
@@ -315,6 +322,14 @@ class Query:
         return str(self.checkpoint.root)
 
 
+def repair(query: Query, meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Plan a repair, let something happen, and carry it out."""
+    with opened(query.root, [recovery_config(query.root)]) as work:
+        plan = work.plan()
+        meanwhile()
+        work.carry_out(plan)
+
+
 def test_nothing_changes_without_yes(tmp_path: Path) -> None:
     query = Query(tmp_path)
     query.checkpoint.tear("commits/2")
@@ -326,6 +341,16 @@ def test_nothing_changes_without_yes(tmp_path: Path) -> None:
     assert "1 files to move; nothing was moved; add --yes" in text
     assert query.checkpoint.files() == before
     assert "repaired" not in kinds(query.root)
+
+
+def test_the_plan_is_the_same_with_and_without_yes(tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    query.checkpoint.plan(3)
+    query.checkpoint.tear("offsets/3", "commits/2")
+    shown, told = parsed("repair", query.root), done("repair", query.root)
+    assert told.splitlines()[:-1] == done("repair", query.root, "--yes").splitlines()[:-1]
+    assert shown["findings"]["moves"] == ["offsets/3", "commits/2"]
+    assert shown["moved"] == []
 
 
 def test_files_are_moved_with_their_checksums_and_none_is_deleted(tmp_path: Path) -> None:
@@ -366,9 +391,20 @@ def test_a_driver_that_begins_meanwhile_has_everything_moved_back(tmp_path: Path
     before = query.checkpoint.files()
     stop = listen(lambda step: query.write(3) if step == "repair: moved" else None)
     with pytest.raises(FencedError, match="stop the query, then repair"):
-        CheckpointRepair(query.root, [recovery_config(query.root)]).repair()
+        repair(query)
     stop()
     assert query.checkpoint.files() == before
+
+
+def test_a_driver_that_begins_between_the_plan_and_the_repair_has_nothing_moved(tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    query.checkpoint.plan(3)
+    query.checkpoint.tear("offsets/3")
+    before = query.checkpoint.files()
+    with pytest.raises(FencedError, match="stop the query, then repair"):
+        repair(query, lambda: query.write(3))
+    assert query.checkpoint.files() == before
+    assert "repaired" not in kinds(query.root)
 
 
 @pytest.mark.parametrize("step", ["repair: fenced", "repair: moved", "repair: moved#2"])
@@ -377,7 +413,7 @@ def test_a_repair_that_dies_is_made_again(tmp_path: Path, step: str) -> None:
     query.checkpoint.plan(3)
     query.checkpoint.tear("sources/0/3", "commits/2")
     with crash_at(step):
-        CheckpointRepair(query.root, [recovery_config(query.root)]).repair()
+        repair(query)
     done("repair", query.root, "--yes")
     assert not query.checkpoint.files() & {"offsets/3", "sources/0/3", "commits/2"}
     query.write(2)
