@@ -1,25 +1,14 @@
-"""The statements that move staged rows into the target, and how they select rows. All have parameters.
-
-The address of a row in staging identifies it (`ctid`, manual, 5.6 System Columns). The address is stable while a
-transaction has locked the table, because a rewrite needs a lock. Rows therefore need no number, and dead letters also
-work for rows that were staged before the option was set.
-"""
+"""The statements that move staged rows into the target, and how they select rows. All have parameters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Sequence
+from typing import Literal
 
 from psycopg import sql
 
-from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import GONE, MARKER, NUMBER, ROW, STAGE, TableName, escaped, escaped_sql
 from outfall.postgres.options import PostgresOptions
-
-_PAGE_HEADER = 24
-_SMALLEST_ROW = 28
-"""Bytes of a page header (storage/bufpage.h), and of the smallest row with its pointer. They give the maximum number of
-addresses in a page, `MaxHeapTuplesPerPage`."""
 
 Rows = Literal["all", "addressed", "address", "ranked", "rank"]
 """The staged rows that a statement selects: all rows of the attempts; those from address `low` to `high` (exclusive);
@@ -27,7 +16,7 @@ the one at address `place`; or, for upserts, the last rows of their keys from ra
 row at `place` as if it were the last."""
 
 _PLACE = "_outfall_place"
-_RANKS = sql.SQL("pg_temp._outfall_ranks")
+RANKS = sql.SQL("pg_temp._outfall_ranks")
 _CONDITIONS: dict[Rows, str] = {
     "all": "{stage} = ANY(%(stages)s)",
     "addressed": "{stage} = ANY(%(stages)s) AND ctid >= %(low)s::tid AND ctid < %(high)s::tid",
@@ -79,160 +68,58 @@ def statements(
             return [_delete(options, table, staging, rows)]
 
 
-def places(
-    options: PostgresOptions,
-    connection: PostgresConnection,
-    staging: TableName,
-    stages: Sequence[int],
-    conflicting: sql.Composable | None = None,
-) -> Places:
-    """Return the addresses of the attempts' rows, in an order for bisection; for upserts, the last row of each key."""
-    if options.write_mode == "upsert":
-        keys = _group(options, conflicting)
-        return Ranks(connection, staging, keys, _order(options, conflicting), _gone(options), stages)
-    return Addresses(connection, staging)
-
-
-class Places(Protocol):
-    """The rows that are moved first, by position from 0. Valid in the transaction that created it."""
-
-    rows: Rows
-    """The selection of rows between two positions."""
-    one: Rows
-    """The selection of one row by address."""
-    count: int
-    """The number of positions."""
-
-    def between(self, low: int, high: int) -> Mapping[str, Any]:
-        """Return the parameters that select the rows from a position to another (exclusive)."""
-
-    def place(self, position: int) -> str:
-        """Return the address at a position."""
-
-    def replaced(self, place: str) -> str | None:
-        """Return the address of the row that this one replaces; `None` if there is none."""
-
-
-class Addresses:
-    """All rows in address order. Some positions have no row."""
-
-    rows: Rows = "addressed"
-    one: Rows = "address"
-
-    def __init__(self, connection: PostgresConnection, staging: TableName) -> None:
-        size, page = connection.execute(
-            "SELECT pg_relation_size(%s::regclass), current_setting('block_size')::int",
-            (staging.identifier().as_string(connection),),
-        ).fetchone() or (0, 1)
-        self._per_page = (page - _PAGE_HEADER) // _SMALLEST_ROW + 1
-        self.count = size // page * self._per_page
-
-    def between(self, low: int, high: int) -> Mapping[str, Any]:
-        return {"low": self.place(low), "high": self.place(high)}
-
-    def place(self, position: int) -> str:
-        return f"({position // self._per_page},{position % self._per_page})"
-
-    def replaced(self, place: str) -> str | None:
-        return None
-
-
-class Ranks:
-    """The last row of each key, in address order.
+def ranking(options: PostgresOptions, staging: TableName, conflicting: sql.Composable | None) -> list[sql.Composed]:
+    """Return the statements that rank the last rows of all keys, in address order. The parameter is `stages`.
 
     Each row has the previous row of its key (`replaced`), the last removal up to itself (`removal`), and the first row
     after that (`first`), which inserts.
 
     They are determined once, by one sort, and stored in a temporary table that ends with the transaction, so connection
     poolers are supported.
-
-    Args:
-        connection: a connection in a transaction.
-        staging: the staging table.
-        keys: the expressions of the key.
-        order: the sort order: by key, last row first.
-        gone: the expression for whether a row is a removal.
-        stages: the numbers of the attempts.
     """
-
-    rows: Rows = "ranked"
-    one: Rows = "rank"
-
-    def __init__(
-        self,
-        connection: PostgresConnection,
-        staging: TableName,
-        keys: Sequence[sql.Composable],
-        order: sql.Composable,
-        gone: sql.Composable,
-        stages: Sequence[int],
-    ) -> None:
-        self._connection = connection
-        tids = "place tid, replaced tid, removal tid, first tid"
-        create = sql.SQL("CREATE TEMPORARY TABLE {} ({}, rank bigint) ON COMMIT DROP")
-        connection.execute(create.format(_RANKS, sql.SQL(tids)))
-        own = [sql.Identifier(f"_outfall_key_{number}") for number in range(len(keys))]
-        # In time order, the rows of a key form stretches. Each stretch except the first begins with a removal.
-        ranking = sql.SQL(
-            "INSERT INTO {ranks} (place, replaced, removal, first, rank)"
-            " SELECT _outfall_place, _outfall_replaced,"
-            " CASE WHEN _outfall_stretch > 0 THEN first_value(_outfall_place) OVER of_stretch END,"
-            " CASE WHEN _outfall_stretch > 0 THEN nth_value(_outfall_place, 2) OVER of_stretch"
-            " ELSE first_value(_outfall_place) OVER of_stretch END,"
-            " CASE WHEN _outfall_n = 1"
-            " THEN row_number() OVER (PARTITION BY _outfall_n = 1 ORDER BY _outfall_place) - 1 END"
-            " FROM (SELECT *, count(*) FILTER (WHERE _outfall_gone)"
-            " OVER (PARTITION BY {own} ORDER BY _outfall_n DESC) AS _outfall_stretch"
-            " FROM (SELECT {aliased}, {gone} AS _outfall_gone, ctid AS _outfall_place,"
-            " row_number() OVER of_key AS _outfall_n, lead(ctid) OVER of_key AS _outfall_replaced"
-            " FROM {staging} WHERE {all} WINDOW of_key AS (PARTITION BY {keys} ORDER BY {order})) AS numbered)"
-            " AS placed"
-            " WINDOW of_stretch AS (PARTITION BY {own}, _outfall_stretch ORDER BY _outfall_n DESC)"
-        ).format(
-            ranks=_RANKS,
-            own=sql.SQL(", ").join(own),
-            aliased=sql.SQL(", ").join(
-                sql.SQL("{} AS {}").format(key, name) for key, name in zip(keys, own, strict=True)
-            ),
-            gone=gone,
-            staging=staging.escaped(),
-            all=_these("all"),
-            keys=sql.SQL(", ").join(keys),
-            order=order,
-        )
-        connection.execute(ranking, {"stages": list(stages)})
-        connection.execute(sql.SQL("CREATE INDEX ON {} (rank)").format(_RANKS))
-        connection.execute(sql.SQL("CREATE INDEX ON {} (place)").format(_RANKS))
-        connection.execute(sql.SQL("ANALYZE {}").format(_RANKS))
-        found = connection.execute(sql.SQL("SELECT count(rank) FROM {}").format(_RANKS)).fetchone()
-        self.count = int(found[0]) if found else 0
-
-    def between(self, low: int, high: int) -> Mapping[str, Any]:
-        return {"low": low, "high": high}
-
-    def place(self, position: int) -> str:
-        found = self._one(sql.SQL("SELECT place::text FROM {} WHERE rank = %s").format(_RANKS), position)
-        if found is None:
-            raise LookupError(f"no row has rank {position}")
-        return found
-
-    def replaced(self, place: str) -> str | None:
-        return self._one(sql.SQL("SELECT replaced::text FROM {} WHERE place = %s::tid").format(_RANKS), place)
-
-    def _one(self, query: sql.Composed, value: str | int) -> str | None:
-        found = self._connection.execute(query, (value,)).fetchone()
-        return found[0] if found else None
+    keys = _group(options, conflicting)
+    tids = "place tid, replaced tid, removal tid, first tid"
+    create = sql.SQL("CREATE TEMPORARY TABLE {} ({}, rank bigint) ON COMMIT DROP").format(RANKS, sql.SQL(tids))
+    own = [sql.Identifier(f"_outfall_key_{number}") for number in range(len(keys))]
+    # In time order, the rows of a key form stretches. Each stretch except the first begins with a removal.
+    fill = sql.SQL(
+        "INSERT INTO {ranks} (place, replaced, removal, first, rank)"
+        " SELECT _outfall_place, _outfall_replaced,"
+        " CASE WHEN _outfall_stretch > 0 THEN first_value(_outfall_place) OVER of_stretch END,"
+        " CASE WHEN _outfall_stretch > 0 THEN nth_value(_outfall_place, 2) OVER of_stretch"
+        " ELSE first_value(_outfall_place) OVER of_stretch END,"
+        " CASE WHEN _outfall_n = 1"
+        " THEN row_number() OVER (PARTITION BY _outfall_n = 1 ORDER BY _outfall_place) - 1 END"
+        " FROM (SELECT *, count(*) FILTER (WHERE _outfall_gone)"
+        " OVER (PARTITION BY {own} ORDER BY _outfall_n DESC) AS _outfall_stretch"
+        " FROM (SELECT {aliased}, {gone} AS _outfall_gone, ctid AS _outfall_place,"
+        " row_number() OVER of_key AS _outfall_n, lead(ctid) OVER of_key AS _outfall_replaced"
+        " FROM {staging} WHERE {all} WINDOW of_key AS (PARTITION BY {keys} ORDER BY {order})) AS numbered)"
+        " AS placed"
+        " WINDOW of_stretch AS (PARTITION BY {own}, _outfall_stretch ORDER BY _outfall_n DESC)"
+    ).format(
+        ranks=RANKS,
+        own=sql.SQL(", ").join(own),
+        aliased=sql.SQL(", ").join(sql.SQL("{} AS {}").format(key, name) for key, name in zip(keys, own, strict=True)),
+        gone=_gone(options),
+        staging=staging.escaped(),
+        all=_these("all"),
+        keys=sql.SQL(", ").join(keys),
+        order=_order(options, conflicting),
+    )
+    indexes = [sql.SQL("CREATE INDEX ON {} ({})").format(RANKS, sql.Identifier(name)) for name in ("rank", "place")]
+    return [create, fill, *indexes, sql.SQL("ANALYZE {}").format(RANKS)]
 
 
 def _these(rows: Rows, column: Literal["place", "removal"] = "place") -> sql.Composed:
-    """Return the condition on staging that selects rows, or a related row in `Ranks` for ranked ones."""
+    """Return the condition on staging that selects rows, or a related row in `RANKS` for ranked ones."""
     return sql.SQL(_CONDITIONS[rows]).format(
-        stage=escaped(STAGE), column=sql.Identifier(column), ranks=_RANKS, ranked=_ranked(rows)
+        stage=escaped(STAGE), column=sql.Identifier(column), ranks=RANKS, ranked=_ranked(rows)
     )
 
 
 def _ranked(rows: Rows) -> sql.SQL:
-    """Return the condition on `_RANKS` that selects rows."""
+    """Return the condition on `RANKS` that selects rows."""
     return sql.SQL(_RANKED.get(rows, "true"))
 
 
@@ -351,7 +238,7 @@ def _merged(
         chosen=sql.SQL(", ").join(chosen),
         marker=marker,
         gone=sql.Identifier(GONE),
-        ranks=_RANKS,
+        ranks=RANKS,
         ranked=_ranked(rows),
         staging=staging.escaped(),
     )
