@@ -329,13 +329,19 @@ class _Upload(aiohttp.Payload):
 class _Network:
     """The event loop of one process, in its own thread, and the sessions with their connections."""
 
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
         self._lock = threading.Lock()
         self._sessions: dict[str, aiohttp.ClientSession] = {}
         self._jobs: deque[Callable[[], Any]] = deque()
         self._woken = False
-        threading.Thread(target=self.loop.run_forever, name="outfall-http", daemon=True).start()
+
+    @classmethod
+    def start(cls) -> _Network:
+        """Run a loop in a new thread."""
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, name="outfall-http", daemon=True).start()
+        return cls(loop)
 
     def soon(self, job: Callable[[], Any]) -> None:
         """Schedule a job in the loop. Waking the loop costs a system call, so many jobs share one."""
@@ -409,7 +415,7 @@ _lock = threading.Lock()
 
 def _network() -> _Network:
     with _lock:
-        return _networks.get(os.getpid()) or _networks.setdefault(os.getpid(), _Network())
+        return _networks.get(os.getpid()) or _networks.setdefault(os.getpid(), _Network.start())
 
 
 # A child process must not inherit the lock from a thread that it does not have.

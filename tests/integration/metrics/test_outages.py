@@ -155,7 +155,7 @@ def test_an_outage_of_a_minute_is_seen_and_passes(
         query = write_stream(frame, destination.sink, checkpoint=checkpoint, commit=policy).start()
         stack.callback(query.stop)
         until(lambda: completed(recovery) == 0, "the first epoch")
-        exporter = stack.enter_context(closing(Exporter([recovery], host="127.0.0.1", port=0, every=1)))
+        exporter = stack.enter_context(closing(Exporter.start([recovery], host="127.0.0.1", port=0, every=1)))
         prom = stack.enter_context(prometheus(tmp_path, exporter.port))
         until(lambda: prom.query("outfall_retrying == 0"), "a scrape")
 

@@ -41,7 +41,7 @@ def test_promtool_accepts_rules_and_example(arguments: tuple[str, ...]) -> None:
 
 def test_the_names_are_as_prometheus_wants_them(tmp_path: Path) -> None:
     LocalDriver(TextSink(Destination()), str(tmp_path)).run_epoch(0, [["a row"]])
-    with closing(Exporter([recovery_config(str(tmp_path))], host="127.0.0.1", port=0, every=0.1)) as exporter:
+    with closing(Exporter.start([recovery_config(str(tmp_path))], host="127.0.0.1", port=0, every=0.1)) as exporter:
         text = until(lambda: (found := scraped(exporter.port)) * ("outfall_rows_total{" in found), "a look")
     done = promtool("check", "metrics", said=text)
     assert (done.returncode, done.stderr) == (0, "")
@@ -54,7 +54,7 @@ def watched(tmp_path: Path) -> Iterator[Prometheus]:
     sink = FanOutSink(a=TextSink(Destination()), b=TextSink(Destination()))
     LocalDriver(sink, str(location)).run_epoch(0, [["a row"]])
     with (
-        closing(Exporter([recovery_config(str(tmp_path))], host="127.0.0.1", port=0, every=0.1)) as exporter,
+        closing(Exporter.start([recovery_config(str(tmp_path))], host="127.0.0.1", port=0, every=0.1)) as exporter,
         prometheus(tmp_path, exporter.port) as server,
     ):
         for epoch in range(1, 3):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.thorough
 
 def look(recovery: RecoveryConfig) -> None:
     LocalDriver(PlainSink(), recovery).run_epoch(0, [[1, 2]])
-    with closing(Exporter([recovery], host="127.0.0.1", port=0, every=0.1)) as exporter:
+    with closing(Exporter.start([recovery], host="127.0.0.1", port=0, every=0.1)) as exporter:
         for epoch in (1, 2):
             line = f'outfall_rows_total{{location="{recovery.url()}",step="sink"}} {2 * epoch}.0'
             until(partial(says, exporter.port, line), f"epoch {epoch}", 30)

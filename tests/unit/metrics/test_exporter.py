@@ -52,7 +52,7 @@ def until(found: Callable[[], bool], what: str) -> None:
 
 class Scraped:
     def __init__(self, recoveries: Sequence[RecoveryConfig]) -> None:
-        self.exporter = exporter.Exporter(recoveries, host="127.0.0.1", port=0, every=0.02)
+        self.exporter = exporter.Exporter.start(recoveries, host="127.0.0.1", port=0, every=0.02)
 
     def scrape(self) -> Scrape:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.exporter.port}/metrics", timeout=WAIT) as answer:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from queue import SimpleQueue
 from typing import TypeAlias
+from wsgiref.simple_server import WSGIServer
 
 from outfall.errors import missing_extra
 from outfall.metrics.locations import locations_in
@@ -42,9 +43,14 @@ Family: TypeAlias = CounterMetricFamily | GaugeMetricFamily
 
 
 class Exporter:
-    """Reads recovery locations and serves scrapes in threads, from construction until `close`."""
+    """Reads recovery locations and serves scrapes in threads, from `start` until `close`."""
 
-    def __init__(self, recoveries: Sequence[RecoveryConfig], *, host: str, port: int, every: float) -> None:
+    def __init__(self, server: WSGIServer, lookers: Sequence[_Looker]) -> None:
+        self._server = server
+        self._lookers = lookers
+
+    @classmethod
+    def start(cls, recoveries: Sequence[RecoveryConfig], *, host: str, port: int, every: float) -> Exporter:
         """Start reading and listening.
 
         Args:
@@ -60,10 +66,11 @@ class Exporter:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_StepCollector(board))
         ProcessCollector(registry=registry)
-        self._server, _ = start_http_server(port, host, registry)
-        self._lookers = [_Looker(recovery, every, board) for recovery in recoveries]
-        for looker in self._lookers:
+        server, _ = start_http_server(port, host, registry)
+        lookers = [_Looker(recovery, every, board) for recovery in recoveries]
+        for looker in lookers:
             looker.start()
+        return cls(server, lookers)
 
     @property
     def port(self) -> int:

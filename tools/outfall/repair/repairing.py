@@ -19,7 +19,7 @@ from outfall.errors import ConfigurationError, FencedError
 from outfall.filesystems import make_durably, sync_directory
 from outfall.protocol.clock import SystemClock
 from outfall.protocol.journal import Journal
-from outfall.recovery.entries import Repaired, Skipped
+from outfall.recovery.entries import Entry, Repaired, Skipped
 from outfall.recovery.location import explained
 from outfall.recovery.log import EntryExistsError, RecoveryConfig
 from outfall.recovery.spark_checkpoint import SparkCheckpoint, checksum_of
@@ -31,13 +31,18 @@ ASIDE = "outfall-repair"
 
 
 class _Step:
-    """A step's log, read completely."""
+    """A step's log, read completely.
 
-    def __init__(self, name: str, journal: Journal) -> None:
+    Args:
+        name: the step.
+        journal: its journal, which has read the entries.
+        entries: all entries of the log.
+    """
+
+    def __init__(self, name: str, journal: Journal, entries: Sequence[Entry]) -> None:
         self.name = name
         self.journal = journal
-        entries = [entry for entry in journal.read_all() if not isinstance(entry, Repaired)]
-        self._last = entries[-1] if entries else None
+        self._last = next((entry for entry in reversed(entries) if not isinstance(entry, Repaired)), None)
 
     @property
     def completed(self) -> int | None:
@@ -173,7 +178,7 @@ def _read(
         for name in steps or store.steps():
             journal = Journal(store.open(name), name, SystemClock())
             stack.callback(journal.log.close)
-            step, view = _Step(name, journal), journal.view
+            step, view = _Step(name, journal, journal.read_all()), journal.view
             if view.begin is None or (query and view.query_id and view.query_id != query):
                 continue
             if view.moved_to in places:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import binascii
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from typing import Literal
+from typing import Any, Literal
 
 import pgpq
 import psycopg
@@ -119,20 +119,27 @@ class CopyEncoder:
 
 
 class RunningCopy:
-    """One running COPY: header, batches, trailer. The server accepts or rejects it when it is finished.
+    """One running COPY: header, batches, trailer. The server accepts or rejects it when it is finished."""
 
-    Args:
-        connection: a connection in a transaction.
-        command: a command of `copy_command`.
-        encoder: an encoder for only this COPY.
-    """
-
-    def __init__(self, connection: PostgresConnection, command: sql.Composed, encoder: CopyEncoder) -> None:
-        self._stack = ExitStack()
-        self._cursor = connection.cursor()
-        self._copy = self._stack.enter_context(self._cursor.copy(command))
+    def __init__(self, cursor: psycopg.Cursor[Any], copy: psycopg.Copy, stack: ExitStack, encoder: CopyEncoder) -> None:
+        self._cursor = cursor
+        self._copy = copy
+        self._stack = stack
         self._encoder = encoder
-        self._copy.write(encoder.header())
+
+    @classmethod
+    def start(cls, connection: PostgresConnection, command: sql.Composed, encoder: CopyEncoder) -> RunningCopy:
+        """Send the command and the header.
+
+        Args:
+            connection: a connection in a transaction.
+            command: a command of `copy_command`.
+            encoder: an encoder for only this COPY.
+        """
+        stack, cursor = ExitStack(), connection.cursor()
+        copy = stack.enter_context(cursor.copy(command))
+        copy.write(encoder.header())
+        return cls(cursor, copy, stack, encoder)
 
     def write(self, batch: pa.RecordBatch) -> int:
         """Send rows; return the number of bytes.

@@ -72,7 +72,9 @@ class PartWriter(StatefulSinkPartition[Any, PartState], SupportsFlush):
 
     def flush(self, end_of_input: bool) -> None:
         """Publish the rows of the task, if this is the last of its parts."""
-        self._task.flush(self._part)
+        # The engine flushes the parts of a task one after the other, and tells nobody that it has flushed them all.
+        if self._task.is_last(self._part):
+            self._task.publish()
 
     def snapshot(self) -> PartState:
         """Return the offset after the last row."""
@@ -139,8 +141,13 @@ class PartTask:
                 self._sent += batch.num_rows
         count.hash.add(batch)
 
-    def flush(self, part: str) -> None:
-        """Commit the rows of all parts together with their ledger rows, if this is the last part to be flushed.
+    def is_last(self, part: str) -> bool:
+        """Note that a part has all its rows; return whether all parts have theirs."""
+        self._unflushed.discard(part)
+        return not self._unflushed
+
+    def publish(self) -> None:
+        """Commit the rows of all parts together with their ledger rows.
 
         Raises:
             FencedError: see `missing_parts`.
@@ -149,9 +156,6 @@ class PartTask:
             TargetAheadError: see `missing_parts`.
             TransientError: another attempt may succeed.
         """
-        self._unflushed.discard(part)
-        if self._unflushed:
-            return
         if (connection := self._transaction.connection) is not None:
             with self._tables.explained("copying rows into"):
                 self._publish(connection)
@@ -205,7 +209,7 @@ class PartTask:
                 do="start the query again",
             )
         encoder = CopyEncoder(written, [found[name] for name in written.names])
-        self._copy = RunningCopy(connection, copy_command(self._table, written.names, encoder), encoder)
+        self._copy = RunningCopy.start(connection, copy_command(self._table, written.names, encoder), encoder)
         self._schema = schema
         return self._copy
 

@@ -6,7 +6,7 @@ It uses as few COPYs as possible, or one per batch if rejected rows become dead 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -30,7 +30,7 @@ from outfall.postgres.staging.dead_letters import (
     row_log,
     too_many,
 )
-from outfall.postgres.staging.staging_table import StagedRows, Staging, new_stage
+from outfall.postgres.staging.staging_table import StagedRows, new_stage
 from outfall.postgres.tables import StepTables
 from outfall.sinks import StatelessSinkPartition
 from outfall.trace_points import reached
@@ -105,7 +105,8 @@ class StagingWriter(StatelessSinkPartition[Any]):
         connection = self._transaction.begin()
         self._schema = schema
         way = StreamingCopy if self._letters is None else SortingCopy
-        self._copy = way(connection, self._tables, schema, self._stage, self._context)
+        columns = _staging_columns(connection, self._tables, schema)
+        self._copy = way(connection, self._tables, schema, columns, self._stage, self._context)
         return self._copy
 
     def _columns(self, schema: pa.Schema) -> tuple[str, ...]:
@@ -119,11 +120,9 @@ class StagingCopy(ABC):
         connection: a connection in a transaction.
         tables: the tables of the step.
         schema: the schema of every batch.
+        columns: the columns of staging, with the sink's.
         stage: the attempt's number.
         context: the attempt.
-
-    Raises:
-        TerminalError: staging is missing or lacks a column.
     """
 
     def __init__(
@@ -131,6 +130,7 @@ class StagingCopy(ABC):
         connection: PostgresConnection,
         tables: StepTables,
         schema: pa.Schema,
+        columns: Sequence[TableColumn],
         stage: int,
         context: WriterInitContext,
     ) -> None:
@@ -144,10 +144,10 @@ class StagingCopy(ABC):
         self._context = context
         self._options = tables.options
         self._stage = stage
-        own = (STAGE, ROW)[: 1 + (self._options.write_mode == "upsert")]
+        names = [column.name for column in columns]
+        own = names[: len(names) - len(schema)]
         self._schema = pa.schema([*(pa.field(name, pa.int64(), nullable=False) for name in own), *schema])
-        names = [*own, *(MARKER if name == self._options.delete_marker else name for name in schema.names)]
-        self._encoder = CopyEncoder(self._schema, _staging_columns(connection, tables.staging, names))
+        self._encoder = CopyEncoder(self._schema, columns)
         self._command = copy_command(tables.staging.table, names, self._encoder)
 
     @abstractmethod
@@ -210,10 +210,11 @@ class StreamingCopy(StagingCopy):
         connection: PostgresConnection,
         tables: StepTables,
         schema: pa.Schema,
+        columns: Sequence[TableColumn],
         stage: int,
         context: WriterInitContext,
     ) -> None:
-        super().__init__(connection, tables, schema, stage, context)
+        super().__init__(connection, tables, schema, columns, stage, context)
         self._copy: RunningCopy | None = None
         self._sent: list[tuple[int, pa.RecordBatch]] = []
         self._sent_bytes = 0
@@ -223,7 +224,7 @@ class StreamingCopy(StagingCopy):
         self._sent_bytes += batch.nbytes
         try:
             if self._copy is None:
-                self._copy = RunningCopy(self._connection, self._command, self._encoder.again())
+                self._copy = RunningCopy.start(self._connection, self._command, self._encoder.again())
             size = self._copy.write(self._staged(batch, self.rows))
         except (RefusedRowError, psycopg.Error) as error:
             raise self._named(error) from error if self._options.log_rows == "full" else None
@@ -306,7 +307,15 @@ class SortingCopy(StagingCopy):
         )
 
 
-def _staging_columns(connection: PostgresConnection, staging: Staging, wanted: list[str]) -> list[TableColumn]:
+def _staging_columns(connection: PostgresConnection, tables: StepTables, schema: pa.Schema) -> list[TableColumn]:
+    """Return the columns of staging for rows with a schema: first the sink's, then theirs.
+
+    Raises:
+        TerminalError: staging is missing or lacks a column.
+    """
+    options, staging = tables.options, tables.staging
+    own = (STAGE, ROW)[: 1 + (options.write_mode == "upsert")]
+    wanted = [*own, *(MARKER if name == options.delete_marker else name for name in schema.names)]
     found = {column.name: column for column in read_columns(connection, staging.table)}
     missing = [name for name in wanted if name not in found]
     if missing:

@@ -29,7 +29,7 @@ def export(recoveries: Sequence[RecoveryConfig], port: int, host: str, every: fl
     from outfall.metrics.exporter import Exporter
 
     try:
-        exporter = Exporter(recoveries, host=host, port=port, every=every)
+        exporter = Exporter.start(recoveries, host=host, port=port, every=every)
     except OSError as error:
         raise click.ClickException(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
     click.echo(f"http://{host}:{exporter.port}/metrics")
