@@ -7,11 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
-
 from outfall.errors import ConfigurationError, OutfallError, TransientError, missing_extra
 from outfall.kafka.options import ClientOptions
-from outfall.retry_log import RetryLog
+from outfall.retry_log import Retry, RetryLog
+from outfall.retry_loop import retried
 
 try:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -173,29 +172,21 @@ class KafkaClients:
         """
         self.listen()
         try:
-            for attempt in Retrying(
-                retry=retry_if_exception(self._try_again),
-                stop=stop_after_delay(self.timeout),
-                wait=wait_random_exponential(multiplier=0.05, max=2),
-                before_sleep=lambda state: self._warn(doing, state),
-                reraise=True,
-            ):
-                with attempt:
-                    return request(min(_REQUEST, self.timeout))
+            return retried(
+                lambda: request(min(_REQUEST, self.timeout)),
+                passes=self._try_again,
+                deadline=self.timeout,
+                first_wait=0.05,
+                longest_wait=2,
+                log=_retries,
+                describe=lambda error: self._failed(doing, error),
+            )
         except KafkaException as error:
             raise self.explain(error, doing) from None
-        raise AssertionError("tenacity returns or raises")
 
-    def _warn(self, doing: str, state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        known = None if error is None else error_of(error)
-        _retries.retry(
-            f"{self._role} at {self.where}",
-            doing,
-            attempt=state.attempt_number,
-            reason=self._options.masked(known.str() if known else str(error)),
-            left=self.timeout - (state.seconds_since_start or 0.0),
-        )
+    def _failed(self, doing: str, error: BaseException) -> Retry:
+        known = error_of(error)
+        return Retry(f"{self._role} at {self.where}", doing, self.masked(known.str() if known else str(error)))
 
     def listen(self) -> None:
         """Forget the previous reports of the connections. Called before each request, read or write.

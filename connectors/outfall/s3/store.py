@@ -9,6 +9,7 @@ import base64
 import hashlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -16,20 +17,12 @@ from typing import Any, TypeVar
 import boto3
 from botocore.config import Config
 from pydantic import SecretStr
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception,
-    sleep_using_event,
-    stop_after_delay,
-    stop_when_event_set,
-)
-from tenacity import wait_random_exponential as wait
 
 from outfall.contexts import Metrics
 from outfall.options import resolve_secret
 from outfall.process_clients import ProcessClients, hide_secrets
-from outfall.retry_log import RetryLog
+from outfall.retry_log import Retry, RetryLog
+from outfall.retry_loop import retried
 from outfall.s3.errors import FAILURES, PASSING, FailureKind, asked, classify, describe, metadata, translated, unusable
 from outfall.s3.options import S3Options
 
@@ -181,32 +174,27 @@ class Store:
 
     def again(self, doing: str, what: Callable[[], T]) -> T:
         """Run a repeatable function with the retries of `call`. Raises like `call`."""
-        retrying = Retrying(
-            retry=retry_if_exception(lambda error: isinstance(error, FAILURES) and classify(error) in PASSING),
-            stop=stop_after_delay(self.options.retry_deadline.total_seconds()) | stop_when_event_set(self.stopped),
-            wait=wait(multiplier=0.2, max=_LONGEST_PAUSE),
-            sleep=sleep_using_event(self.stopped),
-            before_sleep=lambda state: self._warn(doing, state),
-            reraise=True,
-        )
+        started = time.monotonic()
         try:
-            return retrying(what)
+            return retried(
+                what,
+                passes=lambda error: not self.stopped.is_set() and _passes(error),
+                deadline=self.options.retry_deadline.total_seconds(),
+                first_wait=0.2,
+                longest_wait=_LONGEST_PAUSE,
+                log=_retries,
+                describe=lambda error: self._counted(doing, error),
+                sleep=self.stopped.wait,
+            )
         except FAILURES as error:
             if classify(error) in PASSING or classify(error) is FailureKind.REFUSED:
-                raise translated(doing, error, retrying.statistics.get("delay_since_first_attempt")) from error
+                raise translated(doing, error, time.monotonic() - started) from error
             raise
 
-    def _warn(self, doing: str, state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome is not None else None
+    def _counted(self, doing: str, error: BaseException) -> Retry:
         if self.metrics is not None:
             self.metrics.add("retries")
-        _retries.retry(
-            self.options.url(),
-            doing,
-            attempt=state.attempt_number,
-            reason="" if error is None else describe(error),
-            left=self.options.retry_deadline.total_seconds() - (state.seconds_since_start or 0.0),
-        )
+        return Retry(self.options.url(), doing, describe(error))
 
     def get(self, key: str) -> bytes | None:
         """Return a small object's content; `None` if there is none. Raises like `read`."""
@@ -300,6 +288,10 @@ class Store:
         """Return the arguments that the options add when data is created, but not for the sink's small objects."""
         found = {"StorageClass": self.options.storage_class, "Tagging": self.options.tags}
         return {name: value for name, value in found.items() if value}
+
+
+def _passes(error: BaseException) -> bool:
+    return isinstance(error, FAILURES) and classify(error) in PASSING
 
 
 def _customer(key: bytes, of: str) -> dict[str, str]:

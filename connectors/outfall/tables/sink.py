@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
-import tenacity
 
 from outfall.capabilities import (
     CleanUpContext,
@@ -33,7 +32,8 @@ from outfall.errors import ConfigurationError, TransientError
 from outfall.formats.types import check_names
 from outfall.options import options_in_save_mode
 from outfall.possession.possession import check
-from outfall.retry_log import RetryLog
+from outfall.retry_log import Retry, RetryLog
+from outfall.retry_loop import retried
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
 from outfall.tables.commit import TableCommitter
@@ -279,20 +279,12 @@ class TableSink(
 
     def _again(self, doing: str, call: Callable[[], T]) -> T:
         """Call, and retry after transient errors, until `retry_deadline`."""
-        deadline = self.options.retry_deadline.total_seconds()
-
-        def warn(state: tenacity.RetryCallState) -> None:
-            error = state.outcome and state.outcome.exception()
-            _retries.retry(
-                self.target(), doing, attempt=state.attempt_number, reason=str(error),
-                left=deadline - (state.seconds_since_start or 0.0),
-            )  # fmt: skip
-
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type(TransientError),
-            wait=tenacity.wait_random_exponential(multiplier=0.2, max=10),
-            stop=tenacity.stop_after_delay(deadline),
-            before_sleep=warn,
-            reraise=True,
+        return retried(
+            call,
+            passes=lambda error: isinstance(error, TransientError),
+            deadline=self.options.retry_deadline.total_seconds(),
+            first_wait=0.2,
+            longest_wait=10,
+            log=_retries,
+            describe=lambda error: Retry(self.target(), doing, str(error)),
         )
-        return retrying(call)

@@ -8,13 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import tenacity
-
 from outfall.capabilities import CommitRequest, Committer, Metrics
 from outfall.errors import CommitError, CommitRefusedError, ConfigurationError, OutfallError, raise_together
 from outfall.options import in_own_case
 from outfall.protocol.clock import Clock
-from outfall.retry_log import RetryLog
+from outfall.retry_log import Retry, RetryLog
+from outfall.retry_loop import retried
 from outfall.trace_points import reached
 
 _log = logging.getLogger(__name__)
@@ -81,6 +80,10 @@ class _Group:
 _PUBLISHED = {"committed", "already committed"}
 
 
+class _UnresolvedError(Exception):
+    """Requests of a round request a retry."""
+
+
 class CommitLoop:
     """Runs one committer over the requests of one epoch."""
 
@@ -115,9 +118,8 @@ class CommitLoop:
     def run(self, requests: Sequence[CommitRequest[Any]]) -> None:
         """Commit the requests, and retry those that request it after a pause, until each is resolved or lost.
 
-        Pauses are exponential with full jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS 2015). Each round
-        commits the groups one by one. A failed group is omitted from the next round, and its error is raised at the
-        end. If data is lost and none is published, the remaining requests are not committed.
+        Each round commits the groups one by one. A failed group is omitted from the next round, and its error is raised
+        at the end. If data is lost and none is published, the remaining requests are not committed.
 
         Raises:
             CommitRefusedError: A request failed for a known reason, and the policy is to fail.
@@ -125,17 +127,23 @@ class CommitLoop:
             TransientError, TerminalError: Several groups failed.
         """
         self._groups = self._grouped(requests)
-        started = self._clock.now()
-        wait = tenacity.wait_random_exponential(multiplier=self._policy.first_wait, max=self._policy.longest_wait)
-        retrying = tenacity.Retrying(
-            sleep=self._clock.sleep,
-            wait=lambda state: min(wait(state), max(0.0, started + self._policy.deadline - self._clock.now())),
-            stop=lambda _: self._clock.now() - started >= self._policy.deadline,
-            retry=tenacity.retry_if_result(bool),
-            retry_error_callback=lambda _: self._out_of_time(),
-            before_sleep=lambda _: self._warn(started + self._policy.deadline),
-        )
-        retrying(self._round)
+        clock, policy = self._clock, self._policy
+        until = clock.now() + policy.deadline
+        try:
+            retried(
+                self._round,
+                passes=lambda error: isinstance(error, _UnresolvedError),
+                deadline=policy.deadline,
+                first_wait=policy.first_wait,
+                longest_wait=policy.longest_wait,
+                log=_retries,
+                describe=lambda _: self._unresolved(),
+                now=clock.now,
+                # The last round begins at the deadline.
+                sleep=lambda seconds: clock.sleep(min(seconds, max(0.0, until - clock.now()))),
+            )
+        except _UnresolvedError:
+            self._out_of_time()
         errors = {group.name or "": group.error for group in self._groups if group.error is not None}
         raise_together(errors, f"{len(errors)} of {len(self._groups)} sinks failed to commit", **self._where())
 
@@ -146,18 +154,23 @@ class CommitLoop:
             groups.setdefault(name, _Group(name)).requests.append(request)
         return list(groups.values())
 
-    def _round(self) -> bool:
-        """Commit the unresolved requests once, and return whether some of them request a retry."""
+    def _round(self) -> None:
+        """Commit the unresolved requests once.
+
+        Raises:
+            _UnresolvedError: Some of them request a retry.
+        """
         for group in self._groups:
             if not group.pending():
                 continue
             if self._lost_in_vain():
-                return False
+                return
             try:
                 self._offer(group)
             except OutfallError as error:
                 group.error = error
-        return any(group.pending() for group in self._groups)
+        if any(group.pending() for group in self._groups):
+            raise _UnresolvedError
 
     def _offer(self, group: _Group) -> None:
         pending = group.pending()
@@ -173,18 +186,13 @@ class CommitLoop:
         if group.name is not None and group.committed():
             self._on_committed(group.name)
 
-    def _warn(self, until: float) -> None:
+    def _unresolved(self) -> Retry:
         pending = [request for group in self._groups for request in group.pending()]
-        now = self._clock.now()
-        _retries.retry(
+        reasons = (request.outcome.reason for request in pending if request.outcome.reason)
+        return Retry(
             f"step {self._place.step_id}",
             f"committing {len(pending)} committables of epoch {self._place.epoch}",
-            attempt=max(request.number_of_retries for request in pending) + 1,
-            reason=next(
-                (request.outcome.reason for request in pending if request.outcome.reason), "the target is not ready"
-            ),
-            left=until - now,
-            now=now,
+            next(reasons, "the target is not ready"),
         )
 
     def _lost_in_vain(self) -> bool:

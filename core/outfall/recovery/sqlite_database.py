@@ -21,11 +21,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
-
 from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError
 from outfall.filesystems import make_durably
 from outfall.recovery.location import explained as disk_explained
+from outfall.retry_loop import retried
 from outfall.trace_points import reached
 
 _log = logging.getLogger(__name__)
@@ -214,7 +213,8 @@ class SqliteDatabase:
             version = self._checked_version()
         finally:
             connection.execute("ROLLBACK")
-        mode = waiting(deadline)(self._use_wal)
+        # SQLite itself waits for locks, except for the lock to change the journal mode while others read.
+        mode = retried(self._use_wal, passes=_is_busy, deadline=deadline, first_wait=0.005, longest_wait=0.2)
         if mode != "wal":
             raise damaged(self._path, self._step_id, f"its filesystem does not support WAL (it is {mode})")
         connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
@@ -355,19 +355,6 @@ def _wal_size(path: str) -> int:
         return os.stat(f"{path}-wal").st_size
     except FileNotFoundError:
         return 0
-
-
-def waiting(deadline: float) -> Retrying:
-    """Return an object that retries a call while another process blocks it, up to this many seconds.
-
-    SQLite itself waits for locks, except for the lock to change the journal mode while others read.
-    """
-    return Retrying(
-        retry=retry_if_exception(_is_busy),
-        stop=stop_after_delay(deadline),
-        wait=wait_random_exponential(multiplier=0.005, max=0.2),
-        reraise=True,
-    )
 
 
 @contextmanager

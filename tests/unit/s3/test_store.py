@@ -121,6 +121,16 @@ def test_after_retry_deadline_the_error_says_how_long_it_was_tried_and_how_to_co
         fake.sink(retry_deadline=0.6).store.get("out/k")
 
 
+def test_a_stopped_store_retries_nothing() -> None:
+    fake = FakeS3()
+    fake.fail("get_object", timed_out(), times=10_000)
+    store = fake.sink(retry_deadline=2).store
+    store.stopped.set()
+    with pytest.raises(TransientError, match="Timeout"):
+        store.get("out/k")
+    assert len(fake.requests("get_object")) == 1
+
+
 def test_what_threads_try_again_is_told_to_who_watches_the_task_or_the_commit() -> None:
     fake, told = FakeS3(), list[Retry]()
     fake.mark()

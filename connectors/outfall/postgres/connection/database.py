@@ -17,7 +17,6 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PollingStatus
-from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from outfall.errors import ConfigurationError, TransientError
 from outfall.options import resolve_secret
@@ -30,7 +29,8 @@ from outfall.postgres.connection.errors import (
 )
 from outfall.postgres.options import PostgresOptions
 from outfall.redaction import Redaction
-from outfall.retry_log import RetryLog
+from outfall.retry_log import Retry, RetryLog
+from outfall.retry_loop import retried
 from outfall.trace_points import reached
 
 T = TypeVar("T")
@@ -159,15 +159,16 @@ class PostgresDatabase:
             psycopg.Error: a permanent error.
         """
         seconds = self.options.retry_deadline.total_seconds()
-        retrying = Retrying(
-            retry=retry_if_exception(lambda error: _try_again(error, starting=starting)),
-            stop=stop_after_delay(seconds),
-            wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_PAUSE),
-            before_sleep=lambda state: self._warn(doing, state),
-            reraise=True,
-        )
         try:
-            result: T = retrying(self.run_once, work)
+            return retried(
+                lambda: self.run_once(work),
+                passes=lambda error: _try_again(error, starting=starting),
+                deadline=seconds,
+                first_wait=0.2,
+                longest_wait=_LONGEST_PAUSE,
+                log=_retries,
+                describe=lambda error: self._failed(doing, error),
+            )
         except psycopg.Error as error:
             if not _try_again(error, starting=starting):
                 raise
@@ -176,7 +177,6 @@ class PostgresDatabase:
                 why=describe(error),
                 do=(remedy(error) or self._unavailable()) + "; the next run of the query finishes recorded epochs",
             ) from error
-        return result
 
     def _unavailable(self) -> str:
         return (
@@ -218,18 +218,11 @@ class PostgresDatabase:
         bound = self.options.statement_milliseconds
         connection.patience = bound / 1000 + _SLACK if bound else None
 
-    def _warn(self, doing: str, state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
+    def _failed(self, doing: str, error: BaseException) -> Retry:
         why = describe(error) if isinstance(error, psycopg.Error) else str(error)
         # Only the client's message distinguishes a server without TLS from an unavailable one.
         advice = self.tls_advice() if isinstance(error, psycopg.Error) and error.sqlstate is None else ""
-        _retries.retry(
-            self.name(),
-            f"{doing} {self.options.table}",
-            attempt=state.attempt_number,
-            reason=f"{why}{advice}",
-            left=self.options.retry_deadline.total_seconds() - (state.seconds_since_start or 0.0),
-        )
+        return Retry(self.name(), f"{doing} {self.options.table}", f"{why}{advice}")
 
     def _connect(self, conninfo: str) -> PostgresConnection:
         try:

@@ -1,0 +1,69 @@
+"""Repeats a call after transient errors, until a deadline. Each repetition is reported to a `RetryLog`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import tenacity
+
+from outfall.retry_log import Retry, RetryLog
+
+T = TypeVar("T")
+
+
+def retried(
+    call: Callable[[], T],
+    *,
+    passes: Callable[[BaseException], bool],
+    deadline: float,
+    first_wait: float,
+    longest_wait: float,
+    log: RetryLog | None = None,
+    describe: Callable[[BaseException], Retry] | None = None,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> T:
+    """Call until it succeeds, and return the result.
+
+    Pauses are exponential with full jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS 2015). An attempt that
+    fails after the deadline is the last one; a pause may end after the deadline.
+
+    Args:
+        call: The repeatable call.
+        passes: Called with each error; returns whether it is transient.
+        deadline: Seconds from the start of the first attempt.
+        first_wait: Maximum of the first pause in seconds. It doubles with each attempt.
+        longest_wait: Maximum of all pauses in seconds.
+        log: Logs the retries; `None` to retry in silence.
+        describe: Called with the error before each pause; returns what is logged. Required with `log`.
+        now: The monotonic clock.
+        sleep: Waits for a pause.
+
+    Raises:
+        BaseException: The error of the last attempt: permanent, or the first one after the deadline.
+    """
+    started = now()
+
+    def warn(state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        if log is not None and describe is not None and error is not None:
+            at, failed = now(), describe(error)
+            log.retry(
+                failed.place, failed.doing, attempt=state.attempt_number, reason=failed.reason,
+                left=started + deadline - at, now=at,
+            )  # fmt: skip
+
+    def pause(seconds: float) -> None:
+        sleep(seconds)
+
+    retrying = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(passes),
+        wait=tenacity.wait_random_exponential(multiplier=first_wait, max=longest_wait),
+        stop=lambda _: now() - started >= deadline,
+        sleep=pause,
+        before_sleep=warn,
+        reraise=True,
+    )
+    return retrying(call)
