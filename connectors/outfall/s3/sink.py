@@ -24,7 +24,7 @@ from outfall.errors import ConfigurationError
 from outfall.options import make_options, names_arguments
 from outfall.possession.possession import check, open_target
 from outfall.s3.clean_up import abort_uploads, dead_pieces, delete_pieces, find_uploads
-from outfall.s3.commit import S3Committer
+from outfall.s3.commit import S3Staging
 from outfall.s3.connection import ConnectionCheck
 from outfall.s3.location import store_name
 from outfall.s3.manifest import Manifest, Manifests
@@ -38,6 +38,7 @@ from outfall.s3.upload import UploadAttempt
 from outfall.s3.writer import S3Writer, Writer
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
+from outfall.storage.commit import StorageCommitter
 from outfall.storage.sink import StorageSink
 from outfall.trace_points import reached
 
@@ -164,8 +165,8 @@ class S3Sink(
     def open_target(self, context: TargetContext[Any]) -> None:
         open_target(self.port(context.incarnation, context.step_id), context, None)
 
-    def create_committer(self, context: CommitterInitContext) -> S3Committer:
-        return S3Committer(replace(self.store, metrics=context.metrics), context)
+    def create_committer(self, context: CommitterInitContext) -> StorageCommitter[StagedObject]:
+        return StorageCommitter(S3Staging(replace(self.store, metrics=context.metrics), context))
 
     def committable_serializer(self) -> ModelSerializer[StagedObject]:
         return ModelSerializer(StagedObject)

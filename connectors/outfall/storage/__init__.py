@@ -3,6 +3,8 @@
 ```
 sink                the base class: these sinks only add files, and write each row exactly once
 names               the names of files and objects of attempts, and of paths that readers skip
+layout              the format and the directories that readers rely on
+commit              the committer of staged files and objects, over what a store says of one of them
 rolling             the bounds at which a file or an object is closed and the next one begins
 ```
 """

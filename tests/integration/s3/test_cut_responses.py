@@ -13,12 +13,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from outfall.capabilities import CommitterInitContext
 from outfall.errors import TransientError
 from outfall.s3 import committed_keys
 from outfall.s3.clean_up import delete
-from outfall.s3.commit import Found, look, upload_exists
+from outfall.s3.commit import S3Staging
 from outfall.s3.staged import StagedObject, UploadedPart
 from outfall.s3.store import Store
+from outfall.storage.commit import Found
 from outfall.testing import NetworkFault, TcpProxy
 from tests.integration.s3.support import Target, rows, run
 from tests.integration.support.s3 import SeaweedFS
@@ -81,6 +83,10 @@ def deleted(store: Store, keys: list[str]) -> list[str]:
     return list(store.keys(keys[0]))
 
 
+def staging(store: Store) -> S3Staging:
+    return S3Staging(store, CommitterInitContext("sink", "0" * 32, 1, 0))
+
+
 def asks(cut_off: CutOff) -> Mapping[str, tuple[Callable[[Store], Any], Any]]:
     """Each kind of request, and what it is to say."""
     target = cut_off.target
@@ -94,11 +100,14 @@ def asks(cut_off: CutOff) -> Mapping[str, tuple[Callable[[Store], Any], Any]]:
         "listing of nothing": (lambda store: list(store.keys(f"{target.root}none")), []),
         "object": (lambda store: store.get(small), BODY),
         "no object": (lambda store: store.get(f"{small}-not"), None),
-        "head": (lambda store: look(store, done), Found.OURS),
-        "head of nothing": (lambda store: look(store, done.model_copy(update={"key": small + "-not"})), Found.NOTHING),
-        "head of another": (lambda store: look(store, done.model_copy(update={"id": "x"})), Found.OTHERS),
-        "parts": (lambda store: upload_exists(store, open_upload), True),
-        "no parts": (lambda store: upload_exists(store, done), False),
+        "head": (lambda store: staging(store).look(done), Found.OURS),
+        "head of nothing": (
+            lambda store: staging(store).look(done.model_copy(update={"key": small + "-not"})),
+            Found.NOTHING,
+        ),
+        "head of another": (lambda store: staging(store).look(done.model_copy(update={"id": "x"})), Found.OTHERS),
+        "parts": (lambda store: staging(store).is_staged(open_upload), True),
+        "no parts": (lambda store: staging(store).is_staged(done), False),
         "deletion": (lambda store: deleted(store, [f"{small}-never", f"{small}-never-too"]), []),
     }
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from outfall.file import FileSink
-from outfall.file.whole.commit import FileCommitter
+from outfall.file.whole.commit import FileStaging
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.spark import write
 from outfall.spark.version_check import pyspark_version
@@ -66,12 +66,12 @@ def test_a_job_that_failed_can_be_run_again(
 def test_a_job_that_was_recorded_when_it_failed_says_how_it_is_finished(
     spark: SparkSession, tmp_path: Path, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: FileCommitter, request: Any) -> None:
+    def full(self: FileStaging, staged: Any) -> None:
         raise OSError(28, "No space left on device")
 
     ids, sink = spark.range(8), FileSink(tmp_path / "out")
     with monkeypatch.context() as broken:
-        broken.setattr(FileCommitter, "_move", full)
+        broken.setattr(FileStaging, "publish", full)
         with pytest.raises(Exception, match="No space left") as failed:
             write(ids, sink)
     (log,) = logs.glob("outfall-batch-*")

@@ -222,7 +222,7 @@ def test_a_lost_file_is_found_before_anything_is_published(driver: WholeDriver, 
     staged = driver.stage(rows(1)) + driver.stage(rows(2), worker_index=1)
     place.remove(f"_outfall/staging/{staged[1].name}")
     requests = driver.commit(staged)
-    assert [request.outcome.kind for request in requests] == ["unsignalled", "lost"]
+    assert [request.outcome.kind for request in requests] == ["committed", "lost"]
 
 
 def test_a_published_file_of_another_length_is_not_ours(driver: WholeDriver, place: Place) -> None:

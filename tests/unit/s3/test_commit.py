@@ -18,8 +18,8 @@ from outfall.errors import (
     TargetLostError,
     TransientError,
 )
-from outfall.s3.commit import S3Committer
 from outfall.s3.staged import StagedObject
+from outfall.storage.commit import StorageCommitter
 from outfall.testing import LocalDriver
 from outfall.trace_points import listen
 from tests.unit.support.fake_s3 import CRC, OURS, FakeS3, answer, timed_out
@@ -40,7 +40,7 @@ def staged(fake: FakeS3, *, inline: bool = False, count: int = 1, **options: Any
     return found
 
 
-def committer(fake: FakeS3, **options: Any) -> S3Committer:
+def committer(fake: FakeS3, **options: Any) -> StorageCommitter[StagedObject]:
     return fake.sink(**options).create_committer(CommitterInitContext("sink", OURS, 1, 0))
 
 

@@ -14,12 +14,13 @@ from outfall.file.storage.disk import explained
 from outfall.file.storage.remote import RENAMES, RemoteStore
 from outfall.file.storage.store import STAGING, FileStore, StagedFile
 from outfall.file.target import Files, LocalFiles
-from outfall.file.whole.commit import FileCommitter
+from outfall.file.whole.commit import FileStaging
 from outfall.file.whole.writer import WholeFileWriter
 from outfall.location import Location
 from outfall.possession.possession import check, open_target
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
+from outfall.storage.commit import StorageCommitter
 from outfall.storage.names import AttemptName
 from outfall.trace_points import reached
 
@@ -45,8 +46,8 @@ class WholeFiles(Files, DynamicSink[Any], SupportsCommitter[StagedFile]):
             store.check_shared(context.incarnation)
         return WholeFileWriter(store, self.options, context, self.suffix, rolling=self.rolling, buckets=self.buckets)
 
-    def create_committer(self, context: CommitterInitContext) -> FileCommitter:
-        return FileCommitter(self.port(context.incarnation), context)
+    def create_committer(self, context: CommitterInitContext) -> StorageCommitter[StagedFile]:
+        return StorageCommitter(FileStaging(self.port(context.incarnation), context))
 
     def committable_serializer(self) -> ModelSerializer[StagedFile]:
         return ModelSerializer(StagedFile)
