@@ -42,7 +42,7 @@ from pyiceberg.types import (
 )
 
 from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.iceberg.columns import FIELD_ID, file_schema, identities
+from outfall.iceberg.columns import file_schema, identities, number_of
 from outfall.iceberg.options import PartitionTerm
 from outfall.tables.area import DataArea
 from outfall.tables.data_file import DataFile, Layout
@@ -269,16 +269,12 @@ def _physical(values: pa.Array) -> pa.Array:
     return values.cast(pa.int64()) if pa.types.is_temporal(values.type) else values
 
 
-def _number(column: pa.Field) -> int:
-    return int(column.metadata[FIELD_ID])
-
-
 def _place(schema: pa.Schema, wanted: int) -> list[int]:
     """Return the location of a column: its position, and that of each field below it."""
 
     def within(fields: Any) -> list[int] | None:
         for index, column in enumerate(fields):
-            if _number(column) == wanted:
+            if number_of(column) == wanted:
                 return [index]
             below = within(column.type) if pa.types.is_struct(column.type) else None
             if below is not None:
@@ -315,7 +311,7 @@ def _below(column: pa.Field, path: str) -> Iterator[tuple[str, int]]:
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
         yield from _below(kind.value_field, f"{path}.list.element")
     else:
-        yield path, _number(column)
+        yield path, number_of(column)
 
 
 def is_written_right(partition: StructType) -> bool:

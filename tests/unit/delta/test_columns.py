@@ -92,6 +92,12 @@ def test_a_column_that_does_not_fit_is_named(rows: pa.Schema, problem: str) -> N
         file_schema(table, rows, ["day"])
 
 
+def test_a_field_with_the_name_of_a_partition_column_may_be_missing() -> None:
+    table = columns(s=pa.struct([("x", pa.int64()), ("day", pa.string())]), day=pa.string())
+    rows = columns(s=pa.struct([("x", pa.int64())]), day=pa.string())
+    assert file_schema(table, rows, ["day"]) == rows
+
+
 def test_rows_with_partition_columns_only_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="only partition columns"):
         file_schema(columns(a=pa.int64(), day=pa.string()), columns(day=pa.string()), ["day"])

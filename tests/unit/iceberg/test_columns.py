@@ -116,6 +116,30 @@ def test_a_table_for_rows_takes_these_rows() -> None:
     assert schema_to_pyarrow(schema).names == rows.names
 
 
+def test_a_field_without_a_type_is_named_inside_a_list() -> None:
+    with pytest.raises(ConfigurationError, match=r"l\.element.d: Iceberg has no type for duration"):
+        new_schema(pa.schema({"l": pa.list_(pa.struct({"d": pa.duration("s")}))}))
+
+
+@pytest.mark.parametrize("names", [("a", "A"), ("A", "a")])
+def test_no_table_is_made_of_names_that_differ_only_in_case(names: tuple[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match=f"{names[1]} differs only in case from {names[0]}"):
+        new_schema(pa.schema([(name, pa.int64()) for name in names]))
+
+
+def test_a_missing_partition_column_inside_a_struct_is_named() -> None:
+    schema = Schema(NestedField(1, "p", POINT, required=False), NestedField(2, "w", LongType(), required=False))
+    with pytest.raises(ConfigurationError, match=r"p\.y is missing, and the table is partitioned by it"):
+        file_schema(schema, pa.schema({"p": pa.struct({"x": pa.int32()})}), {102})
+    with pytest.raises(ConfigurationError, match="p is missing, and the table is partitioned by it"):
+        file_schema(schema, pa.schema({"w": pa.int64()}), {102})
+
+
+def test_a_comment_of_a_column_is_not_in_the_file() -> None:
+    schema = Schema(NestedField(1, "v", LongType(), required=False, doc="a comment"))
+    assert file_schema(schema, pa.schema({"v": pa.int64()}), ()).field("v").metadata == {b"PARQUET:field_id": b"1"}
+
+
 def test_what_a_table_lacks_is_found_in_structs_lists_and_maps() -> None:
     wide = pa.struct({"x": pa.int32(), "new": pa.int64()})
     schema = Schema(
