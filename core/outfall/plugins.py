@@ -1,4 +1,4 @@
-"""Finds sinks, recovery stores and wrappers of installed distributions by their entry points.
+"""Finds sinks, recovery stores, wrappers and formats of installed distributions by their entry points.
 
 A distribution `outfall-mysql` declares its sink in the same way as Outfall:
 
@@ -24,6 +24,8 @@ WRAPPERS = "outfall.wrappers"
 """Entry points by the name of an option of any sink, or by its part before the first dot: a function of the sink and of
 these options as strings. Returns the sink that wraps it. A sink that has the option itself is not wrapped. Several
 wrappers wrap each other in the order of their names."""
+FORMATS = "outfall.formats"
+"""Entry points by the name of the option `format`: a subclass of `outfall.formats.Encoder`."""
 RECOVERY = "outfall.recovery"
 """Entry points by the scheme of a recovery location: a function of its URL. Returns a `RecoveryConfig`."""
 
@@ -47,11 +49,12 @@ def find(group: str, name: str) -> Any | None:
             f"several installed distributions register {name!r} in {group}: {places}", do="uninstall all but one"
         )
     for entry in entries.values():
-        return _loaded(entry)
+        return load(entry)
     return None
 
 
-def _loaded(entry: EntryPoint) -> Any:
+def load(entry: EntryPoint) -> Any:
+    """Import the object of an entry point. Raises like `find`."""
     try:
         return entry.load()
     except AttributeError as error:

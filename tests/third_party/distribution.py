@@ -12,9 +12,10 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("outfall_letterbox.py")
 ROOT = Path(__file__).parents[2]
-BOTH = {
+ALL = {
     "outfall.sinks": {"letterbox": "outfall_letterbox:sink_from_options"},
     "outfall.recovery": {"letterbox": "outfall_letterbox:recovery_from_url"},
+    "outfall.formats": {"letters": "outfall_letterbox:LettersEncoder"},
 }
 
 
@@ -22,7 +23,7 @@ def install(
     directory: Path,
     *,
     name: str = "outfall-letterbox",
-    entry_points: Mapping[str, Mapping[str, str]] = BOTH,
+    entry_points: Mapping[str, Mapping[str, str]] = ALL,
     by_pip: bool = True,
 ) -> None:
     """Install a distribution, with the module `outfall_letterbox`, into a directory for `PYTHONPATH`.

@@ -1,4 +1,4 @@
-"""What somebody else's distribution would hold: a sink that brings rows to a directory, and a recovery store."""
+"""What somebody else's distribution would hold: a sink that brings rows to a directory, a recovery store, a format."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+import pyarrow as pa
 from pydantic import Field
 
 from outfall.capabilities import (
@@ -18,6 +19,8 @@ from outfall.capabilities import (
     SupportsWriterContext,
     WriterInitContext,
 )
+from outfall.errors import ConfigurationError
+from outfall.formats import Encoder, FormatOptions
 from outfall.options import SinkOptions, parse_options
 from outfall.recovery import CheckpointRecoveryConfig, RecoveryConfig
 from outfall.serde import JsonSerializer
@@ -95,3 +98,31 @@ def recovery_from_url(url: str) -> RecoveryConfig:
 def rows_in(directory: Path) -> list[Any]:
     """What a reader of the directory finds."""
     return [row for path in sorted(directory.glob("[!.]*.json")) for row in json.loads(path.read_text())]
+
+
+class LettersOptions(SinkOptions):
+    """The options of the format."""
+
+    greeting: str = Field(default="Dear", description="How a letter begins.")
+    copies: int = Field(default=1, ge=1, description="How often each is written.")
+
+
+class LettersEncoder(Encoder):
+    """Writes one line per row, from a column of names."""
+
+    growing: ClassVar[bool] = True
+    codecs = ("gzip", "none")
+    options_model = LettersOptions
+
+    def __init__(self, options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> None:
+        super().__init__(options, schema, start=start)
+        self._own = options.of_format(LettersOptions)
+
+    @classmethod
+    def check_schema(cls, schema: pa.Schema) -> None:
+        if schema.names != ["name"]:
+            raise ConfigurationError("letters are for rows with a name alone")
+
+    def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
+        lines = [f"{self._own.greeting} {name}\n" * self._own.copies for name in batch.column(0).to_pylist()]
+        return pa.py_buffer("".join(lines).encode())

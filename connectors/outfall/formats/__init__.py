@@ -1,8 +1,8 @@
 """Formats: encode Arrow batches as bytes. Shared by all sinks that write bytes.
 
 ```
-options             format, compression and how values are written, with the names of Spark's writers
-stream              the formats by name, and the bytes of one file as a stream
+options             format, compression and how values are written; the formats by name, also of other distributions
+stream              the format that options select, and the bytes of one file as a stream
 base                the interface of a format, and compression in complete members
 csv jsonl parquet text   one format each
 types strings patterns   shared by text formats: types and their text, Arrow strings, time patterns

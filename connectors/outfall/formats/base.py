@@ -5,11 +5,14 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
 
-from outfall.formats.options import Compression, FormatOptions
+from outfall.options import SinkOptions
+
+if TYPE_CHECKING:
+    from outfall.formats.options import Compression, FormatOptions
 
 SUFFIXES: dict[Compression, str] = {"none": "", "gzip": ".gz", "zstd": ".zst"}
 """The suffixes by which readers such as Spark recognize the compression of text files."""
@@ -24,6 +27,9 @@ class Encoder(ABC):
 
     The file consists of the bytes of all batches and of `finish`. Rows are not converted to Python objects.
 
+    Another distribution adds a format with an entry point in the group `outfall.formats`, which names a subclass at the
+    top level of a module. The driver finds it; tasks import it by module and name, without the entry point.
+
     Args:
         options: how values are written.
         schema: the schema of every batch.
@@ -36,8 +42,21 @@ class Encoder(ABC):
     one_schema: ClassVar[bool] = False
     """Whether all rows of a file must have the same columns."""
 
-    growing: ClassVar[bool] = True
-    """Whether a file can be appended to, and truncated at the end of a batch."""
+    growing: ClassVar[bool] = False
+    """Whether a file can be appended to, and truncated at the end of a batch. Each record then ends with a line break.
+    """
+
+    codecs: ClassVar[tuple[Compression, ...]] = ("none", "gzip", "zstd")
+    """The values of the option `compression`. The first is the default.
+
+    Only an encoder that compresses can have `snappy`.
+    """
+
+    compresses: ClassVar[bool] = False
+    """Whether the encoder itself compresses. The bytes of other formats are compressed as they leave it."""
+
+    options_model: ClassVar[type[SinkOptions] | None] = None
+    """The model of `format_options`; `None` if the format has none. See `FormatOptions.of_format`."""
 
     def __init__(self, options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> None:
         self.check_schema(schema)
@@ -46,7 +65,7 @@ class Encoder(ABC):
     @classmethod
     def suffix(cls, options: FormatOptions) -> str:
         """Return the suffix of file names, from which readers derive the compression."""
-        return f".{options.format}{SUFFIXES[options.codec]}"
+        return f".{options.format}{'' if cls.compresses else SUFFIXES[options.codec]}"
 
     @classmethod
     @abstractmethod
@@ -64,6 +83,11 @@ class Encoder(ABC):
         Raises:
             ConfigurationError: names the column.
         """
+
+    @classmethod
+    def headed(cls, options: FormatOptions) -> bool:
+        """Return whether a file begins with bytes that belong to no record."""
+        return False
 
     @classmethod
     def shape(cls, options: FormatOptions, schema: pa.Schema) -> str | None:

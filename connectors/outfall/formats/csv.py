@@ -49,6 +49,7 @@ class CsvEncoder(Encoder):
     """
 
     one_schema: ClassVar[bool] = True
+    growing: ClassVar[bool] = True
 
     def __init__(self, options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> None:
         super().__init__(options, schema, start=start)
@@ -60,6 +61,10 @@ class CsvEncoder(Encoder):
         self._plain_scalars = not (options.quote_all or options.null_value or any(patterns) or special & _WRITTEN)
         self._may_be_blank = len(schema) == 1 or options.sep <= " "
         self._head = self._header() if start and options.header else b""
+
+    @classmethod
+    def headed(cls, options: FormatOptions) -> bool:
+        return options.header
 
     @classmethod
     def check_schema(cls, schema: pa.Schema) -> None:

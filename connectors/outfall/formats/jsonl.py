@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import json
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +26,8 @@ class JsonlEncoder(Encoder):
     with their offset (here always UTC), NaN and infinities as strings, and binary values as Base64. Unlike Spark's
     writer, it keeps microseconds.
     """
+
+    growing: ClassVar[bool] = True
 
     def __init__(self, options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> None:
         super().__init__(options, schema, start=start)

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self, TypedDict
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint
+from typing import Any, Literal, Self, TypedDict, TypeVar
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
+from outfall import plugins
+from outfall.errors import ConfigurationError
+from outfall.formats.base import Encoder
 from outfall.formats.patterns import DATE, TIMESTAMP, TIMESTAMP_NTZ, Pattern
-from outfall.options import SinkOptions
+from outfall.options import SinkOptions, in_own_case, nearest_name, parse_options, parse_pairs
 
 Format = Literal["csv", "jsonl", "parquet", "text"]
 Compression = Literal["none", "gzip", "zstd", "snappy"]
+
+OWN_FORMATS: Mapping[str, str] = {
+    "csv": "outfall.formats.csv:CsvEncoder",
+    "jsonl": "outfall.formats.jsonl:JsonlEncoder",
+    "parquet": "outfall.formats.parquet:ParquetEncoder",
+    "text": "outfall.formats.text:TextEncoder",
+}
+"""Outfall's own formats, as entry points name one. Not registered as such, because tasks may have no metadata."""
 
 _CSV = ("csv",)
 _OWNERS = {
@@ -30,14 +43,17 @@ _OWNERS = {
 }
 """The formats that an option applies to; options of all formats are left out."""
 
+O = TypeVar("O", bound=SinkOptions)  # noqa: E741 - O for options
+
 _KINDS = {"date_format": DATE, "timestamp_format": TIMESTAMP, "timestamp_ntz_format": TIMESTAMP_NTZ}
 
 
 class FormatArguments(TypedDict, total=False):
     """The options of formats as keyword arguments of a sink, described in `FormatOptions`."""
 
-    format: Format
+    format: Format | str
     compression: Compression | None
+    format_options: Mapping[str, Any]
     header: bool
     sep: str
     quote: str
@@ -56,16 +72,22 @@ class FormatArguments(TypedDict, total=False):
 class FormatOptions(SinkOptions):
     """How rows are encoded. The defaults are Spark's."""
 
-    format: Format = Field(
+    format: Format | str = Field(
         default="jsonl",
         description="The file format. `jsonl`: one JSON object per row, like Spark's JSON writer. `csv`: one line per"
-        " row, like Spark's CSV writer. `parquet`: whole files only. `text`: one string column, one line per row.",
+        " row, like Spark's CSV writer. `parquet`: whole files only. `text`: one string column, one line per row. Or"
+        " the name of a format of another installed distribution.",
     )
     compression: Compression | None = Field(
         default=None,
         description="The compression codec. Default: `snappy` for Parquet, `none` for other formats. `snappy` is for"
         " Parquet only. File extensions are Spark's (`.csv.gz`, `.txt.zst`, `.snappy.parquet`), except `.jsonl`"
         " (`.jsonl.gz`), where Spark writes `.json`: readers of `*.json` need `*.jsonl`.",
+    )
+    format_options: dict[str, str] = Field(
+        default={},
+        description="The options of a format of another distribution: a mapping, or a JSON object as a string. Without"
+        " secrets.",
     )
     header: bool = Field(
         default=False, description="csv: whether the first line of each file contains the column names."
@@ -107,6 +129,33 @@ class FormatOptions(SinkOptions):
         description="csv, jsonl: the pattern of timestamps without time zone, as `timestamp_format` but without `XXX`.",
     )
 
+    _encoder: type[Encoder] = PrivateAttr()
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Find the encoder on the driver. Tasks get it with the pickled options, by module and name."""
+        self._encoder = _find_encoder(self.format)
+
+    @field_validator("format")
+    @classmethod
+    def _known_format(cls, value: str) -> str:
+        if value in OWN_FORMATS:
+            return value
+        known = sorted({*OWN_FORMATS, *plugins.names(plugins.FORMATS)})
+        name: str = in_own_case(value, known)
+        if name in known:
+            return name
+        nearest = nearest_name(name, known)
+        listed = f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
+        raise ValueError(f"must be {listed}" + (f" (did you mean {nearest}?)" if nearest else ""))
+
+    @field_validator("format_options", mode="before")
+    @classmethod
+    def _texts(cls, value: Any) -> Any:
+        try:
+            return parse_pairs(value)
+        except ValueError:
+            raise ValueError("must be a mapping of names to values, or a JSON object as a string") from None
+
     @field_validator("sep", mode="before")
     @classmethod
     def _tab(cls, value: object) -> object:
@@ -131,8 +180,14 @@ class FormatOptions(SinkOptions):
         for name, owners in _OWNERS.items():
             if self.format not in owners and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} is an option of {' and '.join(owners)}, but the format is {self.format}")
-        if self.compression == "snappy" and self.format != "parquet":
-            raise ValueError(f"compression snappy is for parquet, but the format is {self.format}: use gzip or zstd")
+        if self.codec not in self.encoder.codecs:
+            owner = "parquet" if self.codec == "snappy" else "other formats"
+            use = " or ".join(codec for codec in self.encoder.codecs if codec != "none") or "none"
+            raise ValueError(f"compression {self.codec} is for {owner}, but the format is {self.format}: use {use}")
+        if self.encoder.options_model is not None:
+            self.of_format(self.encoder.options_model)
+        elif self.format_options:
+            raise ValueError(f"format_options is for formats that name their own options, unlike {self.format}")
         if self.sep in (self.quote, self.escape):
             raise ValueError("sep must differ from quote and escape")
         for name in ("null_value", "empty_value"):
@@ -151,4 +206,38 @@ class FormatOptions(SinkOptions):
     @property
     def codec(self) -> Compression:
         """The compression in effect."""
-        return self.compression or ("snappy" if self.format == "parquet" else "none")
+        return self.compression or self.encoder.codecs[0]
+
+    @property
+    def encoder(self) -> type[Encoder]:
+        """The class of the format."""
+        return self._encoder
+
+    def of_format(self, model: type[O]) -> O:
+        """Return `format_options`, for the encoder that has this model as its `options_model`.
+
+        Raises:
+            ConfigurationError: an option is unknown or invalid. Raised on the driver, when the sink is constructed.
+        """
+        return parse_options(model, self.format_options)
+
+    def recorded(self) -> dict[str, Any]:
+        """Return what a sink records of the options of formats, by which bytes of one object are encoded alike."""
+        foreign = {"format_options"} if self.format_options else set()
+        return self.model_dump(mode="json", include=set(FormatOptions.model_fields) - {"format_options"} | foreign)
+
+
+def _find_encoder(name: str) -> type[Encoder]:
+    """Return the class of a format.
+
+    Raises:
+        ConfigurationError: the name stands for something else.
+    """
+    own = OWN_FORMATS.get(name)
+    found = plugins.find(plugins.FORMATS, name) if own is None else plugins.load(EntryPoint(name, own, plugins.FORMATS))
+    if not isinstance(found, type) or not issubclass(found, Encoder):
+        raise ConfigurationError(
+            f"the entry point for {name} in {plugins.FORMATS} names {found!r}, which is no format",
+            do="let it name a subclass of outfall.formats.Encoder",
+        )
+    return found

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from outfall.errors import ConfigurationError
 from outfall.formats.base import Encoder
-from outfall.formats.options import FormatOptions
+from outfall.formats.options import Compression, FormatOptions
 from outfall.formats.types import check_names, is_plain, refuse
 from outfall.values import detached
 
@@ -147,7 +147,8 @@ class ParquetEncoder(Encoder):
     """Encodes row groups and the footer. Compression is inside the file, so that readers can skip columns."""
 
     one_schema: ClassVar[bool] = True
-    growing: ClassVar[bool] = False
+    codecs: ClassVar[tuple[Compression, ...]] = ("snappy", "none", "gzip", "zstd")
+    compresses: ClassVar[bool] = True
 
     def __init__(self, options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> None:
         super().__init__(options, schema, start=start)

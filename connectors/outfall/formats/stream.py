@@ -1,26 +1,13 @@
-"""The formats by name, and the bytes of one file as a stream of pieces."""
+"""The format that options select, and the bytes of one file as a stream of pieces."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 import pyarrow as pa
 
 from outfall.errors import ValueRefusedError
 from outfall.formats.base import Encoder, member
-from outfall.formats.csv import CsvEncoder
-from outfall.formats.jsonl import JsonlEncoder
-from outfall.formats.options import Compression, Format, FormatOptions
-from outfall.formats.parquet import ParquetEncoder
-from outfall.formats.text import TextEncoder
+from outfall.formats.options import Compression, FormatOptions
 from outfall.values import spark_type
-
-_FORMATS: Mapping[Format, type[Encoder]] = {
-    "csv": CsvEncoder,
-    "jsonl": JsonlEncoder,
-    "parquet": ParquetEncoder,
-    "text": TextEncoder,
-}
 
 _PIECE_BYTES = 1 << 20
 """Encoded bytes that are compressed together: with this size, the overhead of a member is negligible."""
@@ -37,7 +24,7 @@ def encoder(options: FormatOptions, schema: pa.Schema, *, start: bool = True) ->
     Raises:
         ConfigurationError: the format does not support the schema.
     """
-    return _FORMATS[options.format](options, schema, start=start)
+    return options.encoder(options, schema, start=start)
 
 
 def check_schema(options: FormatOptions, schema: pa.Schema) -> None:
@@ -46,28 +33,28 @@ def check_schema(options: FormatOptions, schema: pa.Schema) -> None:
     Raises:
         ConfigurationError: names the column and its type.
     """
-    _FORMATS[options.format].check_schema(schema)
-    _FORMATS[options.format].check_options(options, schema)
+    options.encoder.check_schema(schema)
+    options.encoder.check_options(options, schema)
 
 
 def suffix(options: FormatOptions) -> str:
     """Return the suffix of file names, for example `".jsonl"` or `".csv.gz"`."""
-    return _FORMATS[options.format].suffix(options)
+    return options.encoder.suffix(options)
 
 
 def can_grow(options: FormatOptions) -> bool:
     """Return whether files of the format can be appended to."""
-    return _FORMATS[options.format].growing
+    return options.encoder.growing
 
 
 def shape(options: FormatOptions, schema: pa.Schema) -> str | None:
     """Return a short string that is equal if rows may be in the same file; `None` if all rows may."""
-    return _FORMATS[options.format].shape(options, schema)
+    return options.encoder.shape(options, schema)
 
 
 def one_schema(options: FormatOptions) -> bool:
     """Return whether all rows of a file must have the same columns."""
-    return _FORMATS[options.format].one_schema
+    return options.encoder.one_schema
 
 
 class EncodedStream:
@@ -80,8 +67,7 @@ class EncodedStream:
 
     def __init__(self, options: FormatOptions, *, start: bool = True) -> None:
         self._options = options
-        # Parquet compresses its own contents.
-        self._codec: Compression = "none" if options.format == "parquet" else options.codec
+        self._codec: Compression = "none" if options.encoder.compresses else options.codec
         self._encoder: Encoder | None = None
         self._start = start
         self._buffers: list[pa.Buffer] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pyarrow as pa
 
 from outfall.errors import ConfigurationError
@@ -16,6 +18,8 @@ class TextEncoder(Encoder):
 
     Unlike Spark's writer, it rejects a value with a line break, which readers would treat as two rows.
     """
+
+    growing: ClassVar[bool] = True
 
     @classmethod
     def suffix(cls, options: FormatOptions) -> str:

@@ -31,7 +31,7 @@ def rows(spark: SparkSession) -> DataFrame:
 def test_a_batch_comes_back_with_its_bucket_columns(rows: DataFrame, tmp_path: Path, format: str) -> None:
     sink = FileSink(
         tmp_path / "out",
-        format=format,  # type: ignore[arg-type] # one of the list
+        format=format,
         partition_by="carrier",
         bucket_pattern="'dt='yyyy-MM-dd",
         bucket_time="at",

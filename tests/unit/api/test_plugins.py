@@ -1,7 +1,8 @@
-"""Sinks are found by the entry points of what is installed, on the driver; tasks need the code alone."""
+"""Sinks and formats are found by the entry points of what is installed, on the driver; tasks need the code alone."""
 
 from __future__ import annotations
 
+import gzip
 import os
 import subprocess
 import sys
@@ -12,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import pyarrow as pa
 import pytest
 
 from outfall import plugins
 from outfall.errors import CapabilityError, ConfigurationError
+from outfall.file import FileSink
+from outfall.formats import FormatOptions, suffix
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import TaskResponse
 from outfall.protocol.task import EpochTask, TaskIdentity
@@ -154,6 +158,18 @@ sys.stdout.buffer.write(task.run(rows).encode())
 """
 
 
+def in_process_with_code_alone(task: EpochTask, rows: Any, directory: Path) -> TaskResponse:
+    """Run a task as an executor may do: with the code of Outfall and of the distribution, and without metadata."""
+    sent = cloudpickle.dumps((task, rows))
+    path = os.pathsep.join(copy_code_only(directory))
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", TASK], check=False, input=sent, env=environment, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return TaskResponse.decode(done.stdout)
+
+
 def test_a_process_that_has_the_code_alone_runs_a_task(third_party: Path, tmp_path: Path) -> None:
     directory = tmp_path / "out"
     directory.mkdir()
@@ -162,12 +178,67 @@ def test_a_process_that_has_the_code_alone_runs_a_task(third_party: Path, tmp_pa
     with closing(EpochCoordinator(sink, "sink", recovery_config(f"letterbox://{tmp_path / 'log'}"))) as coordinator:
         ticket = coordinator.begin(0)
         task = EpochTask(sink, ticket, TaskIdentity(epoch=0, worker_index=0, attempt=0))
-        sent = cloudpickle.dumps((task, [(None, [1, 2, 3])]))
-        path = os.pathsep.join(copy_code_only(tmp_path / "executor"))
-        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"} | {"PYTHONPATH": path}
-        done = subprocess.run(
-            [sys.executable, "-S", "-c", TASK], check=False, input=sent, env=environment, capture_output=True
-        )
-        assert done.returncode == 0, done.stderr.decode()
-        coordinator.finish(ticket, [TaskResponse.decode(done.stdout)])
+        response = in_process_with_code_alone(task, [(None, [1, 2, 3])], tmp_path / "executor")
+        coordinator.finish(ticket, [response])
     assert rows_in(directory) == [1, 2, 3]
+
+
+def test_a_format_of_another_distribution_is_written_by_a_process_that_has_the_code_alone(
+    third_party: Path, tmp_path: Path
+) -> None:
+    given = {"path": str(tmp_path / "out"), "format": "Letters", "formatOptions": '{"Greeting": "Hi", "copies": 2}'}
+    sink = make_sink("file", given)
+    with closing(EpochCoordinator(sink, "sink", recovery_config(f"letterbox://{tmp_path / 'log'}"))) as coordinator:
+        ticket = coordinator.begin(0)
+        task = EpochTask(sink, ticket, TaskIdentity(epoch=0, worker_index=0, attempt=0))
+        rows = [(None, pa.RecordBatch.from_pydict({"name": ["Ann", "Bob"]}))]
+        coordinator.finish(ticket, [in_process_with_code_alone(task, rows, tmp_path / "executor")])
+    (file,) = (tmp_path / "out").glob("*.letters.gz")
+    assert gzip.decompress(file.read_bytes()) == b"Hi Ann\nHi Ann\nHi Bob\nHi Bob\n"
+
+
+def test_a_foreign_format_says_how_its_files_are_named_compressed_and_continued(third_party: Path) -> None:
+    options = FormatOptions(format="letters")
+    assert (options.codec, suffix(options)) == ("gzip", ".letters.gz")
+    assert suffix(FormatOptions(format="letters", compression="none")) == ".letters"
+    FileSink("/x", format="letters", parts=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (
+            {"format": "leters"},
+            "'csv', 'jsonl', 'letters', 'parquet' or 'text' .*mean letters.*'leters'",
+        ),
+        ({"format": "letters", "format_options": {"greting": "Hi"}}, "greting of Letters.*did you mean greeting"),
+        ({"format": "letters", "format_options": {"copies": 0}}, "copies of Letters.*greater than or equal to 1"),
+        (
+            {"format": "letters", "format_options": "Hi"},
+            "format_options of File.*: must be a mapping of names",
+        ),
+        ({"format": "letters", "header": True}, "header is an option of csv, but the format is letters"),
+        (
+            {"format": "letters", "compression": "zstd"},
+            "zstd is for other formats, .* is letters: use gzip",
+        ),
+        ({"format": "csv", "format_options": {"greeting": "Hi"}}, "format_options is for formats that .* unlike csv"),
+    ],
+)
+def test_what_does_not_fit_a_foreign_format_is_refused_on_the_driver(
+    third_party: Path, options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        FileSink("/x", **options)
+
+
+def test_what_is_no_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    another(tmp_path / "b", monkeypatch, entry_points={"outfall.formats": {"letters": "builtins:len"}})
+    with pytest.raises(ConfigurationError, match=r"letters in outfall\.formats names <built-in .*Encoder"):
+        FileSink("/x", format="letters")
+
+
+def test_outfalls_own_formats_need_no_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "entry_points", lambda **_: metadata.EntryPoints())
+    made = [FormatOptions(format=name).encoder.__name__ for name in ("csv", "jsonl", "parquet", "text")]
+    assert made == ["CsvEncoder", "JsonlEncoder", "ParquetEncoder", "TextEncoder"]

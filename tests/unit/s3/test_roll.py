@@ -13,7 +13,8 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 
-from outfall.s3.rolling.buffered_object import MERGED, copied, merged
+from outfall.formats import FormatOptions
+from outfall.s3.rolling.buffered_object import MERGED, Form, copied, merged
 from outfall.testing import FakeClock
 from tests.unit.support.fake_s3 import FakeS3
 from tests.unit.support.rolling import KIB, Epochs, SmallParts, text
@@ -319,3 +320,17 @@ def test_copies_name_the_customers_key_for_both_objects() -> None:
     (copy,) = fake.requests("upload_part_copy")
     assert copy["SSECustomerKey"] == copy["CopySourceSSECustomerKey"] == key
     assert copy["CopySourceSSECustomerKeyMD5"] == copy["SSECustomerKeyMD5"]
+
+
+@pytest.mark.parametrize(
+    ("options", "digest"),
+    [
+        ({}, "b5579bafffe70ffedf94f7b9060bf5e5"),
+        ({"format": "csv", "header": True}, "6fc68637ffe1166e078ab8b765a806cd"),
+        ({"format": "parquet"}, "2920e815d6f7f588efd10a68728b465f"),
+        ({"format": "text", "compression": "zstd"}, "e7ae5d3dfecb1a70472a681275d957c3"),
+    ],
+)
+def test_what_earlier_releases_buffered_is_continued(options: dict[str, Any], digest: str) -> None:
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    assert Form.of(FormatOptions(**options), schema).digest == digest

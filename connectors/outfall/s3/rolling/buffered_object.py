@@ -46,11 +46,10 @@ class Form:
         grows = can_grow(options)
         made = {
             "columns": columns if one_schema(options) else "",
-            "options": options.model_dump(mode="json", include=set(FormatOptions.model_fields)) if grows else "arrow",
+            "options": options.recorded() if grows else "arrow",
         }
         digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()[:32]
-        headed = options.format == "csv" and options.header
-        return cls("bytes" if grows else "arrow", digest, suffix(options), headed)
+        return cls("bytes" if grows else "arrow", digest, suffix(options), options.encoder.headed(options))
 
     def stream(self, options: FormatOptions, *, start: bool) -> EncodedStream | ArrowStream:
         """Return an encoder of this form; at the `start` of an object it writes the header."""
