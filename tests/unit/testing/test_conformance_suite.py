@@ -28,6 +28,7 @@ from outfall.testing import LocalDriver, MemoryRecoveryConfig, SinkConformance, 
 from outfall.testing.conformance import CHECKS, ConformanceError, NotClaimedError, run_check
 from outfall.testing.conformance.driver import copied
 from outfall.testing.conformance.faults import when
+from outfall.testing.conformance.rows import Content, dealt, frozen
 from outfall.testing.conformance.schedules import (
     Action,
     BeginBeside,
@@ -45,7 +46,8 @@ from outfall.testing.conformance.schedules import (
 from outfall.testing.conformance.search import search
 from outfall.testing.conformance.spying import SpiedSink
 from outfall.testing.conformance.stepping import Suspended
-from outfall.testing.conformance.trial import Content, Trial, Trials, dealt, frozen
+from outfall.testing.conformance.trial import Trial
+from outfall.testing.conformance.trials import Trials
 from outfall.trace_points import listen, reached
 from tests.unit.support import conforming
 from tests.unit.support.broken_sinks import careless, databases, filed, staged
@@ -190,7 +192,7 @@ def test_an_unknown_check_is_refused_with_the_nearest_name() -> None:
 def test_fewer_cases_are_spread_over_all_of_them(most_cases: int | None, most: int, tmp_path: Path) -> None:
     harness = conforming.Staging()
     harness.most_cases = most_cases
-    chosen = Trials(harness, tmp_path).chosen([(step, later) for step in range(10) for later in (0, 1)], most)
+    chosen = Trials.create(harness, tmp_path).chosen([(step, later) for step in range(10) for later in (0, 1)], most)
     most = min(most, most_cases or most)
     assert len(set(chosen)) == min(most, 20)
     if most == 6:
@@ -288,8 +290,8 @@ def test_a_thread_may_take_a_moment_to_end(tmp_path: Path) -> None:
 
 
 def test_a_claim_of_the_test_counts_for_a_sink_that_declares_nothing(tmp_path: Path) -> None:
-    assert Trial(careless.AtLeastOnce(), tmp_path).claim == Guarantee.AT_LEAST_ONCE
-    assert Trial(careless.ClaimsTooMuch(), tmp_path).claim == Guarantee.EXACTLY_ONCE
+    assert Trial.create(careless.AtLeastOnce(), tmp_path).claim == Guarantee.AT_LEAST_ONCE
+    assert Trial.create(careless.ClaimsTooMuch(), tmp_path).claim == Guarantee.EXACTLY_ONCE
 
 
 def test_a_fault_says_when_from_the_outside_in() -> None:
@@ -350,7 +352,7 @@ def test_what_a_reader_finds_is_compared(tamper: Any, words: str, tmp_path: Path
     class Claimed(careless.AtLeastOnce):
         claim = Guarantee.EXACTLY_ONCE
 
-    trial = Trial(Claimed(), tmp_path)
+    trial = Trial.create(Claimed(), tmp_path)
     trial.run(trial.driver(), trial.bring_numbers(0, [[1, 2]]))
     trial.verify()
     tamper(trial.target)
@@ -359,7 +361,7 @@ def test_what_a_reader_finds_is_compared(tamper: Any, words: str, tmp_path: Path
 
 
 def test_a_skipped_epoch_counts_the_content_that_was_there_before(tmp_path: Path) -> None:
-    trial = Trial(conforming.Staging(), tmp_path)
+    trial = Trial.create(conforming.Staging(), tmp_path)
     trial.run_until("before PREPARED", trial.bring_numbers(0, [[1]]))
     trial.run_until("after PREPARED", trial.bring_numbers(0, [[]]))
     assert trial.run(trial.driver(), trial.bring_numbers(0, [[], []])).skipped
@@ -367,7 +369,7 @@ def test_a_skipped_epoch_counts_the_content_that_was_there_before(tmp_path: Path
 
 
 def test_a_skipped_epoch_counts_its_own_rows_if_a_later_driver_completed_it_with_them(tmp_path: Path) -> None:
-    trial = Trial(conforming.Staging(), tmp_path)
+    trial = Trial.create(conforming.Staging(), tmp_path)
     content = trial.bring_numbers(0, [[1]])
     trial.run_until("after COMPLETED", trial.bring_numbers(0, [[1]]))
     assert trial.run(trial.driver(), content).skipped
@@ -375,7 +377,7 @@ def test_a_skipped_epoch_counts_its_own_rows_if_a_later_driver_completed_it_with
 
 
 def test_at_least_once_may_have_a_row_twice_and_one_of_a_lost_attempt(tmp_path: Path) -> None:
-    trial = Trial(careless.AtLeastOnce(), tmp_path)
+    trial = Trial.create(careless.AtLeastOnce(), tmp_path)
     trial.bring_numbers(0, [[1, 2, 3]])
     trial.run(trial.driver(), Content(0, ((1, 2),)))
     trial.target.append(trial.harness.row(1))

@@ -2,7 +2,8 @@
 
 ```
 SinkHarness      implemented by the sink's author: make_sink, read, …
-Trials, Trial    targets, logs and a source; comparison of the visible rows with the guarantee
+trial            a target, a log and a source; comparison of the visible rows with the guarantee
+trials           trials and conditions for one check
 checks           one function per fault
 SinkConformance  the checks as pytest tests
 run_conformance  the checks without pytest

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from outfall.testing.conformance.trial import Trials
+    from outfall.testing.conformance.trials import Trials
 
 
 class ConformanceError(AssertionError):

@@ -163,7 +163,7 @@ def play(harness: SinkHarness, schedule: Sequence[Action], directory: Path | Non
     if directory is None:
         with tempfile.TemporaryDirectory() as temporary:
             return play(harness, schedule, Path(temporary))
-    player = Player(Trial(harness, directory))
+    player = Player(Trial.create(harness, directory))
     try:
         with quiet():
             player.play(schedule)

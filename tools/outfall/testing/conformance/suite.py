@@ -29,7 +29,7 @@ from outfall.testing.conformance.faults import (
 )
 from outfall.testing.conformance.harness import SinkHarness
 from outfall.testing.conformance.stepping import let_all_go
-from outfall.testing.conformance.trial import Trials
+from outfall.testing.conformance.trials import Trials
 from outfall.trace_points import listen
 
 Outcome = Literal["passed", "failed", "not tried", "not claimed", "not applicable"]
@@ -107,7 +107,7 @@ def run_check(harness: SinkHarness, name: str, directory: Path) -> None:
     if name in harness.not_claimed:
         raise NotClaimedError(harness.not_claimed[name])
     with _ended_if_it_stalls(name, harness.deadline), _nothing_synced():
-        CHECKS[name].run(Trials(harness, directory))
+        CHECKS[name].run(Trials.create(harness, directory))
 
 
 @contextmanager

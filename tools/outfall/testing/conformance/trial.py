@@ -1,100 +1,29 @@
-"""Trials of one sink: a target, its log, its source, and the expected rows after any fault.
-
-Rows are identified by the numbers from which they were created.
-"""
+"""A trial of a sink: a target, its log, its source, and the expected rows after any fault."""
 
 from __future__ import annotations
 
 import copy
 import gc
-import itertools
-import math
-import os
 import shutil
-import sys
-import traceback
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from outfall.capabilities import Guarantee, SaveMode, SupportsBufferedRows, SupportsCommitter, SupportsTarget
+from outfall.capabilities import Guarantee, SaveMode, SupportsBufferedRows, SupportsCommitter
 from outfall.capability_checks import ResolvedSink, resolve
-from outfall.errors import TargetError
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
 from outfall.recovery.log import RecoveryConfig
-from outfall.testing.conformance.driver import RemoteTasks, TaskRows, result_of_child
-from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, NotTriedError
-from outfall.testing.conformance.harness import SinkHarness, gives, is_directory
-from outfall.testing.conformance.spying import Probe, SpiedSink, probing, worker_of
-from outfall.testing.conformance.stepping import changing, files_of, steps_of, watched
+from outfall.testing.conformance.driver import RemoteTasks, TaskRows
+from outfall.testing.conformance.faults import ConformanceError
+from outfall.testing.conformance.harness import SinkHarness
+from outfall.testing.conformance.rows import Content, Numbers, Rows, dealt, some
+from outfall.testing.conformance.spying import SpiedSink, worker_of
 from outfall.testing.crash_points import crash_at
 from outfall.testing.memory_log import MemoryRecoveryConfig
-
-Case = TypeVar("Case")
-Numbers = Counter[int]
-MOST_SHOWN = 5
-
-
-class Rows:
-    """The rows of one trial: created from numbers, and identified by their content when they are read."""
-
-    def __init__(self, harness: SinkHarness) -> None:
-        """Know no row yet."""
-        self._harness = harness
-        self._numbers: dict[Any, int] = {}
-
-    def make(self, number: int) -> Any:
-        """Return the row of a number as a new object."""
-        row = self._harness.row(number)
-        known = self._numbers.setdefault(frozen(row), number)
-        if known != number:
-            raise ValueError(f"row({number}) equals row({known}): create a distinct row for each number")
-        return row
-
-    def find(self, rows: Iterable[Any]) -> Numbers:
-        """Count visible rows.
-
-        Raises:
-            ConformanceError: a row was never sent.
-        """
-        found: Numbers = Counter()
-        strange = []
-        for row in rows:
-            number = self._numbers.get(frozen(row))
-            if number is None:
-                strange.append(row)
-            else:
-                found[number] += 1
-        if strange:
-            raise ConformanceError(
-                f"{len(strange)} rows in the target were never sent, such as {strange[0]!r}",
-                do="write values unchanged; if the target returns them in another form, convert them in read() to the"
-                " form of row()",
-            )
-        return found
-
-
-def frozen(value: Any) -> Any:
-    """Return a hashable value that is equal for equal content. Lists and tuples are equal."""
-    if isinstance(value, Mapping):
-        return frozenset((key, frozen(item)) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return tuple(frozen(item) for item in value)
-    return value
-
-
-def some(numbers: Iterable[int]) -> str:
-    """List a few numbers."""
-    chosen = sorted(set(numbers))
-    rest = f" and {len(chosen) - MOST_SHOWN} more" if len(chosen) > MOST_SHOWN else ""
-    return ", ".join(map(str, chosen[:MOST_SHOWN])) + rest
-
 
 ROWS = 6
 TASKS = 3
@@ -104,35 +33,15 @@ PATIENCE = 3
 """Allowed consecutive failures of an epoch with new drivers; a failed seal is retried."""
 
 
-@dataclass(frozen=True)
-class Content:
-    """The rows of an epoch by task, as numbers."""
-
-    epoch: int
-    tasks: tuple[tuple[int, ...], ...]
-    new: bool = False
-    """Whether these rows are new. If the epoch is skipped, this content does not count."""
-
-    @property
-    def numbers(self) -> Numbers:
-        """All rows, in any order."""
-        return Counter(number for task in self.tasks for number in task)
-
-
 class Trial:
     """A target that survives its drivers, and a source that replays an epoch until it is completed."""
 
-    def __init__(self, harness: SinkHarness, directory: Path, *, durable_log: bool = False) -> None:
-        """Create an empty target in a new directory and an empty log, in memory or next to the target."""
-        name = uuid.uuid4().hex
+    def __init__(self, harness: SinkHarness, directory: Path, target: Any, recovery: str | RecoveryConfig) -> None:
         self.harness = harness
-        self.directory = directory / name
-        place = self.directory / "target"
-        place.mkdir(parents=True)
-        self.target = harness.new_target(place)
-        own = str(self.directory / "recovery") if durable_log else MemoryRecoveryConfig()
-        self.recovery: str | RecoveryConfig = harness.make_recovery(self.directory / "recovery") or own
-        sink = resolve(harness.make_sink(self.target))
+        self.directory = directory
+        self.target = target
+        self.recovery = recovery
+        sink = resolve(harness.make_sink(target))
         self.fixed = sink.fixed
         self.claim = claim_of(harness, sink)
         self.repeatable = (
@@ -153,9 +62,19 @@ class Trial:
         """The save mode of the sinks of later drivers; `None` for the sinks as the test creates them."""
         self._change_parts: Callable[[list[str]], list[str]] | None = None
 
+    @classmethod
+    def create(cls, harness: SinkHarness, directory: Path, *, durable_log: bool = False) -> Trial:
+        """Create an empty target in a new directory and an empty log, in memory or next to the target."""
+        directory /= uuid.uuid4().hex
+        place = directory / "target"
+        place.mkdir(parents=True)
+        target = harness.new_target(place)
+        own = str(directory / "recovery") if durable_log else MemoryRecoveryConfig()
+        return cls(harness, directory, target, harness.make_recovery(directory / "recovery") or own)
+
     def beside(self) -> Trial:
         """Create another query with its own recovery data and rows on the same target."""
-        other = Trial(self.harness, self.directory)
+        other = Trial.create(self.harness, self.directory)
         other.target, other.rows, other._first_number = self.target, self.rows, self._first_number + _OTHERS
         return other
 
@@ -451,202 +370,3 @@ def _list_parts_changed(sink: Any, change: Callable[[list[str]], list[str]]) -> 
 def claim_of(harness: SinkHarness, sink: ResolvedSink) -> Guarantee:
     """Return the tested guarantee: from the test, or as declared by the sink."""
     return sink.guarantee() if harness.claim is None else harness.claim
-
-
-def dealt(numbers: Sequence[int], tasks: int, *, first_empty: bool = False) -> list[list[int]]:
-    """Distribute rows to tasks evenly, or leave the first of several tasks empty."""
-    receiving = tasks - 1 if first_empty and tasks > 1 else tasks
-    dealt_out = [list(numbers[index::receiving]) for index in range(receiving)]
-    return [[], *dealt_out] if receiving < tasks else dealt_out
-
-
-BY_DEFAULT = {"lose", "lose_target", "save_target", "breaking"}
-"""Default operations for a target that is a directory."""
-
-
-class Trials:
-    """Creates trials of a sink; one object per check."""
-
-    def __init__(self, harness: SinkHarness, directory: Path) -> None:
-        """Use a directory, and create one target in it to inspect the sink."""
-        self.harness = harness
-        self.directory = directory
-        place = directory / "sample"
-        place.mkdir(parents=True, exist_ok=True)
-        self.target = harness.new_target(place)
-        self.resolved = resolve(harness.make_sink(self.target))
-        self.fixed = self.resolved.fixed
-        self.claim = claim_of(harness, self.resolved)
-
-    def new(self, *, durable_log: bool = False) -> Trial:
-        """Create a trial with an empty target."""
-        return Trial(self.harness, self.directory, durable_log=durable_log)
-
-    def chosen(self, cases: Iterable[Case], most: int = sys.maxsize) -> list[Case]:
-        """Return all cases of a check, or at most so many and `most_cases` of them, evenly distributed."""
-        every = list(cases)
-        most = min(most, sys.maxsize if self.harness.most_cases is None else self.harness.most_cases)
-        if len(every) <= most:
-            return every
-        # The golden ratio avoids pairs (step, moment) with always the same moment.
-        stride = next(step for step in itertools.count(len(every) * 5 // 8 or 1) if math.gcd(step, len(every)) == 1)
-        return [every[index] for index in sorted(number * stride % len(every) for number in range(most))]
-
-    @property
-    def sink(self) -> Any:
-        """A sink to inspect."""
-        return self.resolved.sink
-
-    @property
-    def once(self) -> bool:
-        """Whether the guarantee is stronger than at-least-once."""
-        return self.claim > Guarantee.AT_LEAST_ONCE
-
-    @property
-    def strict(self) -> bool:
-        """Whether checks that cannot run fail the suite."""
-        return self.claim == Guarantee.EXACTLY_ONCE if self.harness.strict is None else self.harness.strict
-
-    @property
-    def cleans_up(self) -> bool:
-        """Whether the sink, or one of its child sinks, cleans up after failed attempts."""
-        return _cleans_up(self.resolved)
-
-    def needs(self, condition: bool, reason: str) -> None:
-        """Raise `NotApplicableError` unless the condition holds."""
-        if not condition:
-            raise NotApplicableError(reason)
-
-    def needs_to_try(self, condition: bool, reason: str) -> None:
-        """Raise `NotTriedError` unless the condition holds; the guarantee stays untested."""
-        if not condition:
-            raise NotTriedError(reason, strict=self.strict)
-
-    def needs_target(self) -> None:
-        """Raise `NotTriedError` unless the sink compares its target with the recovery data."""
-        self.needs_to_try(SupportsTarget in self.resolved.capabilities, "the sink has no SupportsTarget")
-
-    def needs_from_author(self, method: str) -> None:
-        """Raise `NotTriedError` unless the test has an optional method or the target is a directory."""
-        self.needs_to_try(self.has_from_author(method), f"the test has no {method}()")
-
-    def has_from_author(self, method: str) -> bool:
-        """Whether the test has an optional method, or the target is a directory with a default."""
-        return gives(self.harness, method) or (method in BY_DEFAULT and is_directory(self.target))
-
-    def needs_processes(self) -> None:
-        """Check that a child process can write to the target.
-
-        Raises:
-            NotTriedError: the target is not writable from a child process; the text has the reason.
-            ConformanceError: a run failed in a child process.
-        """
-        self.needs_to_try(hasattr(os, "fork"), "this system has no fork()")
-        outlives = self.outlives_this_process()
-        self.needs_to_try(outlives, "the target is in this process, and a child process cannot write to it")
-
-    def outlives_this_process(self) -> bool:
-        """Whether writes of a child process to the target survive the child.
-
-        Raises:
-            ConformanceError: a run failed in a child process for another reason.
-        """
-        if not hasattr(os, "fork"):
-            return False
-        trial = self.new(durable_log=True)
-        content = trial.bring(0)
-        _check_child("an epoch", partial(_run_anew, trial, content))
-        trial.counted[0] = [content.numbers]
-        for _ in range(self.harness.drain_epochs):
-            empty = trial.bring_numbers(trial.epoch, [(), ()])
-            if not _goes_on(trial, "an epoch after another", partial(_run_anew, trial, empty)):
-                return False
-            trial.counted[empty.epoch] = [empty.numbers]
-        if trial.drains and not _goes_on(trial, "a drain", partial(_drain, trial)):
-            return False
-        return bool(trial.found())
-
-
-def _cleans_up(sink: ResolvedSink) -> bool:
-    if children := sink.children():
-        return any(map(_cleans_up, children.values()))
-    own: Any = type(worker_of(sink.sink))
-    return SupportsTarget in sink.capabilities and own.clean_up is not SupportsTarget.clean_up
-
-
-class _Objects(Probe):
-    """Collects partitions of the sink."""
-
-    def __init__(self) -> None:
-        self.made: list[Any] = []
-
-    def around(self, method: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
-        result = super().around(method, args, call)
-        if method in {"build", "build_part", "restore_writer", "create_committer"}:
-            self.made.append(result)
-        return result
-
-
-def sources(trials: Trials) -> set[str]:
-    """Return the source files of the sink, its partitions and its committer."""
-    trial = trials.new()
-    with probing(_Objects()) as probe:
-        trial.run_epochs(2)
-    return files_of([trials.sink, worker_of(trials.sink), *probe.made])
-
-
-def epoch_steps(trials: Trials, epoch: int, *, files: Collection[str] = (), durable_log: bool = False) -> list[str]:
-    """Return the steps of an epoch at which the target or the log may have changed; with files, also each line."""
-    trial = trials.new(durable_log=durable_log)
-    driver = trial.run_epochs(epoch)
-    content = trial.bring(epoch)
-    steps: list[str] = watched(files, lambda: steps_of(lambda: trial.run(driver, content)))
-    return [step for step in steps if step.startswith("after ") or changing([step])]
-
-
-def _run_anew(trial: Trial, content: Content) -> None:
-    trial.run(trial.driver(), content)
-
-
-def _drain(trial: Trial) -> None:
-    trial.driver().drain()
-
-
-def _goes_on(trial: Trial, what: str, action: Callable[[], Any]) -> bool:
-    """Run an epoch after another process; `False` if the target reports that the other's rows are lost."""
-    try:
-        _check_child(what, action)
-    except ConformanceError as error:
-        if isinstance(error.__cause__, TargetError) and not trial.found():
-            return False
-        raise
-    return True
-
-
-def _check_child(what: str, action: Callable[[], Any]) -> None:
-    """Run an action in a child process, which must succeed.
-
-    Raises:
-        ConformanceError: the child failed; the cause is a `TargetError` if the child raised one.
-    """
-
-    def run() -> tuple[str, bool] | None:
-        try:
-            action()
-        except Exception as error:
-            if os.environ.get("OUTFALL_TEST_VERBOSE"):
-                traceback.print_exc()
-            return f"{type(error).__name__}: {error}", isinstance(error, TargetError)
-        return None
-
-    try:
-        failed = result_of_child(run)
-    except ChildProcessError as error:
-        failed = str(error), False
-    if failed:
-        text, of_target = failed
-        raise ConformanceError(
-            f"{what} failed in a separate process: {text}",
-            do="do not rely on data of one process: on Spark, several processes use a sink, and a run may be the first"
-            " of its process (OUTFALL_TEST_VERBOSE=1 prints the traceback)",
-        ) from (TargetError(text) if of_target else None)

@@ -18,7 +18,8 @@ from outfall.testing.conformance.stepping import (
     failing_at,
     steps_of,
 )
-from outfall.testing.conformance.trial import Begun, Trial, Trials, epoch_steps, sources
+from outfall.testing.conformance.trial import Begun, Trial
+from outfall.testing.conformance.trials import Trials, epoch_steps, sources
 from outfall.testing.crash_points import crash_at
 from outfall.trace_points import reached
 

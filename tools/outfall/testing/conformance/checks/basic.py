@@ -11,8 +11,9 @@ from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery import history
 from outfall.testing.conformance.driver import copied, pickled
 from outfall.testing.conformance.faults import ConformanceError, check
+from outfall.testing.conformance.rows import frozen
 from outfall.testing.conformance.spying import Probe, probing
-from outfall.testing.conformance.trial import Trials, frozen
+from outfall.testing.conformance.trials import Trials
 
 
 @check

@@ -25,7 +25,8 @@ from outfall.testing.conformance.faults import ConformanceError, NotApplicableEr
 from outfall.testing.conformance.harness import gives
 from outfall.testing.conformance.spying import Probe, probing
 from outfall.testing.conformance.stepping import Suspended, at_step, failing_at
-from outfall.testing.conformance.trial import Trial, Trials
+from outfall.testing.conformance.trial import Trial
+from outfall.testing.conformance.trials import Trials
 
 CLEAN_UP = "in SupportsTarget.clean_up, remove data with the context's incarnation and a lower generation"
 

@@ -16,7 +16,8 @@ from outfall.testing.conformance.faults import ConformanceError, check, when
 from outfall.testing.conformance.harness import gives, is_directory
 from outfall.testing.conformance.spying import Probe, probing
 from outfall.testing.conformance.stepping import at_step
-from outfall.testing.conformance.trial import Trial, Trials
+from outfall.testing.conformance.trial import Trial
+from outfall.testing.conformance.trials import Trials
 from outfall.testing.local_engine import FakeClock
 
 Requests = Sequence[CommitRequest[Any]]

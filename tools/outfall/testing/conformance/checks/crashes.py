@@ -10,9 +10,11 @@ from outfall.capabilities import SupportsCommitter
 from outfall.protocol.messages import TaskResponse
 from outfall.testing.conformance.driver import result_of_child, status_of_child_killed_at
 from outfall.testing.conformance.faults import check, when
+from outfall.testing.conformance.rows import Content
 from outfall.testing.conformance.spying import OPENING, Probe, probing
 from outfall.testing.conformance.stepping import watched
-from outfall.testing.conformance.trial import Content, Trial, Trials, epoch_steps, sources
+from outfall.testing.conformance.trial import Trial
+from outfall.testing.conformance.trials import Trials, epoch_steps, sources
 from outfall.testing.crash_points import crash_at
 
 MOST_LINES = 150

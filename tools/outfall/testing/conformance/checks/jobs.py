@@ -17,7 +17,8 @@ from outfall.testing.conformance.faults import ConformanceError, NotApplicableEr
 from outfall.testing.conformance.harness import gives, is_directory
 from outfall.testing.conformance.spying import worker_of
 from outfall.testing.conformance.stepping import failing_at
-from outfall.testing.conformance.trial import Trial, Trials
+from outfall.testing.conformance.trial import Trial
+from outfall.testing.conformance.trials import Trials
 
 WITHDRAW = "remove marks of the context's incarnation in SupportsTarget.withdraw, and its data in seal and clean_up"
 SAVE_MODES: tuple[SaveMode, ...] = ("append", "error", "overwrite")

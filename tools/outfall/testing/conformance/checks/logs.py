@@ -13,7 +13,8 @@ from outfall.capabilities import SupportsTarget
 from outfall.errors import ForeignRecordsError, OutfallError, TargetError, UnexpectedEpochError
 from outfall.testing.conformance.faults import ConformanceError, check, when
 from outfall.testing.conformance.stepping import Suspended, at_step
-from outfall.testing.conformance.trial import TASKS, Begun, Trial, Trials, epoch_steps
+from outfall.testing.conformance.trial import TASKS, Begun, Trial
+from outfall.testing.conformance.trials import Trials, epoch_steps
 
 
 @check

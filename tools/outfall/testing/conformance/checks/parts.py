@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from outfall.errors import PartsChangedError
 from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, check, when
-from outfall.testing.conformance.trial import Trials
+from outfall.testing.conformance.trials import Trials
 
 
 @check

@@ -21,8 +21,10 @@ from typing import Any
 from outfall.testing.conformance.driver import result_of_child
 from outfall.testing.conformance.faults import ConformanceError, check, when
 from outfall.testing.conformance.harness import is_directory
+from outfall.testing.conformance.rows import Content
 from outfall.testing.conformance.stepping import at_step
-from outfall.testing.conformance.trial import Content, Trial, Trials
+from outfall.testing.conformance.trial import Trial
+from outfall.testing.conformance.trials import Trials
 from outfall.testing.failing_calls import failing_call
 
 SYNCS = {"fsync", "fdatasync"}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from outfall.testing.conformance.faults import ConformanceError, check, when
-from outfall.testing.conformance.trial import Content, Trial, Trials
+from outfall.testing.conformance.rows import Content
+from outfall.testing.conformance.trial import Trial
+from outfall.testing.conformance.trials import Trials
 
 
 @check

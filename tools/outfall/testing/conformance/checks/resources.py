@@ -16,7 +16,8 @@ import pyarrow as pa
 from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, check, when
 from outfall.testing.conformance.spying import CLOSING, Probe, probing
 from outfall.testing.conformance.stepping import failing_at
-from outfall.testing.conformance.trial import Trial, Trials
+from outfall.testing.conformance.trial import Trial
+from outfall.testing.conformance.trials import Trials
 
 BATCH = 500
 SETTLED = 3.0

@@ -15,7 +15,8 @@ from outfall.serde import SimpleVersionedSerializer
 from outfall.testing.conformance.faults import ConformanceError, check
 from outfall.testing.conformance.spying import Probe, probing
 from outfall.testing.conformance.stepping import at_step
-from outfall.testing.conformance.trial import Trial, Trials
+from outfall.testing.conformance.trial import Trial
+from outfall.testing.conformance.trials import Trials
 
 
 class _Stored(Probe):
