@@ -101,14 +101,14 @@ def _limit(rows: int, scratch: Scratch) -> float:
 
         def look() -> None:
             while not over.wait(SERVICE / 2):
-                found.append(sink.worker.host_state().limiter.limit)
+                found.append(sink.delegate.host_state().limiter.limit)
 
         looking = threading.Thread(target=look)
         looking.start()
         driver.run_epoch(0, [made(rows)])
         over.set()
         looking.join()
-        late = found[len(found) // 2 :] or [sink.worker.host_state().limiter.limit]
+        late = found[len(found) // 2 :] or [sink.delegate.host_state().limiter.limit]
         return sum(late) / len(late)
 
 

@@ -156,7 +156,7 @@ def _commit(address: str, count: int) -> float:
         for n in range(count)
     ]
     committer = sink(address).create_committer(CommitterInitContext("sink", "0" * 16, 1, 0))
-    committer.commit([])  # writes the marker, which is not part of the measured completion
+    committer.commit([])  # writes the record, which is not part of the measured completion
     begun = time.perf_counter()
     committer.commit([CommitRequest(each) for each in staged])
     return time.perf_counter() - begun

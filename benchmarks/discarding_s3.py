@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 _ETAG = '"d41d8cd98f00b204e9800998ecf8427e"'
 _MARKER = '{"incarnation": "0000000000000000", "matching": true}'
-"""Every read returns the marker of the only step."""
+"""Every read returns the record of the only step."""
 _CHUNK = 1 << 20
 
 

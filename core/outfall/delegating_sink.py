@@ -12,39 +12,39 @@ from outfall.sinks import Sink
 
 
 class DelegatingSink(Sink[Any], DeclaresCapabilities, DeclaresKind):
-    """Has the capabilities of its worker, and every public attribute of it that the class does not define.
+    """Has the capabilities of its delegate, and every public attribute of it that the class does not define.
 
     Base class of sinks with several write modes, each a class of its own, and of wrappers, which define the methods
-    that they change and call those of `self.worker`. Kind, target and records are those of the worker: adding or
+    that they change and call those of `self.delegate`. Kind, target and records are those of the delegate: adding or
     removing a wrapper between restarts does not change the stored data.
 
     Args:
-        worker: The sink that does the work, possibly one written for Bytewax.
+        delegate: The sink that does the work, possibly one written for Bytewax.
     """
 
-    def __init__(self, worker: Any) -> None:
-        self.worker = worker
+    def __init__(self, delegate: Any) -> None:
+        self.delegate = delegate
 
     def __getattr__(self, name: str) -> Any:
-        # Copying and pickling look for private names, also on a copy that has no worker yet.
-        if name.startswith("_") or name == "worker":
+        # Copying and pickling look for private names, also on a copy that has no delegate yet.
+        if name.startswith("_") or name == "delegate":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        return getattr(self.worker, name)
+        return getattr(self.delegate, name)
 
-    def with_worker(self, worker: Any) -> Self:
+    def with_delegate(self, delegate: Any) -> Self:
         """Return a copy that delegates to another sink."""
         changed = copy.copy(self)
-        changed.worker = worker
+        changed.delegate = delegate
         return changed
 
     def capabilities(self) -> Collection[type]:
-        return capabilities_of(self.worker) | {DeclaresKind}
+        return capabilities_of(self.delegate) | {DeclaresKind}
 
     def kind(self) -> str:
-        return resolve(self.worker).kind()
+        return resolve(self.delegate).kind()
 
     def bind(self, context: WriterInitContext) -> Self:
-        return self.with_worker(self.worker.bind(context))
+        return self.with_delegate(self.delegate.bind(context))
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
-        return self.with_worker(resolve(self.worker).in_save_mode(mode))
+        return self.with_delegate(resolve(self.delegate).in_save_mode(mode))

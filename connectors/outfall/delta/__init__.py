@@ -2,7 +2,7 @@
 
 ```
 sink, options     the public class and its options
-table             one loaded version: markers, history, and the commit
+table             one loaded version: records, history, and the commit
 features          the supported tables: features that a bare commit of files would violate
 layout            the form of data files; columns: the fit between rows and tables, and new tables
 partition_values  partition values as strings;  statistics: data skipping

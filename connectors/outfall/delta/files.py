@@ -36,7 +36,7 @@ _LONGEST = 500
 
 
 @dataclass(frozen=True)
-class TablePlace:
+class TableLocation:
     """A table's directory. Picklable; stores secrets as they were given, and resolves them where they are used."""
 
     location: Location

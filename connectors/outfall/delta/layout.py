@@ -13,7 +13,7 @@ from deltalake import DeltaTable, Schema
 
 from outfall.delta.char_varchar import check_length
 from outfall.delta.columns import file_schema
-from outfall.delta.files import TablePlace
+from outfall.delta.files import TableLocation
 from outfall.delta.partition_values import check_values, text_of
 from outfall.delta.statistics import Indexed, statistics_of
 from outfall.tables.area import DataArea
@@ -41,7 +41,7 @@ class DeltaFileLayout(FileLayout):
     target_size: int
 
     @classmethod
-    def of(cls, place: TablePlace, table: DeltaTable, columns: pa.Schema | None = None) -> Self:
+    def of(cls, place: TableLocation, table: DeltaTable, columns: pa.Schema | None = None) -> Self:
         """Describe files of a loaded table, or of the table with other columns."""
         metadata = table.metadata()
         schema = pa.schema(table.schema()) if columns is None else columns

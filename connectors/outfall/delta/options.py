@@ -10,7 +10,7 @@ from typing import Any, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from outfall.delta.features import check_configuration
-from outfall.delta.files import TablePlace
+from outfall.delta.files import TableLocation
 from outfall.errors import ConfigurationError
 from outfall.location import Location, Purpose
 from outfall.options import Pairs, SinkOptions, resolve_secret
@@ -47,7 +47,7 @@ class DeltaArguments(TableArguments, total=False):
     configuration: Mapping[str, Any]
 
 
-class _DeltaPlace(SinkOptions):
+class _DeltaLocation(SinkOptions):
     """The location of the table. A separate base, so that its options come first in the documentation."""
 
     path: str = Field(
@@ -67,13 +67,13 @@ class _DeltaPlace(SinkOptions):
     )
 
 
-class DeltaOptions(TableOptions, _DeltaPlace):
+class DeltaOptions(TableOptions, _DeltaLocation):
     """What `DeltaSink` takes, in its constructor and as Spark options."""
 
     @property
-    def place(self) -> TablePlace:
+    def place(self) -> TableLocation:
         """The location of the table."""
-        return TablePlace(Location.parse(self.path, _PURPOSE), self.storage_options)
+        return TableLocation(Location.parse(self.path, _PURPOSE), self.storage_options)
 
     @property
     def properties(self) -> dict[str, str]:
@@ -147,7 +147,7 @@ def check_store(options: Mapping[str, str], how: str) -> None:
                 )
 
 
-def check_environment(place: TablePlace) -> None:
+def check_environment(place: TableLocation) -> None:
     """Reject an environment in which deltalake's commits could overwrite each other. See `check_store`."""
     if place.location.scheme == "s3":
         check_store({name: value for name, value in os.environ.items() if _unsafe(name)}, "is set in the environment")

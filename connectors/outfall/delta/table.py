@@ -1,6 +1,6 @@
 """A Delta table as it was loaded once: what it says of a step, and the commit that replaces exactly its version.
 
-The marker of a step is made of app transactions (PROTOCOL.md, "Transaction Identifiers"), which checkpoints keep:
+The record of a step is made of app transactions (PROTOCOL.md, "Transaction Identifiers"), which checkpoints keep:
 
 ```
 outfall-<incarnation>              the newest epoch that is in the table
@@ -29,7 +29,7 @@ from deltalake.schema import Field
 from deltalake.transaction import AddAction, RemoveAction
 
 from outfall.delta.columns import lacking, merged, moments_without_zone
-from outfall.delta.files import TablePlace
+from outfall.delta.files import TableLocation
 from outfall.delta.layout import STATISTICS, DeltaFileLayout
 from outfall.delta.partition_values import text_of
 from outfall.errors import ConfigurationError, TargetError, TransientError
@@ -56,7 +56,7 @@ _TRIES = 5
 class LoadedDelta(LoadedTable):
     """One version of a Delta table."""
 
-    def __init__(self, place: TablePlace, table: DeltaTable | None = None) -> None:
+    def __init__(self, place: TableLocation, table: DeltaTable | None = None) -> None:
         """Use a loaded version, or load the newest one on first use."""
         self.where = place.url
         self._place = place
@@ -124,9 +124,9 @@ class LoadedDelta(LoadedTable):
             )
         return found
 
-    # --- markers of steps
+    # --- records of steps
 
-    def marker(self, incarnation: str) -> TableRecord | None:
+    def record(self, incarnation: str) -> TableRecord | None:
         epoch = self._transaction(_app(incarnation))
         if epoch is None or epoch == _FORGOTTEN:
             return None
@@ -134,7 +134,7 @@ class LoadedDelta(LoadedTable):
         known = {name: value for name, value in rest.items() if value is not None}
         if len(known) < len(rest):
             raise TargetError(
-                f"{self.where} has epoch {epoch} of incarnation {incarnation}, but not all identifiers of its marker",
+                f"{self.where} has epoch {epoch} of incarnation {incarnation}, but not all identifiers of its record",
                 why="transaction identifiers of its log were removed",
                 do="restore the log, or start the query with a new checkpoint",
             )
@@ -148,16 +148,16 @@ class LoadedDelta(LoadedTable):
             revoked=known["revoked"],
         )
 
-    def markers(self, step: str) -> Iterable[TableRecord]:
+    def records(self, step: str) -> Iterable[TableRecord]:
         last = self._transaction(_step(step))
-        found = None if last is None else self.marker(_hexadecimal(last))
+        found = None if last is None else self.record(_hexadecimal(last))
         if found is not None:
             yield found.model_copy(update={"step": step})
 
-    def left_out(self, marker: TableRecord) -> str | None:
-        if self._version < marker.head:
-            return f"this query committed version {marker.head}, and the table is at {self._version}"
-        return self._lost(self._version, marker.head)
+    def left_out(self, record: TableRecord) -> str | None:
+        if self._version < record.head:
+            return f"this query committed version {record.head}, and the table is at {self._version}"
+        return self._lost(self._version, record.head)
 
     def _lost(self, version: int, head: int) -> str | None:
         """Return why a version does not follow from another; `None` if it does.
@@ -263,18 +263,18 @@ class LoadedDelta(LoadedTable):
     # --- committing
 
     def commit(
-        self, files: EpochFiles, marker: TableRecord, *, replace: Collection[tuple[str | None, ...]] | None = ()
+        self, files: EpochFiles, record: TableRecord, *, replace: Collection[tuple[str | None, ...]] | None = ()
     ) -> LoadedDelta:
         now = int(time.time() * 1000)
         head = self._version + 1
         actions: list[Any] = [_added(files, file, self._files.partitioned_by, now) for file in files.files]
         if replace is None or replace:
             actions += self._removed(replace, now)
-        about = {"step": marker.step, "epoch": marker.epoch, "rows": files.rows}
+        about = {"step": record.step, "epoch": record.epoch, "rows": files.rows}
         try:
             self._transact(
                 actions,
-                _transactions(marker.model_copy(update={"head": head, "order": head}), now),
+                _transactions(record.model_copy(update={"head": head, "order": head}), now),
                 about,
                 max_commit_retries=0,
             )
@@ -286,10 +286,10 @@ class LoadedDelta(LoadedTable):
         return LoadedDelta(self._place)
 
     def forget(self, incarnation: str) -> None:
-        if self.marker(incarnation) is None:
+        if self.record(incarnation) is None:
             return
         now = int(time.time() * 1000)
-        with self._place.explained("removing a marker from"):
+        with self._place.explained("removing a record from"):
             self._transact([], [Transaction(_app(incarnation), _FORGOTTEN, now)], {})
 
     def _transact(
@@ -348,19 +348,19 @@ def _added(files: EpochFiles, file: DataFile, names: Iterable[str], now: int) ->
     )
 
 
-def _transactions(marker: TableRecord, now: int) -> list[Transaction]:
-    """Return the transaction identifiers of a marker.
+def _transactions(record: TableRecord, now: int) -> list[Transaction]:
+    """Return the transaction identifiers of a record.
 
-    Each has a time, otherwise a table with a retention removes them at once. A marker that was read has no step; a
+    Each has a time, otherwise a table with a retention removes them at once. A record that was read has no step; a
     commit of its files has.
     """
     versions = {
-        _app(marker.incarnation): marker.epoch,
-        _app(marker.incarnation, "generation"): marker.generation,
-        _app(marker.incarnation, "token"): _signed(marker.token or ""),
-        _app(marker.incarnation, "head"): marker.head,
-        _app(marker.incarnation, "revoked"): marker.revoked,
-    } | ({_step(marker.step): _signed(marker.incarnation)} if marker.step else {})
+        _app(record.incarnation): record.epoch,
+        _app(record.incarnation, "generation"): record.generation,
+        _app(record.incarnation, "token"): _signed(record.token or ""),
+        _app(record.incarnation, "head"): record.head,
+        _app(record.incarnation, "revoked"): record.revoked,
+    } | ({_step(record.step): _signed(record.incarnation)} if record.step else {})
     return [Transaction(app, version, now) for app, version in versions.items()]
 
 

@@ -8,9 +8,9 @@ first_contact   existing data on the first run, and its deletion
 encoded_file    encodes rows and writes them to one file in large pieces
 whole/          `sink` on a disk and in object stores, `writer` in tasks, `commit` on the driver
 growing/        `sink` on the driver, `partition` in tasks, `part_files`, the `registry` of part writers, the `seal`
-storage/        `store`: a directory and its markers; `local` with `locks`, `remote` with fsspec, `disk`
+storage/        `store`: a directory and its records; `local` with `locks`, `remote` with fsspec, `disk`
 ```
-Attempt names, markers, roll bounds and the checks of the first run are in `outfall.storage`.
+Attempt names, records, roll bounds and the checks of the first run are in `outfall.storage`.
 """
 
 from __future__ import annotations

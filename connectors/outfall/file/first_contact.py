@@ -12,8 +12,8 @@ from outfall.capabilities import TargetContext
 from outfall.errors import TargetError, TargetNotEmptyError
 from outfall.file.growing.registry import Register, RegisterEntry
 from outfall.file.options import FileOptions
-from outfall.file.storage.local import LocalStore
-from outfall.file.storage.store import STAGING, FileStore
+from outfall.file.stores.local import LocalStore
+from outfall.file.stores.store import STAGING, FileStore
 from outfall.filesystems import sync_directory
 from outfall.possession.contents import TargetContents
 from outfall.storage.layout import check_partitions

@@ -106,8 +106,8 @@ class FileOptions(StorageOptions, _DirectoryOptions):
     def _may_grow(self) -> Self:
         if self.parts is not None and is_remote(self.path):
             raise ValueError("parts needs files that can grow, and an object store has none: leave parts out")
-        if self.parts is not None and (self.partition_by or self.bucket_pattern):
-            raise ValueError("partition_by and bucket_pattern are for whole files: leave parts out")
+        if self.parts is not None and (self.partition_by or self.directory_pattern):
+            raise ValueError("partition_by and directory_pattern are for whole files: leave parts out")
         if self.parts is not None and not can_grow(self):
             raise ValueError(
                 f"parts needs files that can grow, and a {self.format} file ends with a footer: leave parts out to"

@@ -12,9 +12,9 @@ from outfall.capabilities import CommitterInitContext, TargetContext
 from outfall.errors import FencedError
 from outfall.file.first_contact import FoundFiles, check_deletable, delete_existing
 from outfall.file.options import FileOptions
-from outfall.file.storage.local import LocalStore
-from outfall.file.storage.remote import RemoteStore
-from outfall.file.storage.store import FileRecord, FileStore, StagedFile
+from outfall.file.stores.local import LocalStore
+from outfall.file.stores.remote import RemoteStore
+from outfall.file.stores.store import FileRecord, FileStore, StagedFile
 from outfall.possession.contents import check_existing
 from outfall.possession.possession import Change, FoundRecord, RecordPort, StoredRecord, advance, removed
 from outfall.possession.record import overwritten
@@ -82,7 +82,7 @@ class FilePort(DirectoryPort[FileRecord, S]):
             FencedError: Another driver has opened the directory since. Nothing may be published.
         """
         advance(self, context)
-        reached("file: marker advanced")
+        reached("file: record advanced")
         yield
 
     def roll_back(self, found: FoundRecord[FileRecord], context: TargetContext[Any]) -> FileRecord:
@@ -121,7 +121,7 @@ class LocalPort(FilePort[LocalStore]):
             # The driver that created the record may have died before its name was durable.
             self.store.sync([SIDECAR])
         after = self.update(change)
-        reached("file: marker entered")
+        reached("file: record entered")
         return after
 
     def create(self, context: TargetContext[Any]) -> None:
@@ -192,7 +192,7 @@ class RemotePort(FilePort[RemoteStore]):
 
     def create(self, context: TargetContext[Any]) -> None:
         self.store.create_record(FileRecord.of(context, ready=False), DirectoryLayout.of(self.options).data())
-        reached("file: marker created")
+        reached("file: record created")
 
     def delete_existing(self, context: TargetContext[Any]) -> None:
         store = self.store

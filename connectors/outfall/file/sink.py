@@ -39,8 +39,8 @@ class FileSink(DelegatingSink):
         roll_bytes: the size at which a file is closed: bytes, or a string such as `"128 MiB"`.
         roll_interval: the age at which a file is closed: timedelta, seconds, or a string such as `"1 hour"`.
         partition_by: columns whose values name directories such as `carrier=AA`, and are not stored in the files.
-        bucket_pattern: a time pattern that names directories, for example `"'dt='yyyy-MM-dd"`.
-        bucket_time: the column that the pattern formats; by default the time of writing, in UTC.
+        directory_pattern: a time pattern that names directories, for example `"'dt='yyyy-MM-dd"`.
+        directory_time: the column that the pattern formats; by default the time of writing, in UTC.
         max_open_files: the maximum number of file descriptors per task.
         format_options: `format`, `compression` and the options of formats, see `FormatOptions`.
 
@@ -48,7 +48,8 @@ class FileSink(DelegatingSink):
         ConfigurationError: names every option that is wrong.
     """
 
-    worker: GrowingFiles | LocalWholeFiles | RemoteWholeFiles
+    delegate: GrowingFiles | LocalWholeFiles | RemoteWholeFiles
+    former_options = FileOptions.former
 
     @names_arguments
     def __init__(
@@ -61,8 +62,8 @@ class FileSink(DelegatingSink):
         roll_bytes: int | str | None = None,
         roll_interval: timedelta | float | str | None = None,
         partition_by: str | Sequence[str] = (),
-        bucket_pattern: str | None = None,
-        bucket_time: str | None = None,
+        directory_pattern: str | None = None,
+        directory_time: str | None = None,
         max_open_files: int = 256,
         **format_options: Unpack[FormatArguments],
     ) -> None:
@@ -74,8 +75,8 @@ class FileSink(DelegatingSink):
             "roll_bytes": roll_bytes,
             "roll_interval": roll_interval,
             "partition_by": partition_by,
-            "bucket_pattern": bucket_pattern,
-            "bucket_time": bucket_time,
+            "directory_pattern": directory_pattern,
+            "directory_time": directory_time,
             "max_open_files": max_open_files,
         }
         options = make_options(FileOptions, place | format_options)
@@ -90,4 +91,4 @@ class FileSink(DelegatingSink):
     @property
     def options(self) -> FileOptions:
         """The options, including defaults."""
-        return self.worker.options
+        return self.delegate.options

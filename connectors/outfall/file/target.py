@@ -11,9 +11,9 @@ from typing import Any
 from outfall.capabilities import TargetContext
 from outfall.file.first_contact import check_usable
 from outfall.file.options import FileOptions
-from outfall.file.storage.disk import explained
-from outfall.file.storage.local import LocalStore
-from outfall.file.storage.locks import Patience
+from outfall.file.stores.disk import explained
+from outfall.file.stores.local import LocalStore
+from outfall.file.stores.locks import Patience
 from outfall.filesystems import make_durably
 from outfall.formats import suffix
 from outfall.sinks import Sink

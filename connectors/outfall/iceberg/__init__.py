@@ -3,7 +3,7 @@
 ```
 sink, options    the public class and its options
 catalog          pyiceberg's catalog, and explanations of its errors
-table            one state of a table: markers, history, commits
+table            one state of a table: records, history, commits
 layout           data files: partitions, statistics, manifest entries
 columns          conversion of columns between rows and tables
 files            filesystems for tasks, durable files on disks, files of failed commits

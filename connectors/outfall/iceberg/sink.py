@@ -30,7 +30,7 @@ class IcebergSink(TableSink):
     of the files.
 
     Unit of parallelism: each Spark task writes its own Parquet files, one per partition, and returns their metadata.
-    The driver commits the files of an epoch, with a marker, as a compare-and-swap on the branch head.
+    The driver commits the files of an epoch, with a record, as a compare-and-swap on the branch head.
 
     Guarantee: exactly once, with retries, killed processes, zombies and lost responses.
 

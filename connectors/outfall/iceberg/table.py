@@ -43,7 +43,7 @@ from outfall.trace_points import reached
 
 log = logging.getLogger(__name__)
 
-MARKER = "outfall.step."
+RECORD = "outfall.step."
 """Prefix of the name of a step's property; the incarnation follows."""
 
 _TRIES = 10
@@ -141,44 +141,44 @@ class IcebergTable(LoadedTable):
             f"{self.where}: {what}", why=f"other writers committed first, {_TRIES} times", do="start the query again"
         )
 
-    # --- markers of steps
+    # --- records of steps
 
-    def marker(self, incarnation: str) -> TableRecord | None:
-        text = self.metadata.properties.get(f"{MARKER}{incarnation}")
+    def record(self, incarnation: str) -> TableRecord | None:
+        text = self.metadata.properties.get(f"{RECORD}{incarnation}")
         if text is None:
             return None
         try:
             return TableRecord.model_validate_json(text)
         except ValidationError as error:
-            raise unreadable_record(f"in the property {MARKER}{incarnation} of {self.where}", str(error)) from error
+            raise unreadable_record(f"in the property {RECORD}{incarnation} of {self.where}", str(error)) from error
 
-    def markers(self, step: str) -> Iterable[TableRecord]:
+    def records(self, step: str) -> Iterable[TableRecord]:
         for name, text in self.metadata.properties.items():
-            if name.startswith(MARKER):
+            if name.startswith(RECORD):
                 with suppress(ValidationError):
-                    marker = TableRecord.model_validate_json(text)
-                    if marker.step == step:
-                        yield marker
+                    record = TableRecord.model_validate_json(text)
+                    if record.step == step:
+                        yield record
 
-    def left_out(self, marker: TableRecord) -> str | None:
-        """Search the marker's snapshot among the ancestors of the head.
+    def left_out(self, record: TableRecord) -> str | None:
+        """Search the record's snapshot among the ancestors of the head.
 
-        An expired snapshot ends that chain. A chain that reaches a snapshot older than the marker's without the
-        marker's snapshot proves a rollback, and one that ends at a snapshot without a parent a new beginning, as by
+        An expired snapshot ends that chain. A chain that reaches a snapshot older than the record's without the
+        record's snapshot proves a rollback, and one that ends at a snapshot without a parent a new beginning, as by
         CREATE OR REPLACE TABLE. If the history no longer reaches that far back, the sequence numbers decide: they only
         grow, and a head with a lower number is an older state.
         """
-        head, oldest, first = self.head, marker.order + 1, None
+        head, oldest, first = self.head, record.order + 1, None
         for first in self.history():
-            if first.snapshot_id == marker.head:
+            if first.snapshot_id == record.head:
                 return None
             oldest = first.sequence_number or 0
-        at = f"snapshot {marker.head} with epoch {marker.epoch}"
+        at = f"snapshot {record.head} with epoch {record.epoch}"
         if head is None:
             return f"branch {self.branch} is empty, and {at} was committed to it"
-        if (head.sequence_number or 0) < marker.order:
+        if (head.sequence_number or 0) < record.order:
             return f"it was rolled back to snapshot {head.snapshot_id}, which is older than {at}"
-        if oldest <= marker.order:
+        if oldest <= record.order:
             return f"it was rolled back: {at} is not an ancestor of snapshot {head.snapshot_id}"
         if first is not None and first.parent_snapshot_id is None:
             return f"it was replaced: its history begins with snapshot {first.snapshot_id}, after {at}"
@@ -188,7 +188,7 @@ class IcebergTable(LoadedTable):
         return any(file.record_count > 0 for file in self._live_files(self._manifests(self.head)))
 
     def forget(self, incarnation: str) -> None:
-        name = f"{MARKER}{incarnation}"
+        name = f"{RECORD}{incarnation}"
 
         def remove(table: Table) -> Transaction | None:
             known = name in table.metadata.properties
@@ -225,12 +225,12 @@ class IcebergTable(LoadedTable):
     # --- commits
 
     def commit(
-        self, files: EpochFiles, marker: TableRecord, *, replace: Collection[Values] | None = ()
+        self, files: EpochFiles, record: TableRecord, *, replace: Collection[Values] | None = ()
     ) -> IcebergTable:
         io = CommitFiles(self.loaded.io)
         try:
             with self.catalogue.explained(f"a commit to {self.where} could not be prepared"):
-                transaction, snapshot_id = self._staged(io, files, marker, replace)
+                transaction, snapshot_id = self._staged(io, files, record, replace)
         except Exception:
             self._roll_back(io)
             raise
@@ -258,13 +258,13 @@ class IcebergTable(LoadedTable):
         return IcebergTable(committed, self.catalogue, self.branch, self.summary, self.where)
 
     def _staged(
-        self, io: CommitFiles, files: EpochFiles, marker: TableRecord, replace: Collection[Values] | None
+        self, io: CommitFiles, files: EpochFiles, record: TableRecord, replace: Collection[Values] | None
     ) -> tuple[Transaction, int]:
         """Write the manifests; return the update to commit, with the id of its snapshot."""
         replaced = list(self._replaced(replace))
         table = copy.copy(self.loaded)
         table.io = io
-        # pyiceberg's own retry would commit the files on any later state, without a check of a newer driver's marker or
+        # pyiceberg's own retry would commit the files on any later state, without a check of a newer driver's record or
         # of an existing commit of this epoch. Only this copy has the setting; it is not committed.
         told = {"commit.retry.num-retries": "0", "commit.manifest-merge.enabled": "true"}
         table.metadata = self.metadata.model_copy(update={"properties": self.metadata.properties | told})
@@ -274,10 +274,10 @@ class IcebergTable(LoadedTable):
             producer: Any = update.overwrite()
         else:
             producer = update.merge_append() if self._merges else update.fast_append()
-        filled = marker.model_copy(
+        filled = record.model_copy(
             update={"head": producer.snapshot_id, "order": self.metadata.next_sequence_number()}
         ).model_dump_json()
-        name = f"{MARKER}{marker.incarnation}"
+        name = f"{RECORD}{record.incarnation}"
         producer.snapshot_properties = {**self.summary, name: filled}
         if replaced:
             # Selected by file: pyiceberg would guess the manifests from partitions.

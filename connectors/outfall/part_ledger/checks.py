@@ -17,7 +17,7 @@ from outfall.target_record import TargetRecord, behind, check_writing
 
 
 @dataclass(frozen=True)
-class PartPlace:
+class PartContext:
     """The target, step and epoch of a check, for errors."""
 
     target: str
@@ -83,7 +83,7 @@ class PartCount:
 
 
 def missing_parts(
-    place: PartPlace, step: TargetRecord, found: Mapping[str, PartRow], wanted: Mapping[str, PartRow]
+    place: PartContext, step: TargetRecord, found: Mapping[str, PartRow], wanted: Mapping[str, PartRow]
 ) -> frozenset[str]:
     """Return the parts whose rows must be written. The rows of the other parts are in the target.
 
@@ -111,12 +111,12 @@ def check_step(target: str, step: TargetRecord | None, writer: WriterInitContext
     """
     if step is None or step.generation < writer.generation:
         what = f"the ledger has no record of generation {writer.generation} of this query"
-        raise _lost(PartPlace(target, writer.step_id, writer.epoch), what, None)
+        raise _lost(PartContext(target, writer.step_id, writer.epoch), what, None)
     check_writing(f"the ledger of {target}", step, writer)
     return step
 
 
-def check_sealed(place: PartPlace, found: Mapping[str, PartRow], offsets: Mapping[str, int]) -> int:
+def check_sealed(place: PartContext, found: Mapping[str, PartRow], offsets: Mapping[str, int]) -> int:
     """Reject an epoch unless each part matches its state; return the number of rows of the epoch.
 
     Args:
@@ -138,7 +138,7 @@ def check_sealed(place: PartPlace, found: Mapping[str, PartRow], offsets: Mappin
 
 
 def check_states(
-    place: PartPlace, completed: int | None, found: Mapping[str, PartRow], offsets: Mapping[str, int], *, opened: bool
+    place: PartContext, completed: int | None, found: Mapping[str, PartRow], offsets: Mapping[str, int], *, opened: bool
 ) -> None:
     """Compare the ledger with the recovery log before an epoch begins.
 
@@ -167,7 +167,7 @@ def check_states(
         _check_end(place, part, row.next_offset - row.rows if unfinished else row.next_offset, offset)
 
 
-def _is_missing(place: PartPlace, step: TargetRecord, found: PartRow | None, wanted: PartRow) -> bool:
+def _is_missing(place: PartContext, step: TargetRecord, found: PartRow | None, wanted: PartRow) -> bool:
     part, epoch = wanted.part, wanted.epoch or 0
     if found is None:
         raise _lost(place, f"it has no row for part {part}", part)
@@ -192,7 +192,7 @@ def _is_missing(place: PartPlace, step: TargetRecord, found: PartRow | None, wan
     return True
 
 
-def _check_end(place: PartPlace, part: str, end: int, recorded: int) -> None:
+def _check_end(place: PartContext, part: str, end: int, recorded: int) -> None:
     what = f"part {part} ends at offset {end}, but {recorded} is recorded"
     if end < recorded:
         raise _lost(place, what, part)
@@ -204,7 +204,7 @@ def _or_others(found: PartRow, wanted: PartRow) -> str:
     return ", of which some differ" if found.rows == wanted.rows else ""
 
 
-def _differs(place: PartPlace, part: str, what: str) -> ReplayDiffersError:
+def _differs(place: PartContext, part: str, what: str) -> ReplayDiffersError:
     return ReplayDiffersError(
         f"{place.target} holds other rows of this epoch than those that were replayed: {what}",
         step=place.step,
@@ -216,11 +216,11 @@ def _differs(place: PartPlace, part: str, what: str) -> ReplayDiffersError:
     )
 
 
-def _lost(place: PartPlace, what: str, part: str | None) -> TargetLostError:
+def _lost(place: PartContext, what: str, part: str | None) -> TargetLostError:
     return behind(f"the ledger of {place.target}", what, step=place.step, epoch=place.epoch, part=part)
 
 
-def _ahead(place: PartPlace, what: str, part: str | None) -> TargetAheadError:
+def _ahead(place: PartContext, what: str, part: str | None) -> TargetAheadError:
     return TargetAheadError(
         f"the ledger of {place.target} is ahead of the recovery data: {what}",
         step=place.step,

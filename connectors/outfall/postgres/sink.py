@@ -43,7 +43,7 @@ class PostgresSink(DelegatingSink):
         ConfigurationError: names every option that is wrong.
     """
 
-    worker: PostgresDelivery
+    delegate: PostgresDelivery
     former_options = PostgresOptions.former
 
     @names_arguments
@@ -82,20 +82,20 @@ class PostgresSink(DelegatingSink):
         given = {name: value for name, value in locals().items() if name in PostgresOptions.model_fields}
         options = make_options(PostgresOptions, given)
         if options.by_epochs:
-            worker: PostgresDelivery = EpochDelivery(options)
+            delegate: PostgresDelivery = EpochDelivery(options)
         elif options.offset_columns:
-            worker = SourceDelivery(options)
+            delegate = SourceDelivery(options)
         else:
-            worker = PartDelivery(options)
-        super().__init__(worker)
+            delegate = PartDelivery(options)
+        super().__init__(delegate)
 
     def __repr__(self) -> str:
-        return f"PostgresSink(table={str(self.worker.table)!r}, write_mode={self.options.write_mode!r})"
+        return f"PostgresSink(table={str(self.delegate.table)!r}, write_mode={self.options.write_mode!r})"
 
     @property
     def options(self) -> PostgresOptions:
         """The validated options."""
-        return self.worker.options
+        return self.delegate.options
 
     def ddl(self, step_id: str = "sink") -> str:
         """Return the SQL that creates the sink's own tables, for `create_staging="never"`.
@@ -106,4 +106,4 @@ class PostgresSink(DelegatingSink):
         Raises:
             TargetError: the table's columns cannot be read.
         """
-        return self.worker.ddl(step_id)
+        return self.delegate.ddl(step_id)

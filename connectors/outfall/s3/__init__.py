@@ -3,7 +3,7 @@
 ```
 sink                `S3Sink`, the public class; options and location: its options and its store
 target              the prefix before an epoch: checks on the first run, and against the recovery log
-marker              the step that writes below a prefix, and the conditional requests that the store supports
+record              the step that writes below a prefix, and the conditional requests that the store supports
 writer              in a task: writes rows to objects of their epoch; rolling: or gathers them over several epochs
 upload              the objects of one attempt, sent in parts; staged: the committables
 commit, manifest    on the driver: completes uploads, resolves unclear responses, writes the manifest of an epoch

@@ -46,7 +46,7 @@ class S3Staging(StagingArea[StagedObject]):
     def publishing(self, staged: Sequence[StagedObject]) -> Iterator[None]:
         port = PrefixPort(self._store, self.context.incarnation, self.context.step_id)
         self._conditional = advance(port, self.context).conditional
-        reached("s3: marker advanced")
+        reached("s3: record advanced")
         yield
         # Another query may have overwritten the prefix in the meantime, and deleted some or all of the objects.
         check_still(port, self.context)

@@ -43,8 +43,8 @@ class RollOptions(SinkOptions):
     roll_interval: Duration | None = Field(
         default=None,
         description="The age of the oldest gathered row at which the object is published: seconds, or a string such as"
-        " `1 hour`. It is checked while epochs run. Required with `bucket_pattern`. Also set it with `partition_by` if"
-        " values stop recurring, because their last rows would wait forever.",
+        " `1 hour`. It is checked while epochs run. Required with `directory_pattern`. Also set it with `partition_by`"
+        " if values stop recurring, because their last rows would wait forever.",
     )
     roll_rows: int | None = Field(
         default=None,
@@ -228,11 +228,11 @@ class S3Options(StorageOptions, RollOptions, _Upload, _Place):
 
     @model_validator(mode="after")
     def _past_directories_end(self) -> Self:
-        """Require `roll_interval` with `bucket_pattern`, because a past directory receives no more rows."""
-        if self.rolls and self.bucket_pattern is not None and self.roll_interval is None:
+        """Require `roll_interval` with `directory_pattern`, because a past directory receives no more rows."""
+        if self.rolls and self.directory_pattern is not None and self.roll_interval is None:
             raise ValueError(
-                "roll_bytes and roll_rows alone never publish the last rows of a directory of bucket_pattern, because"
-                " no rows follow after its time: add roll_interval, for example roll_interval='1 hour'"
+                "roll_bytes and roll_rows alone never publish the last rows of a directory of directory_pattern,"
+                " because no rows follow after its time: add roll_interval, for example roll_interval='1 hour'"
             )
         return self
 

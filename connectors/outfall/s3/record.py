@@ -197,7 +197,7 @@ class ObjectRecords:
         )
         self._warn(record)
         self.write(record, None)
-        reached("s3: marker created")
+        reached("s3: record created")
 
     def tested(self, record: ObjectRecord) -> ObjectRecord:
         """Return a record with the result of the test for `If-Match`, which earlier releases did not make."""

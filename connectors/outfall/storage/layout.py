@@ -66,7 +66,7 @@ def check_layout(where: str, was: DirectoryLayout, options: StorageOptions, step
     if was.format != now.format:
         option, before, after = "format", was.format, now.format
     else:
-        option, before, after = "partition_by or bucket_pattern", _shown(was.levels), _shown(now.levels)
+        option, before, after = "partition_by or directory_pattern", _shown(was.levels), _shown(now.levels)
     raise ConfigurationError(
         f"{option} has changed from {before!r} to {after!r}, and {where} holds rows of this query with the former one",
         step=step_id,

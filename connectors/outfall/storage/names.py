@@ -69,7 +69,7 @@ class AttemptName:
 def is_hidden(relative: str) -> bool:
     """Return whether Spark's readers skip a path below the target.
 
-    They do if a level begins with `.` or with `_` (without `column=`), or if the path ends in `/` (a folder marker).
+    They do if a level begins with `.` or with `_` (without `column=`), or if the path ends in `/` (a folder record).
     """
     levels = relative.split("/")
     return not levels[-1] or any(

@@ -9,8 +9,8 @@ arrow_types     the types of rows that a column accepts without changing a value
 area            the location and the names of data files
 data_file       the result of a task, and the single committable of an epoch
 target          the table in the recovery data: check, open, clean-up
-commit          the committer: one compare-and-swap with files and marker
-marker          the table's own record of a step
+commit          the committer: one compare-and-swap with files and record
+record          the table's own record of a step
 ```
 
 `docs/table-protocol.md` argues why it is correct.

@@ -80,7 +80,7 @@ class TableCommitter(Committer[EpochFiles]):
         table = self._load_patiently()
         if table is None:
             return True
-        found = table.marker(self._context.incarnation)
+        found = table.record(self._context.incarnation)
         if any(request.committable.layout.table != table.files.layout.table for request in requests):
             return found is None
         return found is not None and found.epoch < self._context.epoch and found.revoked >= self._context.generation
@@ -126,7 +126,7 @@ class TableCommitter(Committer[EpochFiles]):
         return reason
 
     def _commit_once(self, request: Request, table: LoadedTable) -> None:
-        files, found = request.committable, self._marker(request, table)
+        files, found = request.committable, self._record(request, table)
         if found is not None and found.epoch >= self._context.epoch:
             request.signal_already_committed()
             return
@@ -147,7 +147,7 @@ class TableCommitter(Committer[EpochFiles]):
         request.signal_committed()
 
     def _look_once(self, request: Request, table: LoadedTable) -> None:
-        found = self._marker(request, table)
+        found = self._record(request, table)
         # Another driver may have committed it meanwhile, and other writers may have rewritten its files since.
         if found is None or found.epoch < self._context.epoch:
             lost = self._lost(table, request.committable, found)
@@ -155,7 +155,7 @@ class TableCommitter(Committer[EpochFiles]):
                 self._give_up(table, request, found, lost)
 
     def _revoke_once(self, request: Request, table: LoadedTable) -> None:
-        found = self._marker(request, table)
+        found = self._record(request, table)
         if found is not None and found.epoch >= self._context.epoch:
             raise LostCommittableError(
                 f"epoch {self._context.epoch} is already in {table.where} and cannot be revoked",
@@ -175,18 +175,18 @@ class TableCommitter(Committer[EpochFiles]):
         if revoked or files.layout.table != table.files.layout.table:
             return
         reached("table: revoking")
-        marker = (found or TableRecord.first(self._context)).without(self._context.generation)
-        table.commit(files.without_files(), marker)
+        record = (found or TableRecord.first(self._context)).without(self._context.generation)
+        table.commit(files.without_files(), record)
         reached("table: revoked")
 
-    def _marker(self, request: Request, table: LoadedTable) -> TableRecord | None:
+    def _record(self, request: Request, table: LoadedTable) -> TableRecord | None:
         """Return the table's record of the step, if it permits this driver and epoch to commit.
 
         Raises:
             FencedError, TargetLostError: see `_until_settled`.
         """
         context, files = self._context, request.committable
-        found = table.marker(context.incarnation)
+        found = table.record(context.incarnation)
         if found is not None:
             check_publishing(table.where, found.record_among(context.begun), context)
             check_history(table, found, files.published, context)

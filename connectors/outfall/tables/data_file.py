@@ -69,7 +69,7 @@ class TaskFiles(BaseModel):
     layout: Layout
     files: tuple[DataFile, ...]
     published: int | None
-    """The newest epoch of the step that was in the table when this one began; the table's marker must have it."""
+    """The newest epoch of the step that was in the table when this one began; the table's record must have it."""
 
     @property
     def rows(self) -> int:

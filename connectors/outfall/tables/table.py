@@ -109,19 +109,19 @@ class LoadedTable(ABC):
         """Add the columns that the table lacks, as optional ones. Idempotent, also with concurrent drivers."""
 
     @abstractmethod
-    def marker(self, incarnation: str) -> TableRecord | None:
-        """Return the table's marker of a step; `None` if it has none."""
+    def record(self, incarnation: str) -> TableRecord | None:
+        """Return the table's record of a step; `None` if it has none."""
 
     @abstractmethod
-    def markers(self, step: str) -> Iterable[TableRecord]:
-        """Yield the table's markers of a step, of any incarnation: at least the last one that committed.
+    def records(self, step: str) -> Iterable[TableRecord]:
+        """Yield the table's records of a step, of any incarnation: at least the last one that committed.
 
-        Used on the first run only. Delta finds markers by name only and cannot list them.
+        Used on the first run only. Delta finds records by name only and cannot list them.
         """
 
     @abstractmethod
-    def left_out(self, marker: TableRecord) -> str | None:
-        """Return why the marker's commit is no longer part of the table (rolled back, restored); `None` if it is.
+    def left_out(self, record: TableRecord) -> str | None:
+        """Return why the record's commit is no longer part of the table (rolled back, restored); `None` if it is.
 
         If this can no longer be determined, the reason says so: the table is then rejected.
         """
@@ -132,15 +132,15 @@ class LoadedTable(ABC):
 
     @abstractmethod
     def commit(
-        self, files: EpochFiles, marker: TableRecord, *, replace: Collection[tuple[str | None, ...]] | None = ()
+        self, files: EpochFiles, record: TableRecord, *, replace: Collection[tuple[str | None, ...]] | None = ()
     ) -> LoadedTable:
-        """Add the files and write the marker, in one commit that succeeds only if the head is as it was loaded.
+        """Add the files and write the record, in one commit that succeeds only if the head is as it was loaded.
 
         Without files it is a commit without rows, which moves the head.
 
         Args:
             files: the files to add.
-            marker: the marker to write; `head` and `order` are filled in.
+            record: the record to write; `head` and `order` are filled in.
             replace: the partitions whose rows this commit removes, as the strings in `DataFile.partition`; `None` for
                 all rows of the table.
 
@@ -153,7 +153,7 @@ class LoadedTable(ABC):
 
     @abstractmethod
     def forget(self, incarnation: str) -> None:
-        """Remove the table's marker of a step, if any. It needs no particular head."""
+        """Remove the table's record of a step, if any. It needs no particular head."""
 
     @abstractmethod
     def named(self, candidates: Collection[str]) -> Collection[str]:

@@ -42,7 +42,7 @@ class TablePort(TargetPort[TableRecord]):
         self._existing = existing
 
     def read(self) -> FoundRecord[TableRecord] | None:
-        record = None if self._table is None else self._table.marker(self._incarnation)
+        record = None if self._table is None else self._table.record(self._incarnation)
         return None if record is None else FoundRecord(record)
 
     def written(self, context: TargetContext[Any]) -> int | None:
@@ -102,7 +102,7 @@ def _check_existing(where: str, table: LoadedTable, step_id: str, existing: Exis
     """Reject, on the first run, a table that `on_existing` does not permit."""
     if existing.own != "reject":
         return
-    for other in table.markers(step_id):
+    for other in table.records(step_id):
         if other.epoch >= 0:
             raise TargetNotEmptyError(
                 f"{where} has rows that this step wrote",
@@ -181,25 +181,25 @@ def revoke_older(
         table = load()
         if table is None:
             return None
-        marker = table.marker(context.incarnation) or TableRecord.first(context)
-        if _is_strange(marker, context) or (marker.epoch >= 0 and table.left_out(marker) is not None):
+        record = table.record(context.incarnation) or TableRecord.first(context)
+        if _is_strange(record, context) or (record.epoch >= 0 and table.left_out(record) is not None):
             return None
-        if marker.record.generation >= newest:
+        if record.record.generation >= newest:
             return table
         nothing = EpochFiles(
             directory="", root=table.files.area.root, layout=table.files.layout, files=(), published=None
         )
         reached("table: revoking older")
         with suppress(HeadMovedError, UnclearCommitError):
-            return table.commit(nothing, marker.without(newest))
+            return table.commit(nothing, record.without(newest))
     return None
 
 
-def _is_strange(marker: TableRecord, context: CleanUpContext) -> bool:
+def _is_strange(record: TableRecord, context: CleanUpContext) -> bool:
     """Whether the record's driver is unknown to this log, or considered lost by it."""
-    if marker.generation == context.generation and context.token:
-        return marker.token != context.token
-    return marker.generation > context.generation or marker.generation in (context.lost or ())
+    if record.generation == context.generation and context.token:
+        return record.token != context.token
+    return record.generation > context.generation or record.generation in (context.lost or ())
 
 
 def _ours(area: DataArea, directory: str, context: CleanUpContext) -> list[str]:

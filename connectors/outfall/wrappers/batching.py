@@ -74,19 +74,19 @@ class BatchingSink(DelegatingSink):
         super().__init__(CrossEpochBatching(sink, self.options, self._clock) if across_epochs else sink)
 
     def __repr__(self) -> str:
-        return f"BatchingSink({self.worker!r}, batch_size={self.options.batch_size})"
+        return f"BatchingSink({self.delegate!r}, batch_size={self.options.batch_size})"
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> Any:
         """Open a writer of the sink, behind batches."""
-        return self._batched(self.worker.build(step_id, worker_index, worker_count))
+        return self._batched(self.delegate.build(step_id, worker_index, worker_count))
 
     def build_part(self, step_id: str, for_part: str, resume_state: Any) -> Any:
         """Open a part of the sink, behind batches."""
-        return self._batched(self.worker.build_part(step_id, for_part, resume_state))
+        return self._batched(self.delegate.build_part(step_id, for_part, resume_state))
 
     def restore_writer(self, context: WriterInitContext, recovered: Sequence[Any]) -> Any:
         """Open a writer of the sink that continues from its states, behind batches."""
-        return self._batched(self.worker.restore_writer(context, recovered))
+        return self._batched(self.delegate.restore_writer(context, recovered))
 
     def _batched(self, partition: Any) -> Any:
         # Across epochs, the partitions of the worker create the batches.

@@ -199,8 +199,8 @@ class Composite(
 
     def buffered_rows(self, state: ChildValue | Mapping[str, Any]) -> BufferedRows:
         if isinstance(state, ChildValue):
-            return _held_by(self.resolved[state.child], state.value)
-        return _sum_of([self._held_under(name, value) for name, value in state.items()])
+            return _buffered_by(self.resolved[state.child], state.value)
+        return _sum_of([self._buffered_under(name, value) for name, value in state.items()])
 
     def max_time_in_buffer(self) -> timedelta:
         found: list[timedelta] = [child.max_time_in_buffer() for child in self._with(SupportsBufferedRows).values()]
@@ -434,12 +434,12 @@ class Composite(
             self.list_parts()
         return self._parts.index(part)
 
-    def _held_under(self, name: str, state: Any) -> BufferedRows:
+    def _buffered_under(self, name: str, state: Any) -> BufferedRows:
         child, _, own = name.partition("/")
         owner = self.resolved[child]
         if SupportsNamedStates in owner.capabilities:
-            return _held_by(owner, {own: state})
-        return _held_by(owner, state) if owner.fixed else _sum_of([_held_by(owner, item) for item in state])
+            return _buffered_by(owner, {own: state})
+        return _buffered_by(owner, state) if owner.fixed else _sum_of([_buffered_by(owner, item) for item in state])
 
     def _clean_up_of(self, name: str, context: CleanUpContext) -> CleanUpContext:
         """The context with the states of one child. Writer states next to parts are lists, by the parts' names."""
@@ -472,7 +472,7 @@ def _seals_of(name: str, parts: Sequence[PartSeal[Any]]) -> list[PartSeal[Any]]:
     return [replace(part, part=inner) for inner, part in own.items()]
 
 
-def _held_by(child: ResolvedSink, state: Any) -> BufferedRows:
+def _buffered_by(child: ResolvedSink, state: Any) -> BufferedRows:
     return child.sink.buffered_rows(state) if SupportsBufferedRows in child.capabilities else BufferedRows(0)
 
 

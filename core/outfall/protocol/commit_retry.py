@@ -52,7 +52,7 @@ class CommitPolicy:
 
 
 @dataclass(frozen=True)
-class CommitPlace:
+class CommitContext:
     """Step and epoch of a commit, for texts."""
 
     step_id: str
@@ -91,7 +91,7 @@ class CommitLoop:
         self,
         committer: Committer[Any],
         policy: CommitPolicy,
-        place: CommitPlace,
+        place: CommitContext,
         *,
         clock: Clock,
         metrics: Metrics,

@@ -30,7 +30,7 @@ from outfall.protocol.epoch_commit import EpochCommit
 from outfall.protocol.epoch_report import report_completed, report_skipped
 from outfall.protocol.journal import Journal
 from outfall.protocol.messages import CollectedResponses, EpochResult, TaskResponse, Ticket
-from outfall.protocol.states import ROWS_DRAINED, ROWS_HELD, carried_to_log, total_held
+from outfall.protocol.states import ROWS_BUFFERED, ROWS_DRAINED, carried_to_log, total_buffered
 from outfall.protocol.step import PROCESS_REGISTRY, EpochOptions, RunRegistry, Step
 from outfall.protocol.takeover import begin_batch, begin_drain, begin_epoch, is_overtaken, make_ticket, take_over
 from outfall.protocol.target import clean_up_context, clean_up_target
@@ -206,7 +206,7 @@ class EpochCoordinator:
         """
         step = self._step
         view = step.journal.read()
-        if view.unfinished is not None or view.held.rows:
+        if view.unfinished is not None or view.buffered.rows:
             return False
         if view.begin is None or view.completed is not None:
             return True
@@ -287,9 +287,9 @@ class EpochCoordinator:
     def _buffer_counts(self, ticket: Ticket, states: Sequence[StoredValue]) -> dict[str, int]:
         if SupportsBufferedRows not in self._step.capabilities:
             return {}
-        held = total_held(states).rows
-        drained = {ROWS_DRAINED: self._step.journal.view.held.rows - held} if ticket.drain else {}
-        return {ROWS_HELD: held} | drained
+        held = total_buffered(states).rows
+        drained = {ROWS_DRAINED: self._step.journal.view.buffered.rows - held} if ticket.drain else {}
+        return {ROWS_BUFFERED: held} | drained
 
     def _seal(self, ticket: Ticket, collected: CollectedResponses) -> None:
         step = self._step

@@ -25,7 +25,7 @@ from outfall.capability_checks import ResolvedSink
 from outfall.errors import EpochAbandonedError
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
-from outfall.protocol.states import ROWS_HELD, state_names
+from outfall.protocol.states import ROWS_BUFFERED, state_names
 from outfall.protocol.task import EpochTask, TaskIdentity
 
 _log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ def _both(earlier: EpochResult, later: EpochResult) -> EpochResult:
     counts = Metrics()
     for result in (earlier, later):
         counts.add_all(result.counts)
-    held = {name: later.counts[name] for name in (ROWS_HELD,) if name in later.counts}
+    held = {name: later.counts[name] for name in (ROWS_BUFFERED,) if name in later.counts}
     return replace(later, counts=counts.counts | held, seconds=earlier.seconds + later.seconds)
 
 

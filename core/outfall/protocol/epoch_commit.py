@@ -16,7 +16,7 @@ from outfall.capabilities import (
     SupportsPostCommitTopology,
 )
 from outfall.errors import EpochAbandonedError, LostCommittableError
-from outfall.protocol.commit_retry import CommitLoop, CommitPlace, closing_committer
+from outfall.protocol.commit_retry import CommitContext, CommitLoop, closing_committer
 from outfall.protocol.step import Step
 from outfall.protocol.target import clean_up_context, clean_up_target
 from outfall.recovery.entries import Abandoned, Committed, Committing, Completed, Prepared, load_value
@@ -102,7 +102,7 @@ class EpochCommit:
 
     def _offer(self, committer: Committer[Any]) -> None:
         self._requests = self._load_requests()
-        place = CommitPlace(self._step_id, self._prepared.epoch)
+        place = CommitContext(self._step_id, self._prepared.epoch)
         for request in self._requests:
             if committer.group(request.committable) in self._journal.view.committed:
                 request.signal_committed()
@@ -208,7 +208,7 @@ class EpochCommit:
             guarantee="NONE" if totals.get("dropped_committables") else self._step.resolved.guarantee().name,
             drain=view.drain_unfinished,
             drains=view.drains,
-            held_since=view.held.oldest,
+            held_since=view.buffered.oldest,
             published={**view.published, **dict.fromkeys(self._published, self._prepared.epoch)},
             totals=totals,
             **self._recorded,

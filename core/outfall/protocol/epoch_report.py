@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from outfall.capabilities import SupportsBufferedRows
 from outfall.protocol.clock import utc_time
-from outfall.protocol.states import ROWS_DRAINED, ROWS_HELD
+from outfall.protocol.states import ROWS_BUFFERED, ROWS_DRAINED
 from outfall.protocol.step import PROCESS_REGISTRY, Step
 from outfall.recovery.entries import Completed
 
@@ -26,7 +26,7 @@ _REPEAT_AFTER = 600.0
 def report_completed(step: Step, completed: Completed) -> None:
     """Log the result of an epoch and the rows that it leaves buffered. Called after COMPLETED is appended."""
     counts = completed.counts
-    dead_letters, buffered = counts.get("dead_letters", 0), counts.get(ROWS_HELD, 0)
+    dead_letters, buffered = counts.get("dead_letters", 0), counts.get(ROWS_BUFFERED, 0)
     rows = counts.get(ROWS_DRAINED, 0) if completed.drain else counts.get("rows", 0)
     _log_at(
         bool(dead_letters) and _is_due(step, "dead letters"),
@@ -51,7 +51,7 @@ def report_skipped(step: Step, epoch: int, rows: int) -> None:
 
 def _report_buffered(step: Step, epoch: int, *, quietly: bool = False) -> None:
     """Log the command that delivers buffered rows, because the end of a query is not visible here."""
-    held, location = step.journal.view.held, step.recovery.url()
+    held, location = step.journal.view.buffered, step.recovery.url()
     # Without a run, each epoch of a query may have its own process, whose end is not the end of the query.
     step.registry.remember_buffered(location, step.step_id, held.rows if step.run is not None else 0)
     overdue = _is_overdue(step, held.oldest)

@@ -11,7 +11,7 @@ from outfall.capabilities import BufferedRows
 from outfall.contexts import is_peak
 from outfall.errors import RecordError
 from outfall.protocol.clock import Clock, utc_time
-from outfall.protocol.states import ROWS_HELD, total_held
+from outfall.protocol.states import ROWS_BUFFERED, total_buffered
 from outfall.recovery.entries import (
     Abandoned,
     Begin,
@@ -112,13 +112,13 @@ class JournalView:
         return self.unfinished is not None and self.begin is not None and self.begin.drain
 
     @property
-    def held(self) -> BufferedRows:
+    def buffered(self) -> BufferedRows:
         """The buffered rows in the states."""
-        return total_held([*self.states.values(), *self.writer_states])
+        return total_buffered([*self.states.values(), *self.writer_states])
 
     def totals_with(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Return the totals plus the counts of one more epoch. Peaks and buffered rows have no sum."""
-        more = {name: amount for name, amount in counts.items() if name != ROWS_HELD and not is_peak(name)}
+        more = {name: amount for name, amount in counts.items() if name != ROWS_BUFFERED and not is_peak(name)}
         return dict(Counter(self.totals) + Counter(more))
 
     def after(self, number: int, entry: Entry) -> JournalView:

@@ -17,11 +17,11 @@ from outfall.capabilities import (
 )
 from outfall.capability_checks import ResolvedSink, SupportsNamedStates
 from outfall.errors import ConfigurationError
-from outfall.recovery.entries import CARRIED, HeldRecord, StoredValue, carry_in, carry_out, load_value
+from outfall.recovery.entries import CARRIED, BufferedRecord, StoredValue, carry_in, carry_out, load_value
 from outfall.recovery.log import RecoveryConfig, RecoveryLog
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 
-ROWS_HELD = "rows_held"
+ROWS_BUFFERED = "rows_held"
 """The counter of the rows that are buffered after an epoch. Not summed over tasks or epochs."""
 
 ROWS_DRAINED = "rows_drained"
@@ -66,7 +66,7 @@ def hand_over_serializer(resolved: ResolvedSink) -> SimpleVersionedSerializer[An
     return serializer
 
 
-def held_in(resolved: ResolvedSink, state: Any) -> HeldRecord | None:
+def buffered_in(resolved: ResolvedSink, state: Any) -> BufferedRecord | None:
     """Return the buffered rows of a state as the recovery data records them; `None` if there are none.
 
     Args:
@@ -76,10 +76,10 @@ def held_in(resolved: ResolvedSink, state: Any) -> HeldRecord | None:
     if SupportsBufferedRows not in resolved.capabilities:
         return None
     held = resolved.sink.buffered_rows(state)
-    return HeldRecord(rows=held.rows, oldest=held.oldest) if held.rows else None
+    return BufferedRecord(rows=held.rows, oldest=held.oldest) if held.rows else None
 
 
-def total_held(states: Iterable[StoredValue]) -> BufferedRows:
+def total_buffered(states: Iterable[StoredValue]) -> BufferedRows:
     """Return the number of buffered rows in the states, and the time of the oldest."""
     records = [state.held for state in states if state.held is not None]
     oldest = min((record.oldest for record in records if record.oldest is not None), default=None)

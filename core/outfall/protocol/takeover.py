@@ -144,7 +144,7 @@ def begin_drain(step: Step, view: JournalView, *, first: bool) -> Ticket | None:
     """
     check_identity(step.step_id, step.resolved, view, None)
     view = _settled(step, view, first=first)
-    if view.completed is None or not view.held.rows:
+    if view.completed is None or not view.buffered.rows:
         _log.info("step %s: no rows are buffered", step.step_id)
         return None
     return begin_epoch(step, view, view.completed + 1, None, drain=True, starting=first)
@@ -284,6 +284,6 @@ def _announce(step: Step) -> None:
         step.resolved.guarantee().name,
         f" (requires: {requires})" if requires else "",
         "none" if view.completed is None else view.completed,
-        view.held.rows,
-        f" (the oldest since {view.held.oldest.isoformat()})" if view.held.oldest else "",
+        view.buffered.rows,
+        f" (the oldest since {view.buffered.oldest.isoformat()})" if view.buffered.oldest else "",
     )

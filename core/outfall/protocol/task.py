@@ -27,16 +27,16 @@ from outfall.protocol.heartbeat import heartbeat
 from outfall.protocol.messages import PartResponse, TaskResponse, Ticket
 from outfall.protocol.partition import ResolvedPartition, Rows, open_partition
 from outfall.protocol.states import (
+    buffered_in,
     hand_over_serializer,
-    held_in,
     load_states,
     state_names,
     state_serializer,
     states_after,
-    total_held,
+    total_buffered,
 )
 from outfall.protocol.validation import check_query, check_version, returned_list
-from outfall.recovery.entries import HeldRecord, StoredValue, WinningAttempt, load_value, store_state, store_value
+from outfall.recovery.entries import BufferedRecord, StoredValue, WinningAttempt, load_value, store_state, store_value
 from outfall.recovery.log import RecoveryLog
 from outfall.trace_points import reached
 from outfall.version import outfall_version
@@ -203,7 +203,7 @@ class PartRunner:
         self._value_column = value_column
         self._metrics: Metrics = context.metrics
         self._rows = 0
-        self._held_before = total_held([*(states or {}).values(), *recovered]).rows
+        self._buffered_before = total_buffered([*(states or {}).values(), *recovered]).rows
         self._opened = self._open(states or {}, recovered)
         self._partition = self._opened.partition
 
@@ -258,7 +258,7 @@ class PartRunner:
             committables=committables,
         )
         if end_of_input:
-            self._check_nothing_held(response)
+            self._check_nothing_buffered(response)
         reached("task: after snapshot")
         return response
 
@@ -304,7 +304,7 @@ class PartRunner:
                 part=name,
                 do="return the position after the last value; 0 and empty values are states",
             )
-        held = held_in(self._resolved, {name: value} if SupportsNamedStates in self._capabilities else value)
+        held = buffered_in(self._resolved, {name: value} if SupportsNamedStates in self._capabilities else value)
         return self._stored(state_serializer(self._resolved, name), value, name, held)
 
     def _snapshot_writer_states(self) -> list[StoredValue]:
@@ -313,12 +313,12 @@ class PartRunner:
         serializer = self._resolved.sink.writer_state_serializer()
         states = self._returned("snapshot_state", self._partition.snapshot_state(self._context.epoch))
         name = f"writer-{self._context.worker_index}"
-        return [self._stored(serializer, state, name, held_in(self._resolved, state)) for state in states]
+        return [self._stored(serializer, state, name, buffered_in(self._resolved, state)) for state in states]
 
-    def _check_nothing_held(self, response: PartResponse) -> None:
-        held = total_held([*response.writer_states, *response.states.values()])
+    def _check_nothing_buffered(self, response: PartResponse) -> None:
+        held = total_buffered([*response.writer_states, *response.states.values()])
         # Rows that cannot be in one epoch with the others are left to the next drain, as long as each delivers some.
-        if held.rows and held.rows >= self._held_before + self._rows:
+        if held.rows and held.rows >= self._buffered_before + self._rows:
             raise CapabilityError(
                 f"{type(self._partition).__name__} still buffers {held.rows} rows after flush(end_of_input=True)",
                 step=self._context.step_id,
@@ -326,7 +326,7 @@ class PartRunner:
                 do="deliver all rows in flush if end_of_input is true",
             )
 
-    def _stored(self, serializer: Any, value: Any, name: str, held: HeldRecord | None) -> StoredValue:
+    def _stored(self, serializer: Any, value: Any, name: str, held: BufferedRecord | None) -> StoredValue:
         try:
             stored = store_state(serializer, value, log=self._log, name=name, generation=self._context.generation)
             return stored.model_copy(update={"held": held}) if held else stored

@@ -46,7 +46,7 @@ class BlobRef(StoredModel):
     sha256: str
 
 
-class HeldRecord(StoredModel):
+class BufferedRecord(StoredModel):
     """Rows in a state that are not in the target."""
 
     rows: int
@@ -60,7 +60,7 @@ class StoredValue(StoredModel):
     text: str | None = None
     base64: str | None = None
     blob: BlobRef | None = None
-    held: HeldRecord | None = None
+    held: BufferedRecord | None = None
     """For a state with buffered rows."""
 
     @classmethod

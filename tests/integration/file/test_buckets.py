@@ -33,8 +33,8 @@ def test_a_batch_comes_back_with_its_bucket_columns(rows: DataFrame, tmp_path: P
         tmp_path / "out",
         format=format,
         partition_by="carrier",
-        bucket_pattern="'dt='yyyy-MM-dd",
-        bucket_time="at",
+        directory_pattern="'dt='yyyy-MM-dd",
+        directory_time="at",
         roll_bytes="1 KiB",
     )
     result = write(rows, sink)

@@ -341,7 +341,7 @@ def test_a_power_loss_at_any_step_takes_nothing_that_was_recorded(
 # What is not synced. Of a name that is synced before or after a file beside it, ext4 cannot show that it is missing: it
 # makes both durable together. So no control drops the sync of new names alone; tests/unit asserts its order.
 ALL, LOG_ENTRIES, LOG_NAMES, DATA, PUBLICATIONS = ".", "/[.]tmp-", "/outfall/sink$", "/part-", "/(out|staging)$"
-MARKER = "/_outfall/[0-9a-f]+[.]json$"
+RECORD = "/_outfall/[0-9a-f]+[.]json$"
 
 
 @pytest.mark.thorough
@@ -352,7 +352,7 @@ MARKER = "/_outfall/[0-9a-f]+[.]json$"
         *itertools.product(MODES, [LOG_NAMES], ["after BEGIN", "after PREPARED", "after COMPLETED"]),
         *itertools.product(MODES, [LOG_ENTRIES], ["after PREPARED"]),
         ("whole", PUBLICATIONS, "after COMPLETED"),
-        ("whole", MARKER, "after COMPLETED"),
+        ("whole", RECORD, "after COMPLETED"),
     ],
 )
 def test_without_its_fsyncs_the_same_power_loss_loses_something(

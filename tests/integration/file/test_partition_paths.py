@@ -149,7 +149,9 @@ def test_a_name_in_another_case_makes_the_directory_that_spark_makes(spark: Spar
 
 def test_levels_of_a_pattern_are_columns_for_readers_and_null_comes_back(spark: SparkSession, tmp_path: Path) -> None:
     df = spark.sql("select explode(array(timestamp'2026-07-01 00:30:00', null)) as t, 'AA' as carrier")
-    options = PartitionOptions(partition_by=("carrier",), bucket_pattern="'dt='yyyy-MM-dd/'at='HH:mm", bucket_time="t")
+    options = PartitionOptions(
+        partition_by=("carrier",), directory_pattern="'dt='yyyy-MM-dd/'at='HH:mm", directory_time="t"
+    )
     for path, rows in PartitionPaths(options).split(arrow(df), NOW):
         (tmp_path / path).mkdir(parents=True)
         pq.write_table(pa.Table.from_batches([rows]), tmp_path / path / "f.parquet")

@@ -60,7 +60,7 @@ def test_a_stream_is_once_in_the_bucket_also_when_an_epoch_is_replayed(
 
 STEPS = ["after PREPARED", "file: copied#2"]
 MORE_STEPS = [
-    "file: synced", "file: staged", "before PREPARED", "file: marker advanced", "file: publishing#2", "file: copied",
+    "file: synced", "file: staged", "before PREPARED", "file: record advanced", "file: publishing#2", "file: copied",
     "file: published#2", "after commit", "after COMPLETED",
 ]  # fmt: skip
 
@@ -69,7 +69,7 @@ MORE_STEPS = [
 def test_a_driver_that_dies_anywhere_leaves_each_row_once(
     s3: S3, bucket: str, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outfall.file.storage.remote.RemoteStore.parallel", 1)
+    monkeypatch.setattr("outfall.file.stores.remote.RemoteStore.parallel", 1)
     sink, recovery = FileSink(f"s3://{bucket}/out"), str(tmp_path / "rec")
     tasks = [[{"id": index}, {"id": index + 10}] for index in range(3)]
     with crash_at(step) as seen:

@@ -51,7 +51,7 @@ def test_a_proxy_that_the_environment_names_carries_the_requests(
 ) -> None:
     monkeypatch.setenv(variable, proxy.url)
     name = receiver.new_target(lambda request: Reply(503 if request.number == 0 else 200, accepts=request.number > 0))
-    assert HttpSink(f"{FAR}/{name}").worker.needs_proxy()
+    assert HttpSink(f"{FAR}/{name}").delegate.needs_proxy()
     write(tmp_path, f"{FAR}/{name}", query={"key": "ä"}, max_in_flight_requests=1)
     assert ids(receiver, name) == list(range(10))
     assert proxy.seen == [f"POST {FAR}/{name}?key=%C3%A4"] * 3
@@ -90,7 +90,7 @@ def test_hosts_that_need_no_proxy_are_asked_directly(
     monkeypatch.setenv("HTTP_PROXY", proxy.url)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     name = receiver.new_target()
-    assert not HttpSink(receiver.url(name)).worker.needs_proxy()
+    assert not HttpSink(receiver.url(name)).delegate.needs_proxy()
     write(tmp_path, receiver.url(name))
     assert (ids(receiver, name), proxy.seen) == (list(range(10)), [])
 

@@ -1,4 +1,4 @@
-"""T2 and the commit's own promises: one snapshot with its marker, on exactly the head that was read."""
+"""T2 and the commit's own promises: one snapshot with its record, on exactly the head that was read."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def test_an_epoch_is_one_snapshot_that_says_so_in_summary_and_property(lake: Lak
     assert [len(each.files) for each in (first, second)] == [2, 3]
     assert lake.rows("id") == [1, 2, 3, 4]
     (name,) = (name for name in lake.files.properties if name.startswith("outfall.step."))
-    marker = json.loads(lake.files.properties[name])
-    assert json.loads(second.summary[name]) == marker
-    assert (marker["step"], marker["epoch"], marker["head"], marker["order"]) == ("sink", 1, second.id, second.sequence)
+    record = json.loads(lake.files.properties[name])
+    assert json.loads(second.summary[name]) == record
+    assert (record["step"], record["epoch"], record["head"], record["order"]) == ("sink", 1, second.id, second.sequence)
     assert second.summary["team"] == "air"
     assert (second.summary["operation"], second.summary["added-records"]) == ("append", "1")
     assert (second.summary["total-records"], second.summary["total-data-files"]) == ("4", "3")

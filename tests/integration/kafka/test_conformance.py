@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outfall.file import FileSink
-from outfall.file.storage.locks import Patience
+from outfall.file.stores.locks import Patience
 from outfall.kafka import KafkaRecoveryConfig
 from outfall.recovery import RecoveryConfig
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
@@ -38,7 +38,7 @@ class Files(SinkHarness):
     def make_sink(self, target: Any) -> Any:
         sink: Any = FileSink(target / "out", parts=self.parts)
         # A stalled attempt may hold a lock, and whoever waits for it must not wait for long.
-        sink.worker.patience = Patience(seconds=0.05)
+        sink.delegate.patience = Patience(seconds=0.05)
         return sink
 
     def read(self, target: Any) -> Iterable[Any]:

@@ -19,7 +19,7 @@ from outfall.errors import ValueRefusedError
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
 from outfall.postgres.catalogue.types import why_not
 from outfall.postgres.copy.stream import CopyEncoder
-from outfall.postgres.copy.values import ValuePlace, fitted
+from outfall.postgres.copy.values import ValueContext, fitted
 from outfall.postgres.names import TableName
 
 DAY = 86_400_000_000
@@ -352,7 +352,7 @@ def test_strings_are_rejected_before_the_first_row_where_the_server_rounds_as_it
 
 def _is_rejected(values: pa.Array, column: TableColumn) -> bool:
     try:
-        fitted(values, column.kind, ValuePlace("c"))
+        fitted(values, column.kind, ValueContext("c"))
     except ValueRefusedError:
         return True
     return False

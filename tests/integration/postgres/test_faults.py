@@ -315,7 +315,7 @@ def test_a_dsn_that_leads_nowhere_is_told_without_waiting(mortal_postgres: Serve
             run(sink, recovery, 0, rows(1))
         # Later too, when a server that answers is waited for.
         with pytest.raises(psycopg.OperationalError) as told:
-            sink.worker.database.run_raw("publishing", lambda connection: connection.execute("SELECT 1"))
+            sink.delegate.database.run_raw("publishing", lambda connection: connection.execute("SELECT 1"))
         assert told.value.sqlstate == code.strip()
         assert "geheim" not in str(told.value)
 

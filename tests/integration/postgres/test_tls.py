@@ -29,7 +29,7 @@ def test_a_server_with_a_certificate_that_is_trusted_is_written_to(dsn: str, tmp
         sink = target.sink(dsn=make_conninfo(through, sslrootcert=str(certificate)))
         run(sink, str(tmp_path / "trusting"), 0, rows(1))
         run(target.sink(dsn=make_conninfo(through, sslmode="require")), str(tmp_path / "trusting"), 1, rows(2))
-        with sink.worker.database.connection() as connection:
+        with sink.delegate.database.connection() as connection:
             assert connection.pgconn.ssl_in_use
     assert target.ids() == [1, 2]
 

@@ -128,10 +128,10 @@ def test_a_put_whose_answer_is_lost_finds_its_own_object(behind_proxy: tuple[Tar
 
 
 def occupy(target: Target) -> Callable[[str], None]:
-    """Put another's object under each key of an upload, when the marker has been advanced."""
+    """Put another's object under each key of an upload, when the record has been advanced."""
 
     def listener(reached: str) -> None:
-        if reached == "s3: marker advanced":
+        if reached == "s3: record advanced":
             for upload in target.uploads():
                 target.client.put_object(Bucket=target.bucket, Key=upload["Key"], Body=b'{"id":-1}')
 

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 STEPS = (
     "after BEGIN", "s3: opening", "s3: sending part", "s3: part under way", "s3: object ended", "s3: staged",
-    "before PREPARED", "after COMMITTING", "s3: marker advanced", "s3: completing", "s3: completed",
+    "before PREPARED", "after COMMITTING", "s3: record advanced", "s3: completing", "s3: completed",
     "s3: manifest written", "before COMPLETED", "after clean-up",
 )  # fmt: skip
 

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.long]
 MIB = 1 << 20
 STEPS = (
     "s3: copying part", "s3: piece under way", "s3: completing", "s3: deleting pieces", "s3: putting piece",
-    "s3: piece read", "s3: part under way", "s3: object ended", "s3: staged", "s3: marker advanced", "s3: completed",
+    "s3: piece read", "s3: part under way", "s3: object ended", "s3: staged", "s3: record advanced", "s3: completed",
     "s3: manifest written", "before PREPARED",
 )  # fmt: skip
 

@@ -51,7 +51,7 @@ def test_of_two_queries_that_come_at_one_moment_never_do_both_go_on(
     assert {10 + index for index in going} <= set(any_target.ids())
 
 
-@pytest.mark.parametrize("step", ["s3: marker advanced", "s3: completed"])
+@pytest.mark.parametrize("step", ["s3: record advanced", "s3: completed"])
 def test_a_query_whose_prefix_is_overwritten_while_it_publishes_is_told(
     any_target: Target, tmp_path: Path, step: str
 ) -> None:

@@ -23,7 +23,7 @@ class MeasuredSink(FileSink):
     """Notes its worker's peak memory beside its directory when a part is built and when it is finished."""
 
     def build_part(self, step_id: str, for_part: str, resume_state: FileState | None) -> GrowingPart:
-        growing: Any = self.worker
+        growing: Any = self.delegate
         part: GrowingPart = growing.build_part(step_id, for_part, resume_state)
         finish = part.snapshot
 

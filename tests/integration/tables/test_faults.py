@@ -106,7 +106,7 @@ def check(cut_off: CutOff, epochs: int) -> None:
 def test_an_epoch_whose_commit_was_not_answered_is_there_once(
     cut_off: CutOff, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The driver finds it, by the marker, and goes on: nobody starts it again."""
+    """The driver finds it, by the record, and goes on: nobody starts it again."""
     recovery = str(tmp_path)
     sink = cut_off.sink()
     run(sink, recovery, 0)

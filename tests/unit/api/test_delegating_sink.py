@@ -57,20 +57,20 @@ def test_it_has_the_features_of_its_worker_and_no_others(worker: Any) -> None:
 def test_every_other_public_name_is_the_workers(worker: Any) -> None:
     sink = copy.copy(DelegatingSink(worker))
     methods = {name for name in dir(type(worker)) if not name.startswith("_") and callable(getattr(type(worker), name))}
-    own = {"bind", "capabilities", "in_save_mode", "kind", "with_worker"}
+    own = {"bind", "capabilities", "in_save_mode", "kind", "with_delegate"}
     assert {name for name in methods if getattr(sink, name) != getattr(worker, name)} == methods & own
 
 
 @pytest.mark.parametrize("around", [DelegatingSink, BatchingSink, SpiedSink])
 def test_a_copy_for_a_save_mode_is_of_its_class(around: Any) -> None:
     sink = resolve(around(FileSink("/a"))).in_save_mode("overwrite")
-    assert (type(sink), sink.worker.options.on_existing) == (around, "overwrite")
+    assert (type(sink), sink.delegate.options.on_existing) == (around, "overwrite")
 
 
 def test_a_name_that_neither_has_is_missing_even_before_there_is_a_worker() -> None:
     with pytest.raises(AttributeError, match="nothing"):
         DelegatingSink(PlainSink()).nothing  # noqa: B018
-    with pytest.raises(AttributeError, match="worker"):
+    with pytest.raises(AttributeError, match="delegate"):
         DelegatingSink.__new__(DelegatingSink).target  # noqa: B018
 
 
@@ -200,7 +200,7 @@ def test_a_capability_that_is_declared_has_its_bases_too() -> None:
 
 def test_messages_name_the_wrapper_and_not_what_its_worker_is_shown_as() -> None:
     once = ExactlyOnceSink(PlainSink(), offset="offset", source_partition="partition")
-    assert [shown_name(sink) for sink in (once, once.worker, BatchingSink(once))] == [
+    assert [shown_name(sink) for sink in (once, once.delegate, BatchingSink(once))] == [
         "ExactlyOnceSink",
         "ExactlyOnceSink",
         "BatchingSink",
@@ -224,6 +224,6 @@ def test_a_sink_that_only_names_its_target_does_not_own_it() -> None:
 
 def test_a_copy_that_stands_for_another_sink_has_the_features_of_that_one() -> None:
     sink = DelegatingSink(FileSink("/a"))
-    other = sink.with_worker(FileSink("/a", parts=1))
+    other = sink.with_delegate(FileSink("/a", parts=1))
     assert (resolve(sink).fixed, resolve(other).fixed) == (False, True)
     assert SupportsCommitter not in capabilities_of(other)

@@ -9,7 +9,7 @@ import re
 import pytest
 
 from outfall.errors import ConfigurationError, TransientError
-from outfall.file.storage.disk import explained as explained_of_files
+from outfall.file.stores.disk import explained as explained_of_files
 from outfall.recovery.location import explained as explained_of_logs
 
 

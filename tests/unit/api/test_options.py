@@ -68,7 +68,7 @@ def test_words_ignore_case_and_are_kept_in_their_own() -> None:
     assert made == parse_options(Options, {"ADDRESS": "X", "MODE": "B", "flush": "True"})
     assert (made.address, made.mode, made.flush) == ("X", "b", True)
     assert FileSink("/x", compression="GZIP", format="CSV").options.format == "csv"  # type: ignore[arg-type]
-    http = HttpSink("http://127.0.0.1:9", method="put", statuses="404=DEAD_LETTER").worker.http  # type: ignore[arg-type]
+    http = HttpSink("http://127.0.0.1:9", method="put", statuses="404=DEAD_LETTER").delegate.http  # type: ignore[arg-type]
     assert (http.method, http.statuses) == ("PUT", {404: Verdict.DEAD_LETTER})
     assert build_sink("FILE", {"path": "/x"}).options.path == "/x"
     assert CommitPolicy(on_known_failure="DROP").on_known_failure == "drop"  # type: ignore[arg-type]
@@ -203,7 +203,7 @@ def test_wrong_values_are_refused_by_name(wrong: dict[str, Any]) -> None:
 
 def test_the_options_door_makes_whole_files() -> None:
     sink = sink_from_options({"path": "/x", "format": "text", "onExisting": "resume", "on_rewind": "truncate"})
-    assert isinstance(sink.worker, WholeFiles)
+    assert isinstance(sink.delegate, WholeFiles)
     assert sink.options == FileOptions(path="/x", format="text", on_existing="resume", on_rewind="truncate")
 
 

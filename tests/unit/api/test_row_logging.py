@@ -116,6 +116,6 @@ def test_values_without_a_common_type_are_not_quoted() -> None:
 
 def test_the_option_is_that_of_every_sink_that_rejects_rows() -> None:
     sink = HttpSink("http://127.0.0.1:9", log_rows="NONE")  # type: ignore[arg-type]
-    assert sink.worker.http.log_rows == "none"
+    assert sink.delegate.http.log_rows == "none"
     for model in (PostgresOptions, KafkaOptions, KinesisOptions, IcebergOptions, DeltaOptions, ExactlyOnceOptions):
         assert model.model_fields["log_rows"].default == "keys"

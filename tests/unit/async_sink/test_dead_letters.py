@@ -70,11 +70,11 @@ class Refusing(ByReference):
 @pytest.mark.parametrize("name", MAKERS)
 def test_every_constructor_takes_it(name: str) -> None:
     sink = MAKERS[name](dead_letter=LETTERS)
-    assert isinstance(sink.worker, DeadLetteringSink)
+    assert isinstance(sink.delegate, DeadLetteringSink)
     assert list(sink.children()) == ["sink", "dead_letters"]
     inner = sink.children()["sink"]
     assert isinstance(inner, AsyncSink)
-    assert type(inner) is type(MAKERS[name]().worker)
+    assert type(inner) is type(MAKERS[name]().delegate)
     assert sink.children()["dead_letters"] is LETTERS
 
 
@@ -82,8 +82,8 @@ def test_every_constructor_takes_it(name: str) -> None:
 def test_with_none_a_sink_is_itself(name: str) -> None:
     sink = MAKERS[name](dead_letter=None)
     assert type(sink) is type(MAKERS[name]())
-    assert type(sink.worker) is type(MAKERS[name]().worker)
-    assert sink.worker.options == MAKERS[name]().worker.options
+    assert type(sink.delegate) is type(MAKERS[name]().delegate)
+    assert sink.delegate.options == MAKERS[name]().delegate.options
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -93,7 +93,7 @@ def test_sinks_are_copied_and_pickled_with_it_and_without(name: str) -> None:
             assert type(other) is type(sink)
             assert vars(other).keys() == vars(sink).keys()
     again = pickle.loads(pickle.dumps(MAKERS[name](dead_letter=LETTERS)))
-    assert again.children()["sink"].options == MAKERS[name]().worker.options
+    assert again.children()["sink"].options == MAKERS[name]().delegate.options
 
 
 def test_http_still_chooses_its_class_and_content_takes_any_letters() -> None:
@@ -148,7 +148,7 @@ def test_a_record_that_aws_refuses_among_others_has_its_own_reason(kind: Any, mo
 @pytest.mark.parametrize("name", MAKERS)
 def test_how_many_there_may_be_is_an_option(name: str) -> None:
     assert [
-        MAKERS[name](dead_letter=LETTERS, **given).worker.children()["sink"].max_dead_letters()
+        MAKERS[name](dead_letter=LETTERS, **given).delegate.children()["sink"].max_dead_letters()
         for given in ({}, {"max_dead_letters": 7})
     ] == [1000, 7]
 

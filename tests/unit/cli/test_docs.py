@@ -79,4 +79,4 @@ def test_what_the_page_says_of_sinks_is_true() -> None:
 
 
 def has_its_own(method: str, sink: Any) -> bool:
-    return getattr(type(getattr(sink, "worker", sink)), method) is not getattr(SupportsTarget, method)
+    return getattr(type(getattr(sink, "delegate", sink)), method) is not getattr(SupportsTarget, method)

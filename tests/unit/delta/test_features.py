@@ -57,7 +57,7 @@ def load(path: Path, **options: Any) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_a_table_that_is_taken_takes_commits_and_keeps_their_marker(tmp_path: Path, table: dict[str, Any]) -> None:
+def test_a_table_that_is_taken_takes_commits_and_keeps_their_record(tmp_path: Path, table: dict[str, Any]) -> None:
     write_table(tmp_path, {"id": "long"}, **table)
     load(tmp_path)
     loaded = DeltaTable(tmp_path)

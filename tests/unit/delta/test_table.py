@@ -1,4 +1,4 @@
-"""One version of a Delta table: its marker, and a commit that makes exactly the next version or nothing."""
+"""One version of a Delta table: its record, and a commit that makes exactly the next version or nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 
 from outfall.delta import DeltaSink, files
-from outfall.delta.files import TablePlace
+from outfall.delta.files import TableLocation
 from outfall.delta.layout import STATISTICS
 from outfall.delta.table import LoadedDelta
 from outfall.errors import ConfigurationError, TargetError
@@ -46,8 +46,8 @@ def epoch_files(table: LoadedDelta, *names: str, partition: str | None = None) -
     )
 
 
-def commit(table: LoadedDelta, *names: str, marker: TableRecord = OURS, **more: Any) -> LoadedDelta:
-    return table.commit(epoch_files(table, *names, partition=more.pop("partition", None)), marker, **more)
+def commit(table: LoadedDelta, *names: str, record: TableRecord = OURS, **more: Any) -> LoadedDelta:
+    return table.commit(epoch_files(table, *names, partition=more.pop("partition", None)), record, **more)
 
 
 def by_others(path: Path, *paths: str) -> None:
@@ -62,7 +62,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "t"
 
 
-def test_a_commit_adds_its_files_and_writes_the_marker(path: Path) -> None:
+def test_a_commit_adds_its_files_and_writes_the_record(path: Path) -> None:
     left = commit(load(path), "a.parquet", "b.parquet", partition="a b/ü")
     now = newest(path)
     assert now.number == 1
@@ -71,31 +71,31 @@ def test_a_commit_adds_its_files_and_writes_the_marker(path: Path) -> None:
         ("outfall/x/g3-y/b.parquet", {"day": "a b/ü"}),
     ]
     expected = OURS.model_copy(update={"step": "", "head": 1, "order": 1})
-    assert left.marker(OURS.incarnation) == load(path).marker(OURS.incarnation) == expected
-    assert list(left.markers("flights")) == [expected.model_copy(update={"step": "flights"})]
-    assert list(left.markers("other")) == []
-    assert left.marker("0000000000000000") is None
+    assert left.record(OURS.incarnation) == load(path).record(OURS.incarnation) == expected
+    assert list(left.records("flights")) == [expected.model_copy(update={"step": "flights"})]
+    assert list(left.records("other")) == []
+    assert left.record("0000000000000000") is None
     assert left.has_rows()
 
 
 def test_the_marker_of_the_newest_version_is_read_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """deltalake scans the log for each transaction: five times for a marker."""
+    """deltalake scans the log for each transaction: five times for a record."""
     commit(load(path), "a.parquet")
     with monkeypatch.context() as patched:
         patched.setattr(DeltaTable, "transaction_version", None)
-        found = load(path).marker(OURS.incarnation)
+        found = load(path).record(OURS.incarnation)
     assert found is not None
     by_others(path, "theirs.parquet")
-    assert load(path).marker(OURS.incarnation) == found
+    assert load(path).record(OURS.incarnation) == found
 
 
 def test_a_commit_without_files_moves_the_head(path: Path) -> None:
-    commit(load(path), marker=TableRecord(incarnation=OURS.incarnation, step="flights"))
-    found = load(path).marker(OURS.incarnation)
+    commit(load(path), record=TableRecord(incarnation=OURS.incarnation, step="flights"))
+    found = load(path).record(OURS.incarnation)
     assert found is not None
     assert (found.generation, found.token) == (0, None)
-    commit(load(path), marker=found.without(4))
-    found = load(path).marker(OURS.incarnation)
+    commit(load(path), record=found.without(4))
+    found = load(path).record(OURS.incarnation)
     assert found is not None
     assert (found.epoch, found.revoked, found.head) == (-1, 4, 2)
     assert len(newest(path).transactions) == 6
@@ -111,7 +111,7 @@ def test_of_two_commits_on_one_version_the_second_changes_nothing(path: Path) ->
 
 
 def test_no_commit_is_made_on_a_version_that_was_not_read(path: Path) -> None:
-    """deltalake would append behind another writer's version, and the marker would name the wrong one."""
+    """deltalake would append behind another writer's version, and the record would name the wrong one."""
     table = load(path)
     by_others(path, "theirs.parquet")
     with pytest.raises(HeadMovedError):
@@ -143,7 +143,7 @@ def test_what_deltalake_refuses_to_commit_is_no_other_writer(path: Path) -> None
     assert unsupported is not None
     with pytest.raises(UnclearCommitError, match="Unsupported table features"):
         commit(LoadedDelta(place, unsupported), "a.parquet")
-    assert table.marker(OURS.incarnation) is None
+    assert table.record(OURS.incarnation) is None
 
 
 def test_the_marker_survives_checkpoints_and_log_clean_up(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_the_marker_survives_checkpoints_and_log_clean_up(tmp_path: Path) -> Non
         by_others(tmp_path, f"{number}.parquet")
     DeltaTable(tmp_path).cleanup_metadata()
     assert not (tmp_path / "_delta_log" / f"{1:020}.json").exists()
-    found = load(tmp_path).marker(OURS.incarnation)
+    found = load(tmp_path).record(OURS.incarnation)
     assert found is not None
     assert (found.epoch, found.head) == (7, 1)
     reason = load(tmp_path).left_out(found)
@@ -167,20 +167,20 @@ def test_a_marker_that_was_forgotten_is_none(path: Path) -> None:
     stale = load(path)
     by_others(path, "theirs.parquet")
     stale.forget(OURS.incarnation)
-    assert load(path).marker(OURS.incarnation) is None
-    assert list(load(path).markers("flights")) == []
+    assert load(path).record(OURS.incarnation) is None
+    assert list(load(path).records("flights")) == []
     before = newest(path).number
     load(path).forget(OURS.incarnation)
     assert newest(path).number == before
 
 
-def test_a_marker_of_which_a_part_is_missing_is_no_marker(path: Path) -> None:
+def test_a_marker_of_which_a_part_is_missing_is_no_record(path: Path) -> None:
     commit(load(path), "a.parquet")
     entry = path / "_delta_log" / f"{1:020}.json"
     lines = [line for line in entry.read_text().splitlines() if "-token" not in line]
     entry.write_text("\n".join(lines))
-    with pytest.raises(TargetError, match="not all identifiers of its marker"):
-        load(path).marker(OURS.incarnation)
+    with pytest.raises(TargetError, match="not all identifiers of its record"):
+        load(path).record(OURS.incarnation)
 
 
 def written(path: Path) -> None:
@@ -272,11 +272,11 @@ def undone_and_again(path: Path) -> None:
 )
 def test_what_was_taken_back_since_is_seen(path: Path, happened: Callable[[Path], Any], reason: str | None) -> None:
     left = commit(load(path), "a.parquet", partition="x")
-    marker = left.marker(OURS.incarnation)
-    assert marker is not None
-    assert left.left_out(marker) is None
+    record = left.record(OURS.incarnation)
+    assert record is not None
+    assert left.left_out(record) is None
     happened(path)
-    found = load(path).left_out(marker)
+    found = load(path).left_out(record)
     assert (reason is None) == (found is None)
     assert reason is None or (found is not None and reason in found)
 
@@ -308,9 +308,9 @@ def test_a_restore_by_the_jvm_counts_as_what_the_table_has_now(
 
 def test_a_table_at_a_lower_version_than_ours_is_seen(path: Path) -> None:
     left = commit(load(path), "a.parquet")
-    marker = left.marker(OURS.incarnation)
-    assert marker is not None
-    assert load_at(path, 0).left_out(marker) == "this query committed version 1, and the table is at 0"
+    record = left.record(OURS.incarnation)
+    assert record is not None
+    assert load_at(path, 0).left_out(record) == "this query committed version 1, and the table is at 0"
 
 
 ODD = "".join(chr(code) for code in range(32, 127) if chr(code) not in "/")
@@ -373,13 +373,13 @@ def test_no_entry_is_read_that_is_older_than_the_files(path: Path, monkeypatch: 
     lost.touch()
     table = load(path)
     read: list[int] = []
-    entry_of = TablePlace.entry
+    entry_of = TableLocation.entry
 
-    def entry(self: TablePlace, version: int) -> bytes | None:
+    def entry(self: TableLocation, version: int) -> bytes | None:
         read.append(version)
         return entry_of(self, version)
 
-    monkeypatch.setattr(TablePlace, "entry", entry)
+    monkeypatch.setattr(TableLocation, "entry", entry)
     assert table.named({str(lost)}) == set()
     assert read == [2, 1, 0]  # all of today
     tomorrow = time.time() + 48 * 3600

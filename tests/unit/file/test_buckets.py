@@ -51,14 +51,14 @@ def test_rows_go_to_the_directory_of_their_bucket_without_its_columns(out: Path)
 
 
 def test_the_time_of_writing_names_a_directory_where_no_column_does(out: Path) -> None:
-    sink = whole(out, bucket_pattern="'dt='yyyy-MM-dd/'hour='HH")
-    sink.worker.rolling = RollBounds(clock=lambda: datetime(2026, 11, 21, 23, 59, tzinfo=UTC).timestamp())
+    sink = whole(out, directory_pattern="'dt='yyyy-MM-dd/'hour='HH")
+    sink.delegate.rolling = RollBounds(clock=lambda: datetime(2026, 11, 21, 23, 59, tzinfo=UTC).timestamp())
     WholeDriver(sink).run([flight(1)])
     assert tree(out) == {"dt=2026-11-21/hour=23": [1]}
 
 
 def test_columns_and_the_time_of_a_row_together(out: Path) -> None:
-    sink = whole(out, partition_by=["carrier"], bucket_pattern="'dt='yyyy-MM-dd", bucket_time="at")
+    sink = whole(out, partition_by=["carrier"], directory_pattern="'dt='yyyy-MM-dd", directory_time="at")
     at = datetime(2013, 1, 1, 5, tzinfo=UTC)
     WholeDriver(sink).run([flight(1) | {"at": at}, flight(2, "UA") | {"at": None}])
     assert tree(out) == {"carrier=AA/dt=2013-01-01": [1], "carrier=UA/dt=__HIVE_DEFAULT_PARTITION__": [2]}
@@ -74,9 +74,9 @@ def test_nothing_leaves_the_root(out: Path) -> None:
     ("options", "message"),
     [
         ({"parts": 2, "partition_by": "carrier"}, "are for whole files"),
-        ({"parts": 2, "bucket_pattern": "yyyy"}, "are for whole files"),
-        ({"bucket_pattern": "'../'yyyy"}, "bucket_pattern"),
-        ({"bucket_time": "at"}, "bucket_time"),
+        ({"parts": 2, "directory_pattern": "yyyy"}, "are for whole files"),
+        ({"directory_pattern": "'../'yyyy"}, "directory_pattern"),
+        ({"directory_time": "at"}, "directory_time"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(out: Path, options: dict[str, Any], message: str) -> None:
@@ -172,7 +172,7 @@ def test_directories_and_their_parents_are_synced_once_each(out: Path, monkeypat
     staged = driver.stage(rows) + driver.stage(rows, worker_index=1)
     synced: list[str] = []
     monkeypatch.setattr(
-        "outfall.file.storage.local.sync_directory", lambda path: synced.append(os.path.relpath(path, out))
+        "outfall.file.stores.local.sync_directory", lambda path: synced.append(os.path.relpath(path, out))
     )
     driver.commit(staged)
     assert sorted(synced) == sorted(
@@ -238,6 +238,6 @@ def test_a_bucket_that_somebody_removes_while_it_is_published_is_made_again(out:
         file.unlink()
     driver.begin()
     staged = driver.stage([flight(2)])
-    with meanwhile("file: marker advanced", (out / "carrier=AA").rmdir):
+    with meanwhile("file: record advanced", (out / "carrier=AA").rmdir):
         driver.commit(staged)
     assert tree(out) == {"carrier=AA": [2]}

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from outfall.file import FileSink
-from outfall.file.storage.locks import Patience
+from outfall.file.stores.locks import Patience
 from outfall.testing import SinkConformance
 from outfall.testing.conformance import run_check
 from tests.unit.support.remote_target import Memory
@@ -33,7 +33,7 @@ class Files(SinkConformance):
     def make_sink(self, target: Any) -> Any:
         sink: Any = FileSink(target / "out", **self.file_options())
         # A stalled attempt may hold a lock, and whoever waits for it must not wait for long.
-        sink.worker.patience = Patience(seconds=0.05)
+        sink.delegate.patience = Patience(seconds=0.05)
         return sink
 
     def file_options(self) -> dict[str, Any]:

@@ -216,5 +216,5 @@ def test_rows_of_json_may_change_their_columns(out: Path) -> None:
     ids=str,
 )
 def test_extensions_are_those_that_the_pages_name(out: Path, options: dict[str, Any], ending: str) -> None:
-    assert whole(out, **options).worker.suffix == ending
+    assert whole(out, **options).delegate.suffix == ending
     assert f"`{ending}`" in (Path(__file__).parents[3] / "docs" / "file.md").read_text()

@@ -50,7 +50,7 @@ def test_a_sink_with_parts_is_a_growing_one_and_survives_pickling(out: Path) -> 
     sink = FileSink(out, parts=3, format="text", on_existing="resume")
     back = pickle.loads(pickle.dumps(sink))
     assert type(sink) is type(back) is FileSink
-    assert type(sink.worker) is type(back.worker) is GrowingFiles
+    assert type(sink.delegate) is type(back.delegate) is GrowingFiles
     assert back.options == sink.options
     assert DynamicSink not in capabilities_of(sink)
     check_sink(sink)
@@ -220,7 +220,7 @@ def test_overwriting_a_directory_that_holds_directories_is_refused(out: Path) ->
         GrowingDriver(growing(out, on_existing="overwrite")).check()
 
 
-@pytest.mark.parametrize("step", ["file: existing deleted", "file: creating marker", "file: marker created"])
+@pytest.mark.parametrize("step", ["file: existing deleted", "file: creating record", "file: record created"])
 def test_overwriting_that_was_killed_is_finished_by_the_next_run(out: Path, step: str) -> None:
     out.mkdir()
     for name in (PART, "b"):

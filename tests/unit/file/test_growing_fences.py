@@ -21,7 +21,7 @@ from outfall.errors import (
 )
 from outfall.file.growing.registry import Records
 from outfall.file.growing.sink import GrowingFiles
-from outfall.file.storage.locks import LINE
+from outfall.file.stores.locks import LINE
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import (
@@ -81,9 +81,9 @@ def test_two_queries_that_meet_an_empty_directory_at_once_do_not_both_get_it(out
 
 
 def test_a_query_that_was_killed_before_its_first_epoch_does_not_bar_the_next(out: Path) -> None:
-    with crash_at("file: creating marker") as seen:
+    with crash_at("file: creating record") as seen:
         GrowingDriver(growing(out)).begin()
-    assert seen[-1] == "file: creating marker"
+    assert seen[-1] == "file: creating record"
     GrowingDriver(growing(out), incarnation=OTHERS).run({PART: rows(1)})
     assert ids(out) == [1]
 
@@ -179,8 +179,8 @@ def _damage(out: Path, line: int, data: bytes) -> None:
 
 
 def _register(driver: GrowingDriver) -> Records:
-    assert isinstance(driver.sink.worker, GrowingFiles)
-    return driver.sink.worker.register.peek()
+    assert isinstance(driver.sink.delegate, GrowingFiles)
+    return driver.sink.delegate.register.peek()
 
 
 @pytest.mark.parametrize("line", [0, 1, 2, 3])

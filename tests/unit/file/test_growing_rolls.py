@@ -37,7 +37,7 @@ class Clock:
 
 def aging(out: Path, clock: Clock, age: float = 60.0) -> FileSink:
     sink = growing(out, roll_interval=age)
-    sink.worker.rolling = RollBounds(interval=timedelta(seconds=age), clock=clock)
+    sink.delegate.rolling = RollBounds(interval=timedelta(seconds=age), clock=clock)
     return sink
 
 

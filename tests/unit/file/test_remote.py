@@ -118,14 +118,14 @@ def test_a_commit_that_is_repeated_changes_nothing(driver: WholeDriver, place: P
 @pytest.mark.parametrize(
     "step",
     [
-        "file: marker advanced",
+        "file: record advanced",
         *(f"file: {name}#{k}" for name in ("publishing", "copied", "published") for k in (1, 2, 3)),
     ],
 )
 def test_a_driver_killed_in_commit_k_of_n_publishes_the_rest_later(
     driver: WholeDriver, place: Place, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outfall.file.storage.remote.RemoteStore.parallel", 1)
+    monkeypatch.setattr("outfall.file.stores.remote.RemoteStore.parallel", 1)
     if isinstance(place, Hdfs) and "copied" in step:
         pytest.skip("a rename has no half")
     driver.begin()

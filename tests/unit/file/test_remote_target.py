@@ -56,7 +56,7 @@ def test_a_query_whose_directory_is_overwritten_while_it_publishes_takes_its_fil
     staged = [file for index in range(3) for file in first.stage(rows(index), worker_index=index)]
     second = WholeDriver(remote(place, on_existing="overwrite"), incarnation=OTHERS)
     with (
-        meanwhile("file: marker advanced", lambda: second.run(rows(100))),
+        meanwhile("file: record advanced", lambda: second.run(rows(100))),
         pytest.raises(TargetLostError, match="overwritten"),
     ):
         first.commit(staged)
@@ -104,7 +104,7 @@ def test_of_two_queries_that_come_at_the_same_moment_the_later_is_refused_and_ca
 
 def test_a_driver_that_died_before_it_looked_for_others_looks_later(place: Place) -> None:
     ours = WholeDriver(remote(place))
-    with crash_at("file: marker created"):
+    with crash_at("file: record created"):
         ours.begin()
     WholeDriver(remote(place, on_existing="resume"), OTHERS).run(rows(1))
     with pytest.raises(TargetNotEmptyError):
@@ -243,7 +243,7 @@ def test_of_two_queries_that_overwrite_at_the_same_moment_one_goes_on_at_most(pl
     first = WholeDriver(remote(place, on_existing="overwrite"))
     second = WholeDriver(remote(place, on_existing="overwrite"), OTHERS)
     with (
-        meanwhile("file: marker created", lambda: second.run(rows(2))),
+        meanwhile("file: record created", lambda: second.run(rows(2))),
         pytest.raises(TargetNotEmptyError, match="was opened by another query at the same moment"),
     ):
         first.begin()

@@ -56,7 +56,7 @@ def test_nothing_is_closed_that_holds_nothing() -> None:
 def test_an_old_file_is_closed_when_rows_come(out: Path) -> None:
     now = [1000.0]
     sink = whole(out, roll_interval="10 seconds")
-    sink.worker.rolling = RollBounds(None, timedelta(seconds=10), clock=lambda: now[0])
+    sink.delegate.rolling = RollBounds(None, timedelta(seconds=10), clock=lambda: now[0])
     driver = WholeDriver(sink)
     driver.begin()
     part = driver.file()

@@ -1,4 +1,4 @@
-"""What sinks that store files or objects do alike: bounds, and names and markers as they were always stored."""
+"""What sinks that store files or objects do alike: bounds, and names and records as they were always stored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from outfall.errors import TargetLostError
-from outfall.file.storage.store import FileRecord
+from outfall.file.stores.store import FileRecord
 from outfall.s3.record import ObjectRecord
 from outfall.storage.names import AttemptName, is_hidden
 from outfall.storage.rolling import RollBounds
@@ -45,15 +45,15 @@ def test_what_readers_skip_is_hidden(path: str, hidden: bool) -> None:
 
 
 def test_the_marker_of_a_prefix_is_stored_as_ever() -> None:
-    marker = ObjectRecord(incarnation=OURS, step='é"\x01', created="2026-01-02T03:04:05+00:00", token="t", epoch=4)
+    record = ObjectRecord(incarnation=OURS, step='é"\x01', created="2026-01-02T03:04:05+00:00", token="t", epoch=4)
     assert (
-        marker.body()
+        record.body()
         == (
             '{"incarnation":"0e3a9c5d71f2b846","step":"é\\"\\u0001","created":"2026-01-02T03:04:05+00:00",'
             '"conditional":true,"matching":null,"opened":true,"generation":0,"token":"t","epoch":4}'
         ).encode()
     )
-    assert ObjectRecord.model_validate_json(marker.body()) == marker
+    assert ObjectRecord.model_validate_json(record.body()) == record
 
 
 def test_the_marker_of_a_directory_is_stored_as_ever() -> None:
@@ -67,8 +67,8 @@ def test_the_marker_of_a_directory_is_stored_as_ever() -> None:
 
 
 def test_a_marker_of_a_release_before_tokens_is_read() -> None:
-    marker = ObjectRecord.model_validate_json(f'{{"incarnation": "{OURS}", "step": "sink", "generation": 3}}')
-    assert (marker.record.token, marker.record.epoch, marker.opened, marker.matching) == (None, None, True, None)
+    record = ObjectRecord.model_validate_json(f'{{"incarnation": "{OURS}", "step": "sink", "generation": 3}}')
+    assert (record.record.token, record.record.epoch, record.opened, record.matching) == (None, None, True, None)
 
 
 @pytest.mark.parametrize(

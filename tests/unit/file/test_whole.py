@@ -20,7 +20,7 @@ from outfall.errors import (
     TransientError,
 )
 from outfall.file import FileSink
-from outfall.file.storage.store import StagedFile
+from outfall.file.stores.store import StagedFile
 from outfall.file.whole.sink import LocalWholeFiles
 from outfall.storage.names import AttemptName
 from outfall.testing.crash_points import crash_at
@@ -49,7 +49,7 @@ def test_a_sink_without_parts_is_a_whole_one_and_survives_pickling(out: Path) ->
     sink = FileSink(out)
     back = pickle.loads(pickle.dumps(sink))
     assert type(sink) is type(back) is FileSink
-    assert type(sink.worker) is type(back.worker) is LocalWholeFiles
+    assert type(sink.delegate) is type(back.delegate) is LocalWholeFiles
     assert back.options == sink.options
     check_sink(sink)
     assert resolve(sink).guarantee() is Guarantee.EXACTLY_ONCE
@@ -96,7 +96,7 @@ def test_a_commit_that_is_repeated_changes_nothing(driver: WholeDriver, out: Pat
 
 @pytest.mark.parametrize(
     "step",
-    ["file: marker advanced", *(f"file: publish{end}#{k}" for end in ("ing", "ed") for k in (1, 2, 3))],
+    ["file: record advanced", *(f"file: publish{end}#{k}" for end in ("ing", "ed") for k in (1, 2, 3))],
 )
 def test_a_driver_killed_in_commit_k_of_n_publishes_the_rest_later(driver: WholeDriver, out: Path, step: str) -> None:
     driver.begin()

@@ -229,13 +229,13 @@ def test_a_marker_that_lost_the_newest_epoch_is_behind_although_its_begin_surviv
     driver: WholeDriver, out: Path
 ) -> None:
     driver.run(rows(0))
-    marker = out / "_outfall" / f"{driver.incarnation}.json"
+    record = out / "_outfall" / f"{driver.incarnation}.json"
     driver.begin()
-    staged, before = driver.stage(rows(1)), marker.read_bytes()
+    staged, before = driver.stage(rows(1)), record.read_bytes()
     driver.commit(staged)
     driver.published = driver.epoch
     driver.record_completed()
-    marker.write_bytes(before)
+    record.write_bytes(before)
     with pytest.raises(TargetLostError, match="it has epoch 0, but epoch 1 was published"):
         driver.begin()
 
@@ -295,21 +295,21 @@ def test_an_unreadable_marker_is_refused_and_not_written_anew(driver: WholeDrive
     driver.run(rows(0))
     driver.begin()
     staged = driver.stage(rows(1))
-    marker = out / "_outfall" / f"{driver.incarnation}.json"
-    marker.write_text(content)
+    record = out / "_outfall" / f"{driver.incarnation}.json"
+    record.write_text(content)
     for call in (driver.check, driver.open, lambda: driver.commit(staged)):
         with pytest.raises(TargetLostError, match="cannot be read"):
             call()
-    assert marker.read_text() == content
+    assert record.read_text() == content
     assert ids(out) == [0]
 
 
 def test_a_marker_of_a_release_before_tokens_is_taken_as_it_is(driver: WholeDriver, out: Path) -> None:
     driver.run(rows(0))
-    marker = out / "_outfall" / f"{driver.incarnation}.json"
-    old = json.loads(marker.read_text()) | {"generation": 1}
-    marker.write_text(json.dumps({key: old[key] for key in old if key not in ("token", "ready")}))
+    record = out / "_outfall" / f"{driver.incarnation}.json"
+    old = json.loads(record.read_text()) | {"generation": 1}
+    record.write_text(json.dumps({key: old[key] for key in old if key not in ("token", "ready")}))
     driver.published = None
     driver.run(rows(1))
     assert ids(out) == [0, 1]
-    assert json.loads(marker.read_text())["token"] == driver.token
+    assert json.loads(record.read_text())["token"] == driver.token

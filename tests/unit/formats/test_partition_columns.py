@@ -29,10 +29,10 @@ def stored(schema: pa.Schema = SCHEMA, **options: Any) -> pa.Schema:
 
 
 def test_files_hold_all_but_the_partition_columns() -> None:
-    found = stored(partition_by=["day", "ID"], bucket_pattern="'h='HH", bucket_time="AT")
+    found = stored(partition_by=["day", "ID"], directory_pattern="'h='HH", directory_time="AT")
     assert found.equals(pa.schema([SCHEMA.field(i) for i in (2, 3, 4)], metadata={"m": "n"}), check_metadata=True)
-    assert stored(bucket_pattern="yyyy").equals(SCHEMA, check_metadata=True)
-    assert stored(partition_by="day", bucket_pattern="'h='yyyy", bucket_time="day").names == [
+    assert stored(directory_pattern="yyyy").equals(SCHEMA, check_metadata=True)
+    assert stored(partition_by="day", directory_pattern="'h='yyyy", directory_time="day").names == [
         "Id",
         "at",
         "local",
@@ -51,8 +51,8 @@ def test_an_exact_name_comes_before_one_that_differs_in_case() -> None:
 def test_a_missing_column_is_named_with_those_near_it() -> None:
     with pytest.raises(ConfigurationError, match=r"partition_by names the column 'dya'.*Similar columns are 'day'"):
         stored(partition_by="dya")
-    with pytest.raises(ConfigurationError, match="bucket_time names the column 'zzz', which the rows do not have"):
-        stored(bucket_pattern="yyyy", bucket_time="zzz")
+    with pytest.raises(ConfigurationError, match="directory_time names the column 'zzz', which the rows do not have"):
+        stored(directory_pattern="yyyy", directory_time="zzz")
 
 
 def test_columns_of_one_name_are_refused() -> None:
@@ -79,16 +79,16 @@ def test_types_that_no_directory_gives_back_are_refused_with_a_way_out(kind: pa.
     with pytest.raises(ConfigurationError, match=r"column 'odd' of type .* What to do: "):
         stored(pa.schema([("a", pa.int8()), ("odd", kind)]), partition_by="odd")
     with pytest.raises(ConfigurationError, match=r"column 'odd' of type .* What to do: "):
-        stored(pa.schema([("a", pa.int8()), ("odd", kind)]), bucket_pattern="yyyy", bucket_time="odd")
+        stored(pa.schema([("a", pa.int8()), ("odd", kind)]), directory_pattern="yyyy", directory_time="odd")
 
 
 @pytest.mark.parametrize(("pattern", "column"), [("yyyy-MM-dd'T'HH", "day"), ("yyyyXXX", "local"), ("yyyy", "name")])
 def test_a_pattern_must_fit_the_column_that_it_formats(pattern: str, column: str) -> None:
     with pytest.raises(ConfigurationError, match=f"column '{column}'"):
-        stored(bucket_pattern=pattern, bucket_time=column)
+        stored(directory_pattern=pattern, directory_time=column)
 
 
 def test_a_level_must_not_hide_a_column_from_readers() -> None:
     for columns in ([], ["day"]):
         with pytest.raises(ConfigurationError, match="a level 'DAY=', and the rows have a column of that name"):
-            stored(bucket_pattern="'DAY='yyyy", bucket_time="at", partition_by=columns)
+            stored(directory_pattern="'DAY='yyyy", directory_time="at", partition_by=columns)

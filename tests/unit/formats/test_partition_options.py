@@ -27,8 +27,10 @@ def test_columns_are_a_list_or_text_with_commas(given: Any) -> None:
 
 
 def test_spark_gives_them_as_text() -> None:
-    options = parse_options(PartitionOptions, {"partitionBy": "day", "bucketPattern": "'h='HH", "bucketTime": "t"})
-    assert options == made(partition_by=["day"], bucket_pattern="'h='HH", bucket_time="t")
+    options = parse_options(
+        PartitionOptions, {"partitionBy": "day", "directoryPattern": "'h='HH", "directoryTime": "t"}
+    )
+    assert options == made(partition_by=["day"], directory_pattern="'h='HH", directory_time="t")
     assert pickle.loads(pickle.dumps(PartitionPaths.of(options))) == PartitionPaths.of(options)
 
 
@@ -78,15 +80,15 @@ def test_columns_just_beside_these_are_taken(name: str) -> None:
     ],
 )
 def test_patterns_that_make_no_directories_for_readers_are_refused(pattern: str, why: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"bucket_pattern of .*: .*{why}"):
-        made(bucket_pattern=pattern)
+    with pytest.raises(ConfigurationError, match=f"directory_pattern of .*: .*{why}"):
+        made(directory_pattern=pattern)
 
 
 @pytest.mark.parametrize(
     "pattern", ["'_x='yyyy", f"'{'x' * 228}='yyyy", f"'{'x' * 251}'yyyy", "'flights'/'dt='yyyy", "'dt='yyyy/MM"]
 )
 def test_patterns_just_beside_these_are_taken(pattern: str) -> None:
-    assert made(bucket_pattern=pattern).bucket_pattern == pattern
+    assert made(directory_pattern=pattern).directory_pattern == pattern
 
 
 @pytest.mark.parametrize(
@@ -94,12 +96,12 @@ def test_patterns_just_beside_these_are_taken(pattern: str) -> None:
 )
 def test_named_levels_below_unnamed_ones_are_refused_as_readers_do(pattern: str, columns: list[str]) -> None:
     with pytest.raises(ConfigurationError, match="the level 'm=' below a level without a name"):
-        made(bucket_pattern=pattern, partition_by=columns)
+        made(directory_pattern=pattern, partition_by=columns)
 
 
 def test_a_column_of_times_needs_a_pattern() -> None:
-    with pytest.raises(ConfigurationError, match="bucket_pattern is not set"):
-        made(bucket_time="t")
+    with pytest.raises(ConfigurationError, match="directory_pattern is not set"):
+        made(directory_time="t")
 
 
 def test_the_documentation_says_that_columns_are_a_list() -> None:

@@ -68,12 +68,12 @@ def test_each_row_is_once_in_its_bucket_and_in_its_order(
     batch = pa.record_batch([*arrays, pa.array(range(len(rows)))], [*NAMES, "row"]).slice(offset)
     options: dict[str, Any] = {"partition_by": columns}
     if timed or not columns:
-        options |= {"bucket_pattern": "'dt='dd.MM/'hm='HH:mm", "bucket_time": "t"}
+        options |= {"directory_pattern": "'dt='dd.MM/'hm='HH:mm", "directory_time": "t"}
     found = split(batch, **options)
     expected: dict[str, list[int]] = {}
     for number, row in list(enumerate(rows))[offset:]:
         path = [f"{name}={naive_value(row[NAMES.index(name)])}" for name in columns]
-        if "bucket_time" in options:
+        if "directory_time" in options:
             path.append(naive_time(row[4]))
         expected.setdefault("/".join(path), []).append(number)
     # As lists: buckets come in the order of their first rows.

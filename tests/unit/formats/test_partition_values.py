@@ -112,7 +112,7 @@ def test_an_hour_that_clocks_show_twice_is_refused_where_it_would_be_read_as_the
 def test_years_that_are_not_four_digits_are_refused_by_the_zones_clocks() -> None:
     late, early = 253_402_300_799_000_000, -62_135_596_800_000_000  # the ends of 9999 and 0001 in UTC
     for zone, micros in (("Asia/Kolkata", late), ("America/New_York", early), ("UTC", late + 1_000_000)):
-        for options in ({"partition_by": "c"}, {"bucket_pattern": "'d='yyyy", "bucket_time": "c"}):
+        for options in ({"partition_by": "c"}, {"directory_pattern": "'d='yyyy", "directory_time": "c"}):
             refused([0, micros], pa.timestamp("us", zone), "row 1", **options)
     refused([0, 4_000_000], pa.date32(), "row 1")
 
@@ -123,7 +123,7 @@ def test_a_zone_that_is_unknown_here_is_named() -> None:
 
 
 def timed(values: list[Any], pattern: str, kind: pa.DataType = MICROS) -> list[str]:
-    return paths(values, kind, bucket_pattern=pattern, bucket_time="c")
+    return paths(values, kind, directory_pattern=pattern, directory_time="c")
 
 
 def test_a_pattern_has_levels_with_and_without_names() -> None:
@@ -143,12 +143,12 @@ def test_times_with_a_zone_are_those_of_its_clocks() -> None:
     kind = pa.timestamp("us", "America/New_York")
     assert timed(values, "'dt='yyyy-MM-dd/'m='HH:mm", kind) == ["dt=2026-06-30/m=23%3A30", "dt=1849-12-31/m=23%3A59"]
     assert timed(values[:1], "'at='HHXXX", kind) == ["at=23-04%3A00"]
-    refused([values[0], values[0], values[1]], kind, "in row 2", bucket_pattern="'at='HHXXX", bucket_time="c")
+    refused([values[0], values[0], values[1]], kind, "in row 2", directory_pattern="'at='HHXXX", directory_time="c")
 
 
 def test_without_a_column_it_is_the_time_of_writing_in_utc() -> None:
-    assert paths([1, 2], pa.int8(), bucket_pattern="'dt='yyyy-MM-dd/'hour='HHXXX") == ["dt=2026-11-20/hour=23Z"] * 2
-    assert paths([1, 2], pa.int8(), partition_by="c", bucket_pattern="HH") == ["c=1/23", "c=2/23"]
+    assert paths([1, 2], pa.int8(), directory_pattern="'dt='yyyy-MM-dd/'hour='HHXXX") == ["dt=2026-11-20/hour=23Z"] * 2
+    assert paths([1, 2], pa.int8(), partition_by="c", directory_pattern="HH") == ["c=1/23", "c=2/23"]
 
 
 def test_a_null_time_has_a_directory_where_each_level_has_a_name() -> None:
@@ -158,13 +158,13 @@ def test_a_null_time_has_a_directory_where_each_level_has_a_name() -> None:
     assert timed([None], "'dt='yyyy") == [f"dt={null}"]
     for pattern in ("yyyy", "'dt='yyyy/HH", "yyyyXXX"):
         kind = pa.timestamp("us", "UTC") if "X" in pattern else MICROS
-        refused([at, at, None], kind, "'c' is NULL in row 2", bucket_pattern=pattern, bucket_time="c")
+        refused([at, at, None], kind, "'c' is NULL in row 2", directory_pattern=pattern, directory_time="c")
 
 
 def test_a_clock_without_zone_is_refused() -> None:
     with pytest.raises(ValueError, match="needs a zone"):
         list(
-            PartitionPaths(PartitionOptions(bucket_pattern="HH")).split(
+            PartitionPaths(PartitionOptions(directory_pattern="HH")).split(
                 pa.record_batch({"a": [1]}), NOW.replace(tzinfo=None)
             )
         )

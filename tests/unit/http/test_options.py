@@ -127,16 +127,16 @@ def test_a_sink_survives_pickling_and_shows_no_secret() -> None:
         "statuses": "404=dead_letter, 409=complete",
     }
     sink = pickle.loads(pickle.dumps(sink_from_options(text)))
-    assert (sink.worker.http.max_in_flight_requests, sink.worker.http.request_timeout.total_seconds()) == (7, 5)
-    http = sink.worker.http
-    shown = [repr(sink), str(sink), sink.target(), str(sink.worker.host()), repr(http.headers), repr(http.query)]
+    assert (sink.delegate.http.max_in_flight_requests, sink.delegate.http.request_timeout.total_seconds()) == (7, 5)
+    http = sink.delegate.http
+    shown = [repr(sink), str(sink), sink.target(), str(sink.delegate.host()), repr(http.headers), repr(http.query)]
     assert "hunter2" not in "".join(shown)
 
 
 def test_the_content_sink_survives_pickling() -> None:
     sink = pickle.loads(pickle.dumps(HttpSink(URL, body="record", idempotency="content").bind(CONTEXT)))
-    assert sink.worker.context == CONTEXT
-    assert type(sink.worker).__name__ == "ContentRequestSink"
+    assert sink.delegate.context == CONTEXT
+    assert type(sink.delegate).__name__ == "ContentRequestSink"
 
 
 def test_authentication_is_given_once() -> None:

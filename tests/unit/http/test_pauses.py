@@ -113,14 +113,14 @@ def host() -> str:
 def test_the_next_task_keeps_the_pause_that_one_was_asked_for_and_other_hosts_do_not() -> None:
     url, options = f"{host()}/events", {"max_retries": 0}
     events = VirtualEventQueue()
-    partition, _ = opened(lambda now: busy("30"), sink=HttpSink(url, **options).worker, events=events)  # type: ignore[arg-type]
+    partition, _ = opened(lambda now: busy("30"), sink=HttpSink(url, **options).delegate, events=events)  # type: ignore[arg-type]
     partition.write_batch(ROWS)
     with pytest.raises(TransientError):
         partition.flush(True)
 
     times: dict[str, list[float]] = {}
     for name, address in (("other host", f"{host()}/events"), ("same host", url.replace("events", "others"))):
-        sink = pickle.loads(pickle.dumps(HttpSink(address, **options).worker))  # type: ignore[arg-type]
+        sink = pickle.loads(pickle.dumps(HttpSink(address, **options).delegate))  # type: ignore[arg-type]
         task, server = opened(lambda now: Response(200, {}, b""), sink=sink, events=events)
         task.write_batch(ROWS)
         task.flush(True)
@@ -133,7 +133,7 @@ def test_the_next_task_goes_on_with_the_limit_that_one_has_learned() -> None:
         return Response(200, {}, b"")
 
     options: dict[str, Any] = {"max_batch_size": 1, "max_in_flight_requests": 20}
-    sink = HttpSink(f"{host()}/events", **options).worker
+    sink = HttpSink(f"{host()}/events", **options).delegate
     learning, _ = opened(accept, sink=sink)
     assert learning.limit == 1
     learning.write_batch(ROWS)
@@ -141,7 +141,7 @@ def test_the_next_task_goes_on_with_the_limit_that_one_has_learned() -> None:
     assert learning.limit > 1
     going_on, _ = opened(accept, sink=pickle.loads(pickle.dumps(sink)))
     assert going_on.limit == learning.limit
-    elsewhere, _ = opened(accept, sink=HttpSink(f"{host()}/events", **options).worker)
+    elsewhere, _ = opened(accept, sink=HttpSink(f"{host()}/events", **options).delegate)
     assert elsewhere.limit == 1
 
 

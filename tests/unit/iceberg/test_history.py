@@ -39,6 +39,6 @@ def loaded(numbers: range, *, roots: tuple[int, ...] = (1,)) -> IcebergTable:
 def test_a_commit_counts_if_it_is_an_ancestor_or_has_expired(
     numbers: range, roots: tuple[int, ...], gone: str | None
 ) -> None:
-    marker = TableRecord(incarnation="aa", generation=1, epoch=3, head=5, order=5)
-    found = loaded(numbers, roots=roots).left_out(marker)
+    record = TableRecord(incarnation="aa", generation=1, epoch=3, head=5, order=5)
+    found = loaded(numbers, roots=roots).left_out(record)
     assert found is None if gone is None else gone in str(found)

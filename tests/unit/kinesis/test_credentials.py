@@ -81,7 +81,7 @@ def sink(kind: Any = KinesisSink) -> Any:
 
 
 def write(made: Any) -> None:
-    partition = made.worker.open()
+    partition = made.delegate.open()
     try:
         partition.write_batch([{"id": 1}])
         partition.flush(True)
@@ -142,4 +142,4 @@ def test_a_program_for_credentials_that_fails_may_do_so_once(account: Account, m
     assert (account.keys, failures) == (["KEY0", "KEY1"], [])
     failures.append(CredentialRetrievalError(provider="custom-process", error_msg="exit 1"))
     with pytest.raises(TransientError, match=r"cannot create a client for kinesis:us-east-1/s now.*exit 1"):
-        sink().worker.open()
+        sink().delegate.open()

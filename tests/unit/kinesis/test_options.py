@@ -36,7 +36,7 @@ ROWS = pa.RecordBatch.from_pydict({"id": [1, 2], "key": ["ä", "b"], "data": ["x
 
 
 def entries(sink: Any, batch: pa.RecordBatch = ROWS) -> Any:
-    partition = sink.worker.open()
+    partition = sink.delegate.open()
     try:
         return [(entry, partition.size_in_bytes(entry)) for entry in partition.convert(batch)]
     finally:
@@ -93,7 +93,7 @@ def test_what_a_sink_is_shared_by_has_its_address_and_is_shown() -> None:
     here = stream(endpoint_url="http://127.0.0.1:4566")
     assert repr(here) == "KinesisSink('http://127.0.0.1:4566/kinesis:us-east-1/s')"
     there = stream(endpoint_url="http://127.0.0.1:4567")
-    assert here.worker.host() != there.worker.host() != stream().worker.host()
+    assert here.delegate.host() != there.delegate.host() != stream().delegate.host()
 
 
 def test_a_record_is_the_row_as_json_or_a_column() -> None:
@@ -117,8 +117,8 @@ def test_a_key_is_random_or_a_function_of_the_row() -> None:
 
 def test_order_is_by_partition_key_when_asked() -> None:
     (entry, _), _ = entries(stream(partition_key="key"))
-    assert stream(ordered=True).worker.open().ordering_key(entry) == "ä"
-    assert stream().worker.open().ordering_key(entry) is None
+    assert stream(ordered=True).delegate.open().ordering_key(entry) == "ä"
+    assert stream().delegate.open().ordering_key(entry) is None
 
 
 @pytest.mark.parametrize("options", [{"partition_key": "key"}, {"data": "key"}, {"explicit_hash_key": "key"}])
@@ -169,7 +169,7 @@ def test_limits_above_the_services_own_are_refused(options: dict[str, Any]) -> N
 
 
 def test_firehose_has_limits_of_its_own() -> None:
-    options = FirehoseSink("d").worker.options
+    options = FirehoseSink("d").delegate.options
     assert (options.max_batch_size, options.max_batch_size_in_bytes) == (500, 4 << 20)
     assert options.max_record_size_in_bytes == 1000 << 10
 
@@ -178,14 +178,14 @@ def test_sinks_are_pickled_and_shaped_as_the_engine_asks() -> None:
     for sink in (stream(partition_key="key"), FirehoseSink("d")):
         check_sink(sink)
         assert resolve(sink).guarantee() is Guarantee.AT_LEAST_ONCE
-        assert pickle.loads(pickle.dumps(sink)).worker.options == sink.worker.options
+        assert pickle.loads(pickle.dumps(sink)).delegate.options == sink.delegate.options
         assert not resolve(sink).keeps_writer_state()
 
 
 def test_options_as_spark_gives_them_make_either_sink() -> None:
     sink = sink_from_options({"stream": "s", "partitionkey": "key", "maxBatchSize": "10", "retryDeadline": "1 minute"})
     assert isinstance(sink, KinesisSink)
-    assert (sink.worker.options.partition_key, sink.worker.options.max_batch_size) == ("key", 10)
+    assert (sink.delegate.options.partition_key, sink.delegate.options.max_batch_size) == ("key", 10)
     assert isinstance(make_sink("kinesis", {"deliveryStream": "d"}), FirehoseSink)
     with pytest.raises(ConfigurationError, match="did you mean stream"):
         sink_from_options({"streem": "s"})

@@ -97,7 +97,7 @@ class Files:
 
 def run(sink: Any, recovery: MemoryRecoveryConfig, epoch: int = 0) -> None:
     rows: list[Any] = [{"id": epoch, "carrier": "AA"}]
-    fixed = hasattr(sink.worker, "list_parts") if hasattr(sink, "worker") else False
+    fixed = hasattr(sink.delegate, "list_parts") if hasattr(sink, "delegate") else False
     LocalDriver(sink, recovery).run_epoch(epoch, [[("0", rows[0])] if fixed else rows])
 
 
@@ -119,7 +119,7 @@ def test_overwriting_deletes_no_directories_but_its_own(kind: str, path: str, tm
 def test_overwriting_deletes_partitions_of_columns_and_times(kind: str, tmp_path: Path) -> None:
     files = Files(kind, tmp_path)
     files.put("carrier=AA/2026-11/day 01/x.jsonl")
-    options = {"partition_by": "carrier", "bucket_pattern": "yyyy-MM/'day 'dd"}
+    options = {"partition_by": "carrier", "directory_pattern": "yyyy-MM/'day 'dd"}
     run(files.sink(on_existing="overwrite", **options), MemoryRecoveryConfig())
     assert not files.holds("carrier=AA/2026-11/day 01/x.jsonl")
 

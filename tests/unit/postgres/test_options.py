@@ -109,7 +109,7 @@ def test_a_driver_that_stops_frees_the_ledger_whatever_statements_may_take(
     given: int, settings: dict[str, str], patience: float | None
 ) -> None:
     server = Server({})
-    PostgresSink(DSN, "t", statement_timeout=given).worker.database.limit(server)
+    PostgresSink(DSN, "t", statement_timeout=given).delegate.database.limit(server)
     lifted = {"lock_timeout": "0ms", "transaction_timeout": "0ms"}
     assert (server.settings, server.patience) == (settings | lifted, patience)
 
@@ -132,7 +132,7 @@ def test_a_sink_survives_pickling_and_shows_no_secret() -> None:
     check_sink(sink)
     assert resolve(sink).guarantee() is Guarantee.EXACTLY_ONCE
     assert sink.target() == "postgres:warehouse/t"
-    shown = (repr(sink), str(sink.options), sink.target(), sink.worker.database.name())
+    shown = (repr(sink), str(sink.options), sink.target(), sink.delegate.database.name())
     assert not any("hunter2" in text for text in shown)
 
 
@@ -230,7 +230,7 @@ def test_a_dsn_that_cannot_be_read_is_told_without_it() -> None:
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres"])
 def test_a_password_that_is_not_percent_encoded_is_never_printed(scheme: str, dsn: str) -> None:
     sink = PostgresSink(f"{scheme}://{dsn}", "t")
-    for call in (sink.target, sink.worker.database.name, sink.worker.database._conninfo):
+    for call in (sink.target, sink.delegate.database.name, sink.delegate.database._conninfo):
         with pytest.raises(ConfigurationError, match=r"(?s)the dsn cannot be parsed.*percent-encoded") as caught:
             call()
         for secret in ("hun", "ter2", "db"):
@@ -242,7 +242,7 @@ def test_a_password_that_is_not_percent_encoded_is_never_printed(scheme: str, ds
 @pytest.mark.parametrize("secret", ["hun#ter2", "hun?ter2", "hun:ter2", "hun'ter2", "h%40u%2Fn%25", "hun%20ter2", ""])
 def test_passwords_that_can_be_read_are_kept_to_themselves(secret: str) -> None:
     sink = PostgresSink(f"postgresql://app:{secret}@db.example:6432/w", "t")
-    assert (sink.target(), sink.worker.database.name()) == ("postgres:w/t", "db.example:6432/w")
+    assert (sink.target(), sink.delegate.database.name()) == ("postgres:w/t", "db.example:6432/w")
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ def test_a_dsn_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_certificates_are_verified_unless_the_dsn_says_otherwise(dsn: str, mode: str | None, root: str | None) -> None:
-    database: PostgresDatabase = PostgresSink(dsn, "t").worker.database
+    database: PostgresDatabase = PostgresSink(dsn, "t").delegate.database
     found = conninfo_to_dict(database._conninfo())
     assert (found.get("sslmode"), found.get("sslrootcert")) == (mode, root)
     assert found["client_encoding"] == "UTF8"
@@ -328,20 +328,20 @@ def test_the_environment_names_hosts_and_ways_to_verify_them(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str, mode: str | None, root: str | None
 ) -> None:
     monkeypatch.setenv(name, value)
-    found = conninfo_to_dict(PostgresSink("dbname=x", "t").worker.database._conninfo())
+    found = conninfo_to_dict(PostgresSink("dbname=x", "t").delegate.database._conninfo())
     assert (found.get("sslmode"), found.get("sslrootcert")) == (mode, root)
 
 
 def test_an_authority_that_the_environment_names_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PGSSLROOTCERT", "/ca.pem")
-    found = conninfo_to_dict(PostgresSink(DSN, "t").worker.database._conninfo())
+    found = conninfo_to_dict(PostgresSink(DSN, "t").delegate.database._conninfo())
     assert (found["sslmode"], found.get("sslrootcert")) == ("verify-full", None)
 
 
 @pytest.mark.parametrize(("dsn", "told"), [(DSN, True), (f"{DSN}?sslmode=require", False), ("dbname=x", False)])
 def test_who_did_not_choose_to_verify_is_told_why_a_connection_failed(dsn: str, told: bool) -> None:
     error = psycopg.OperationalError("server does not support SSL, but SSL was required")
-    assert ("sslmode=prefer" in str(translated(PostgresSink(dsn, "t").worker.database, "writing", error))) is told
+    assert ("sslmode=prefer" in str(translated(PostgresSink(dsn, "t").delegate.database, "writing", error))) is told
 
 
 # --- names
@@ -396,7 +396,7 @@ def test_staged_rows_that_were_recorded_without_their_table_are_read() -> None:
 
 def text(**options: Any) -> str:
     sink = PostgresSink(DSN, 's."T"', **options)
-    made = statements(sink.options, sink.worker.table, TableName("outfall", "staging"), ["id", "a b", "v"])
+    made = statements(sink.options, sink.delegate.table, TableName("outfall", "staging"), ["id", "a b", "v"])
     return "; ".join(each.as_string(None) for each in made)
 
 
@@ -446,7 +446,7 @@ class Failed(psycopg.Error):
 def test_codes_say_whether_trying_again_may_help(code: str, passes: bool, kind: type[Exception]) -> None:
     error = Failed(code)
     assert may_pass(error) is passes
-    made = translated(PostgresSink(DSN, "t").worker.database, "writing", error)
+    made = translated(PostgresSink(DSN, "t").delegate.database, "writing", error)
     assert type(made) is kind
     assert f"SQLSTATE {code}" in str(made)
     assert "hunter2" not in str(made)

@@ -10,8 +10,8 @@ import pytest
 from outfall.capabilities import WriterInitContext
 from outfall.errors import FencedError, OutfallError, ReplayDiffersError, TargetAheadError, TargetLostError
 from outfall.part_ledger.checks import (
+    PartContext,
     PartCount,
-    PartPlace,
     PartRow,
     check_sealed,
     check_states,
@@ -20,7 +20,7 @@ from outfall.part_ledger.checks import (
 )
 from outfall.target_record import TargetRecord
 
-PLACE = PartPlace("t", "sink", epoch=5)
+PLACE = PartContext("t", "sink", epoch=5)
 WRITER = WriterInitContext("sink", "incarnation", 9, 5, part="0", attempt=1, token="ours")
 STEP = TargetRecord(generation=9, token="ours", epoch=4)
 BEFORE = PartRow("0", generation=8, epoch=4, attempt=0, next_offset=10, rows=3, hash=7)

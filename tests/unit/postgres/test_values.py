@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from outfall.postgres.copy.values import RefusedRowError, ValuePlace, fitted
+from outfall.postgres.copy.values import RefusedRowError, ValueContext, fitted
 from tests.unit.support.postgres_columns import kind
 
 INVALID = pa.array([b"ok", b"\xff"]).view(pa.string())
@@ -85,17 +85,17 @@ REFUSED: list[tuple[Any, str, str]] = [
 
 @pytest.mark.parametrize(("array", "type", "text"), REFUSED, ids=[f"{i} {r[1]}" for i, r in enumerate(REFUSED)])
 def test_the_first_bad_value_is_named(array: pa.Array, type: str, text: str) -> None:
-    assert len(fitted(array.slice(0, 1), kind(type), ValuePlace("c"))) == 1
+    assert len(fitted(array.slice(0, 1), kind(type), ValueContext("c"))) == 1
     good_and_bad = pa.concat_arrays([array.slice(0, 1)] * 3 + [pa.nulls(1, array.type), array, array])
     named = rf"column 'c(\.element)?' contains .*{text}.*, in row 4 of the batch"
     with pytest.raises(RefusedRowError, match=named) as refused:
-        fitted(good_and_bad.slice(1), kind(type), ValuePlace("c"))
+        fitted(good_and_bad.slice(1), kind(type), ValueContext("c"))
     assert refused.value.row == 4
 
 
 def test_elements_of_null_lists_count_for_nothing() -> None:
     hidden = pa.ListArray.from_arrays([0, 1, 2, 3], pa.array([1, 2**40, 3]), mask=pa.array([False, True, False]))
-    found = fitted(hidden, kind("int4[]"), ValuePlace("c"))
+    found = fitted(hidden, kind("int4[]"), ValueContext("c"))
     assert found.to_pylist() == [[1], None, [3]]
     assert len(found.values) == 2
 
@@ -103,4 +103,7 @@ def test_elements_of_null_lists_count_for_nothing() -> None:
 def test_the_type_depends_on_the_types_alone() -> None:
     for array, type, _ in REFUSED:
         good = array.slice(0, 1)
-        assert fitted(good, kind(type), ValuePlace("c")).type == fitted(good.slice(1), kind(type), ValuePlace("c")).type
+        assert (
+            fitted(good, kind(type), ValueContext("c")).type
+            == fitted(good.slice(1), kind(type), ValueContext("c")).type
+        )

@@ -66,6 +66,6 @@ def test_a_host_that_vanished_is_noticed_unless_the_dsn_says_otherwise(
     dsn: str, found: tuple[str | None, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PGSERVICE", raising=False)
-    made = conninfo_to_dict(PostgresSink(dsn, "t").worker.database._conninfo())
+    made = conninfo_to_dict(PostgresSink(dsn, "t").delegate.database._conninfo())
     names = ("keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
     assert tuple(made.get(name) for name in names) == found

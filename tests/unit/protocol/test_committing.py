@@ -11,7 +11,7 @@ import pytest
 
 from outfall.capabilities import CommitRequest, Committer, Metrics
 from outfall.errors import CommitError, CommitRefusedError, ConfigurationError, TerminalError
-from outfall.protocol.commit_retry import CommitLoop, CommitPlace, CommitPolicy, closing_committer
+from outfall.protocol.commit_retry import CommitContext, CommitLoop, CommitPolicy, closing_committer
 from outfall.testing import FakeClock
 from outfall.wrappers.composite_committer import ChildValue
 
@@ -61,7 +61,7 @@ class Loop:
     def __init__(self, committer: Committer[str], **policy: Any) -> None:
         self.clock = FakeClock()
         self.metrics = Metrics()
-        place = CommitPlace("orders", 7)
+        place = CommitContext("orders", 7)
         self._loop = CommitLoop(committer, CommitPolicy(**policy), place, clock=self.clock, metrics=self.metrics)
 
     def run(self, *names: str) -> list[CommitRequest[str]]:
@@ -141,7 +141,7 @@ def test_the_last_offer_comes_at_the_deadline() -> None:
 def test_the_first_repeated_commit_is_a_warning_and_then_one_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
     busy = [lambda request: request.retry_later("SlowDown (HTTP 503)")]
     clock, metrics = FakeClock(), Metrics()
-    place = CommitPlace("commits that are warned of", 7)
+    place = CommitContext("commits that are warned of", 7)
     policy = CommitPolicy(deadline=60.0, longest_wait=1.0)
     with pytest.raises(CommitError):
         CommitLoop(Scripted(a=busy * 10_000), policy, place, clock=clock, metrics=metrics).run(

@@ -54,7 +54,7 @@ class HoardingSchedules(Schedules):
         self.an_epoch_runs(routes)
 
     def nothing_is_held(self) -> None:
-        assert self.driver.coordinator()._step.journal.read().held.rows == 0
+        assert self.driver.coordinator()._step.journal.read().buffered.rows == 0
         for epoch in self.completed:
             assert self.of_epoch(epoch) in [Counter(content) for content in self.contents[epoch]]
 

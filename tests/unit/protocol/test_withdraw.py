@@ -11,7 +11,7 @@ import pytest
 
 from outfall.errors import OutfallError, TransientError
 from outfall.file import FileSink
-from outfall.file.storage.local import LocalStore
+from outfall.file.stores.local import LocalStore
 from outfall.protocol.step import EpochOptions
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.wrappers import FanOutSink

@@ -49,7 +49,7 @@ def read(location: str) -> list[FoundLetter]:
         {"format": "csv", "quote_all": True},
         {"format": "parquet"},
         {"partition_by": ["step", "part"]},
-        {"bucket_pattern": "'dt='yyyy-MM-dd"},
+        {"directory_pattern": "'dt='yyyy-MM-dd"},
     ],
     ids=str,
 )

@@ -242,7 +242,7 @@ def test_the_marker_says_how_far_before_anything_is_published() -> None:
     fake = FakeS3()
     found = staged(fake)[0]
     seen = []
-    fake.during = lambda request: seen.append(fake.marker().epoch) if request == COMPLETE else None
+    fake.during = lambda request: seen.append(fake.record().epoch) if request == COMPLETE else None
     committed(fake, found)
     assert seen == [0]
 

@@ -131,7 +131,7 @@ def test_a_store_that_lacks_only_one_of_the_conditions_is_told() -> None:
     assert found.startswith("the store supports If-None-Match; it does not support If-Match: start only one query")
 
 
-def test_what_a_query_has_found_out_is_taken_from_its_marker() -> None:
+def test_what_a_query_has_found_out_is_taken_from_its_record() -> None:
     fake = FakeS3(conditional=False)
     LocalDriver(fake.sink(), f"memory://{uuid.uuid4().hex}").run_epoch(0, [[]])
     fake.calls.clear()

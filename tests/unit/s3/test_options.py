@@ -180,10 +180,10 @@ def test_bounds_of_nothing_are_refused(options: Any) -> None:
 def test_directories_of_a_time_need_a_bound_of_time(bound: Any) -> None:
     """Their last rows would wait for ever, each directory in every state after it."""
     with pytest.raises(ConfigurationError, match="add roll_interval"):
-        S3Sink("b", bucket_pattern="'dt='yyyy-MM-dd", **bound)
-    S3Sink("b", bucket_pattern="'dt='yyyy-MM-dd", roll_interval="1 hour", **bound)
+        S3Sink("b", directory_pattern="'dt='yyyy-MM-dd", **bound)
+    S3Sink("b", directory_pattern="'dt='yyyy-MM-dd", roll_interval="1 hour", **bound)
     S3Sink("b", partition_by="carrier", **bound)
-    S3Sink("b", bucket_pattern="'dt='yyyy-MM-dd")
+    S3Sink("b", directory_pattern="'dt='yyyy-MM-dd")
 
 
 def test_one_client_serves_all_requests_of_a_process_with_the_same_options() -> None:

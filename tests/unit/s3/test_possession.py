@@ -81,7 +81,7 @@ def at(step: str, do: Callable[[], object]) -> ExitStack:
 # --- two queries at one prefix
 
 OPENING = ("s3: opening", "target: announced", "s3: others stopped", "s3: deleting existing", "after open target")
-WRITING = ("task: after write", "s3: marker advanced", "s3: completed", "s3: manifest written", "after COMPLETED")
+WRITING = ("task: after write", "s3: record advanced", "s3: completed", "s3: manifest written", "after COMPLETED")
 
 
 MODES = [("overwrite", "overwrite"), ("overwrite", "error"), ("error", "overwrite"), ("error", "error")]
@@ -235,14 +235,14 @@ def test_an_overwrite_deletes_nothing_of_a_query_that_comes_above_or_below_at_th
 # --- recovery data and prefixes that were restored from a copy
 
 
-def is_marker(key: str) -> bool:
+def is_record(key: str) -> bool:
     return key.startswith("out/_outfall/") and key.count("/") == 2
 
 
 @pytest.mark.parametrize(
     "survives",
-    [lambda key: False, is_marker, lambda key: "/manifests/" in key, lambda key: "_outfall" not in key],
-    ids=["nothing", "marker", "manifests", "data"],
+    [lambda key: False, is_record, lambda key: "/manifests/" in key, lambda key: "_outfall" not in key],
+    ids=["nothing", "record", "manifests", "data"],
 )
 def test_a_prefix_that_was_restored_from_an_older_copy_is_refused(survives: Callable[[str], bool]) -> None:
     fake = Bucket()
@@ -277,7 +277,7 @@ def test_a_marker_that_cannot_be_read_is_no_older_one() -> None:
         fake = Bucket()
         live = fake.query()
         live.go_on()
-        (key,) = filter(is_marker, fake.objects)
+        (key,) = filter(is_record, fake.objects)
         fake.put(key, body)
         live.go_on()
         assert isinstance(live.error, TargetLostError)
@@ -285,11 +285,11 @@ def test_a_marker_that_cannot_be_read_is_no_older_one() -> None:
 
 
 def test_where_if_match_is_ignored_manifests_decide_what_is_behind() -> None:
-    """A driver that is late may put its marker over a newer one there."""
+    """A driver that is late may put its record over a newer one there."""
     fake = Bucket(conditional=False)
     live = fake.query()
     live.go_on()
-    (key,) = filter(is_marker, fake.objects)
+    (key,) = filter(is_record, fake.objects)
     older = fake.objects[key]
     live.go_on(2)
     fake.objects[key] = older

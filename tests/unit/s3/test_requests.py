@@ -60,7 +60,7 @@ def _kind(key: str) -> str:
         return "piece"
     if "/manifests/" in key:
         return "manifest"
-    return "marker" if "/_outfall/" in key else ""
+    return "record" if "/_outfall/" in key else ""
 
 
 @pytest.mark.parametrize("inline", [False, True])
@@ -74,14 +74,14 @@ def test_the_requests_of_an_epoch_are_those_that_the_documentation_counts(inline
         driver.run_epoch(number, [batch])
         epochs.append(counted(fake))
     empty = Counter({
-        "get_object marker": 2, "put_object marker": 1, "list_objects_v2": 2, "list_multipart_uploads": 1,
+        "get_object record": 2, "put_object record": 1, "list_objects_v2": 2, "list_multipart_uploads": 1,
     })  # fmt: skip
-    publishing = empty + Counter({"get_object marker": 3, "put_object marker": 1, "put_object manifest": 1})
+    publishing = empty + Counter({"get_object record": 3, "put_object record": 1, "put_object manifest": 1})
     assert epochs[1] == empty
     if inline:
         assert epochs[2] == empty
         assert epochs[4] == publishing + Counter({"put_object": 1})
     else:
-        assert epochs[2] == empty + Counter({"get_object marker": 1, "put_object piece": 1})
+        assert epochs[2] == empty + Counter({"get_object record": 1, "put_object piece": 1})
         upload = ("create_multipart_upload", "upload_part", "complete_multipart_upload")
         assert epochs[4] == publishing + Counter(upload) + Counter({"get_object piece": 3, "delete_objects": 1})

@@ -37,7 +37,7 @@ STEPS = [
 MORE_STEPS = [
     "s3: piece under way", "s3: piece read", "s3: composing", "s3: copying part", "s3: part under way",
     "s3: object ended", "s3: pieces put", "s3: staged", "task: after prepare_commit", "after COMMITTING",
-    "s3: marker advanced", "s3: completing", "s3: manifest written", "before COMPLETED", "after clean-up",
+    "s3: record advanced", "s3: completing", "s3: manifest written", "before COMPLETED", "after clean-up",
 ]  # fmt: skip
 
 

@@ -59,14 +59,14 @@ def test_a_stream_of_epochs_leaves_its_objects_a_marker_and_a_manifest_for_each_
     assert sum(body.count(b"\n") for body in fake.data().values()) == 6
     assert len(fake.data()) == 4
     assert fake.uploads == {}
-    incarnation = fake.marker().incarnation
+    incarnation = fake.record().incarnation
     assert sorted(key for key in fake.objects if "_outfall/" in key) == [
         f"out/_outfall/{incarnation}.json",
         f"out/_outfall/manifests/{incarnation}/0000000000.json",
         f"out/_outfall/manifests/{incarnation}/0000000002.json",
     ]
-    assert fake.marker().epoch == 2
-    assert fake.marker().conditional
+    assert fake.record().epoch == 2
+    assert fake.record().conditional
 
 
 # --- E6
@@ -151,7 +151,7 @@ def test_a_prefix_that_was_deleted_is_noticed(recovery: str) -> None:
         run(fake, recovery, 1)
 
 
-@pytest.mark.parametrize("evidence", ["marker and manifests", "manifests", "marker"])
+@pytest.mark.parametrize("evidence", ["record and manifests", "manifests", "record"])
 def test_a_checkpoint_restored_from_an_older_copy_is_noticed(recovery: str, evidence: str) -> None:
     fake = FakeS3()
     run(fake, recovery, 0)
@@ -161,7 +161,7 @@ def test_a_checkpoint_restored_from_an_older_copy_is_noticed(recovery: str, evid
     if evidence == "manifests":
         (key,) = [key for key in first if key.count("/") == 2 and "_outfall/" in key]
         fake.objects[key] = first[key]
-    if evidence == "marker":
+    if evidence == "record":
         for key in [key for key in fake.objects if "/manifests/" in key]:
             del fake.objects[key]
     before = dict(fake.objects)
@@ -211,7 +211,7 @@ def test_a_store_that_replaces_objects_is_recognised_once_and_said(
         " instead. An object that another program writes under the same key in between is replaced. The rows of this"
         " step are still written exactly once"
     ]
-    assert not fake.marker().conditional
+    assert not fake.record().conditional
     assert not any(".probe" in key for key in fake.objects)
     assert sum(body.count(b"\n") for body in fake.data().values()) == 6
 
@@ -232,7 +232,7 @@ def test_uploads_of_dead_attempts_are_aborted_and_no_others(recovery: str) -> No
     fake = FakeS3(page=2)
     client: Any = fake.client("s3")
     run(fake, recovery, 0)
-    ours = fake.marker().incarnation
+    ours = fake.record().incarnation
 
     def begin(key: str) -> str:
         return str(client.create_multipart_upload(Bucket="bkt", Key=key)["UploadId"])
@@ -269,17 +269,17 @@ def test_an_upload_that_is_gone_when_it_is_cleaned_up_is_no_failure(recovery: st
     fake = FakeS3()
     run(fake, recovery, 0)
     client: Any = fake.client("s3")
-    key = f"out/part-0000000000-00000-00000-sink-{fake.marker().incarnation}-g1-a1.jsonl"
+    key = f"out/part-0000000000-00000-00000-sink-{fake.record().incarnation}-g1-a1.jsonl"
     client.create_multipart_upload(Bucket="bkt", Key=key)
     fake.fail("abort_multipart_upload", answer(404, "NoSuchUpload"))
-    assert clean_up_uploads("s3://bkt/out", fake.marker().incarnation, client=client) == 1
+    assert clean_up_uploads("s3://bkt/out", fake.record().incarnation, client=client) == 1
 
 
 def test_uploads_of_the_generation_that_is_named_are_spared(recovery: str) -> None:
     fake = FakeS3()
     run(fake, recovery, 0)
     client: Any = fake.client("s3")
-    ours = fake.marker().incarnation
+    ours = fake.record().incarnation
     for generation in (2, 3, 4):
         key = f"out/part-0000000001-00000-00000-sink-{ours}-g{generation}-a1.jsonl"
         client.create_multipart_upload(Bucket="bkt", Key=key)
@@ -300,7 +300,7 @@ def test_the_uploads_of_an_attempt_that_died_are_gone_after_the_next_epoch(recov
 
 
 STEPS = [
-    "after PREPARED", "after COMMITTING", "s3: marker advanced", "s3: completing", "s3: completed", "s3: completing#2",
+    "after PREPARED", "after COMMITTING", "s3: record advanced", "s3: completing", "s3: completed", "s3: completing#2",
     "s3: completed#2", "s3: manifest written", "before COMPLETED", "after COMPLETED", "after clean-up",
 ]  # fmt: skip
 
@@ -347,7 +347,7 @@ def test_a_reader_that_has_the_sink_asks_as_the_sink_does(recovery: str) -> None
     LocalDriver(sink, recovery).run_epoch(0, TASKS)
     before = len(fake.calls)
     assert sorted(committed_keys(sink)) == sorted(fake.data())
-    assert clean_up_uploads(sink, fake.marker().incarnation) == 0
+    assert clean_up_uploads(sink, fake.record().incarnation) == 0
     asked = fake.calls[before:]
     assert [name for name, _ in asked] == ["list_objects_v2", "get_object", "list_multipart_uploads"]
     assert all(sent["RequestPayer"] == "requester" for _, sent in asked)

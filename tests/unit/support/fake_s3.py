@@ -110,13 +110,13 @@ class FakeS3(ByReference):
         self.objects[key] = Object(body, _etag(body), {})
 
     def mark(self, prefix: str = "out", **fields: Any) -> None:
-        """Put the marker of a step that has opened a prefix."""
+        """Put the record of a step that has opened a prefix."""
         given: dict[str, Any] = {"incarnation": OURS, "step": "sink", "matching": True}
-        marker = ObjectRecord(**(given | fields))
-        self.put(f"{prefix}/_outfall/{marker.incarnation}.json", marker.body())
+        record = ObjectRecord(**(given | fields))
+        self.put(f"{prefix}/_outfall/{record.incarnation}.json", record.body())
 
-    def marker(self, incarnation: str = "") -> ObjectRecord:
-        """Return the marker below the prefix `out`: of an incarnation, or the only one there is."""
+    def record(self, incarnation: str = "") -> ObjectRecord:
+        """Return the record below the prefix `out`: of an incarnation, or the only one there is."""
         (key,) = (key for key in self.objects if re.fullmatch(f"out/_outfall/{incarnation or '[0-9a-f]+'}.json", key))
         return ObjectRecord.model_validate_json(self.objects[key].body)
 

@@ -26,8 +26,8 @@ from outfall.file import FileSink
 from outfall.file.growing.part_files import FileState
 from outfall.file.growing.partition import GrowingPart
 from outfall.file.growing.sink import GrowingFiles
-from outfall.file.storage.locks import Patience
-from outfall.file.storage.store import StagedFile
+from outfall.file.stores.locks import Patience
+from outfall.file.stores.store import StagedFile
 from outfall.file.whole.sink import LocalWholeFiles
 from outfall.file.whole.writer import WholeFileWriter
 from outfall.trace_points import listen
@@ -220,15 +220,15 @@ class WholeDriver(Driver):
 
 def growing(path: Path, parts: int = 1, **options: Any) -> FileSink:
     sink = FileSink(path, parts=parts, **options)
-    assert isinstance(sink.worker, GrowingFiles)
-    sink.worker.patience = Patience(seconds=0.05)
+    assert isinstance(sink.delegate, GrowingFiles)
+    sink.delegate.patience = Patience(seconds=0.05)
     return sink
 
 
 def whole(path: Path, **options: Any) -> FileSink:
     sink = FileSink(path, **options)
-    assert isinstance(sink.worker, LocalWholeFiles)
-    sink.worker.patience = Patience(seconds=0.05)
+    assert isinstance(sink.delegate, LocalWholeFiles)
+    sink.delegate.patience = Patience(seconds=0.05)
     return sink
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 from outfall.async_sink.buffer import BufferedRequests
 from outfall.file import FileSink
 from outfall.file.growing.part_files import FileState
-from outfall.file.storage.store import StagedFile
+from outfall.file.stores.store import StagedFile
 from outfall.http import HttpSink
 from outfall.http.records import HttpRecord
 from outfall.iceberg import IcebergSink

@@ -74,7 +74,7 @@ class TableState:
     order: int = 0
     """The highest that a snapshot ever had."""
     snapshots: Mapping[int, TableSnapshot] = field(default_factory=dict)
-    markers: Mapping[str, TableRecord] = field(default_factory=dict)
+    records: Mapping[str, TableRecord] = field(default_factory=dict)
 
     @property
     def current(self) -> TableSnapshot:
@@ -178,9 +178,9 @@ class TableStore(ByReference):
             head = now.snapshots.get(head, NOTHING).parent
         self.state = replace(now, head=head if head in now.snapshots else 0)
 
-    def remove_marker(self) -> None:
+    def remove_record(self) -> None:
         """Remove what the table says of all steps."""
-        self.state = replace(self._now(), markers={})
+        self.state = replace(self._now(), records={})
 
     def drop(self) -> None:
         """Drop the table; its files stay."""
@@ -383,24 +383,24 @@ class MemoryTable(LoadedTable):
         if store.state is not None:
             store.state = _with_columns(store.state, rows)
 
-    def marker(self, incarnation: str) -> TableRecord | None:
-        return self._state.markers.get(incarnation)
+    def record(self, incarnation: str) -> TableRecord | None:
+        return self._state.records.get(incarnation)
 
-    def markers(self, step: str) -> Iterable[TableRecord]:
-        return [marker for marker in self._state.markers.values() if marker.step == step]
+    def records(self, step: str) -> Iterable[TableRecord]:
+        return [record for record in self._state.records.values() if record.step == step]
 
-    def left_out(self, marker: TableRecord) -> str | None:
+    def left_out(self, record: TableRecord) -> str | None:
         snapshots, at = self._state.snapshots, self._state.head
-        while at in snapshots and snapshots[at].order > marker.order:
+        while at in snapshots and snapshots[at].order > record.order:
             at = snapshots[at].parent
-        expired = at not in snapshots and marker.head not in snapshots and self._state.current.order > marker.order
-        return None if at == marker.head or expired else f"it was rolled back behind snapshot {marker.head}"
+        expired = at not in snapshots and record.head not in snapshots and self._state.current.order > record.order
+        return None if at == record.head or expired else f"it was rolled back behind snapshot {record.head}"
 
     def has_rows(self) -> bool:
         return bool(self._state.current.entries)
 
     def commit(
-        self, files: EpochFiles, marker: TableRecord, *, replace: Collection[Partition] | None = ()
+        self, files: EpochFiles, record: TableRecord, *, replace: Collection[Partition] | None = ()
     ) -> LoadedTable:
         store, loaded = self._link.ask(), self._state
         kept = [entry for entry in loaded.current.entries if replace is not None and entry.partition not in replace]
@@ -408,11 +408,11 @@ class MemoryTable(LoadedTable):
         added = [DataEntry(f"{files.directory}/{file.name}", file.partition, spec) for file in files.files]
 
         def mark(made: TableSnapshot, now: TableState) -> Mapping[str, TableRecord]:
-            written = marker.model_copy(update={"head": made.id, "order": made.order})
-            return {**now.markers, marker.incarnation: written}
+            written = record.model_copy(update={"head": made.id, "order": made.order})
+            return {**now.records, record.incarnation: written}
 
         def land() -> None:
-            store.swap(loaded, [*kept, *added], markers=mark)
+            store.swap(loaded, [*kept, *added], records=mark)
 
         fate = self._link.fates.pop(0) if self._link.fates else ""
         self._link.looking = ""
@@ -430,8 +430,8 @@ class MemoryTable(LoadedTable):
     def forget(self, incarnation: str) -> None:
         store = self._link.ask()
         if store.state is not None:
-            kept = {name: marker for name, marker in store.state.markers.items() if name != incarnation}
-            store.state = replace(store.state, markers=kept)
+            kept = {name: record for name, record in store.state.records.items() if name != incarnation}
+            store.state = replace(store.state, records=kept)
 
     def named(self, candidates: Collection[str]) -> Collection[str]:
         root = f"memory:{self._link.store.name}"

@@ -110,5 +110,5 @@ def remote(place: Place, **options: Any) -> FileSink:
 
 
 def worker(sink: FileSink) -> RemoteWholeFiles:
-    assert isinstance(sink.worker, RemoteWholeFiles)
-    return sink.worker
+    assert isinstance(sink.delegate, RemoteWholeFiles)
+    return sink.delegate

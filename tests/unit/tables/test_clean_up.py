@@ -242,11 +242,11 @@ def test_a_store_that_does_not_answer_is_an_error_that_may_pass(link: TableLink)
     part.close()
 
 
-def test_a_batch_job_without_recovery_leaves_no_marker(link: TableLink) -> None:
+def test_a_batch_job_without_recovery_leaves_no_record(link: TableLink) -> None:
     commit(link, staged(link, ROWS))
     assert link.store.state
     MemoryTableSink(link).clean_up(context(1, final=True))
-    assert link.store.state.markers == {}
+    assert link.store.state.records == {}
     assert ids(link) == [1, 2]
 
 
@@ -255,7 +255,7 @@ def test_a_job_that_is_withdrawn_is_forgotten(link: TableLink) -> None:
     committer(link).revoke([CommitRequest(files)])
     MemoryTableSink(link).withdraw(context(2, 1, final=True))
     assert link.store.state
-    assert link.store.state.markers == {}
+    assert link.store.state.records == {}
 
 
 def test_a_driver_that_was_cleaned_up_meanwhile_is_fenced_by_the_newer_one(link: TableLink) -> None:

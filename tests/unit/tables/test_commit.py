@@ -32,13 +32,13 @@ def lost(link: TableLink, files: EpochFiles, *begin: int, **more: Any) -> str:
     return request.outcome.reason
 
 
-def test_an_epoch_is_one_snapshot_with_its_marker(link: TableLink) -> None:
+def test_an_epoch_is_one_snapshot_with_its_record(link: TableLink) -> None:
     assert commit(link, staged(link, ROWS)) == "committed"
     (snapshot,) = link.store.history
     assert ids(link) == [1, 2]
-    marker = link.store.state and link.store.state.markers[INCARNATION]
-    assert marker
-    assert (marker.epoch, marker.generation, marker.token, marker.head, marker.order) == (
+    record = link.store.state and link.store.state.records[INCARNATION]
+    assert record
+    assert (record.epoch, record.generation, record.token, record.head, record.order) == (
         0, 1, token_of(1), snapshot.id, snapshot.order,
     )  # fmt: skip
 
@@ -125,7 +125,7 @@ def test_a_forgotten_begin_must_be_that_of_the_epoch_that_was_published_last(
 def test_a_first_epoch_that_is_there_without_its_marker_is_not_committed_again(link: TableLink) -> None:
     files = staged(link, ROWS)
     commit(link, files)
-    link.store.remove_marker()
+    link.store.remove_record()
     with pytest.raises(TargetLostError, match="epoch 0 was committed"):
         commit(link, files)
     assert ids(link) == [1, 2]
@@ -156,7 +156,7 @@ def rolled_back_and_expired(store: TableStore) -> None:
 
 
 def rolled_back_written_on_and_expired_but_for_its_parent(store: TableStore) -> None:
-    """The order of the head is higher than the marker's; the chain of snapshots leaps over it."""
+    """The order of the head is higher than the record's; the chain of snapshots leaps over it."""
     rolled_back_and_written_on(store)
     state = store.state
     assert state is not None
@@ -166,7 +166,7 @@ def rolled_back_written_on_and_expired_but_for_its_parent(store: TableStore) -> 
 
 TAKEN_BACK: list[Callable[[TableStore], None]] = [
     rolled_back, rolled_back_and_written_on, rolled_back_and_expired,
-    rolled_back_written_on_and_expired_but_for_its_parent, TableStore.remove_marker,
+    rolled_back_written_on_and_expired_but_for_its_parent, TableStore.remove_record,
 ]  # fmt: skip
 
 
@@ -252,8 +252,8 @@ def test_what_was_lost_is_committed_by_nobody_any_more(link: TableLink, lose: Ca
 
 
 def test_what_is_revoked_stays_so() -> None:
-    marker = TableRecord(incarnation=INCARNATION, generation=1, token=token_of(1), epoch=0)
-    revoked = marker.without(3)
+    record = TableRecord(incarnation=INCARNATION, generation=1, token=token_of(1), epoch=0)
+    revoked = record.without(3)
     assert revoked.without(2).revoked == 3
     assert (revoked.record.generation, revoked.record.epoch) == (3, 0)
 

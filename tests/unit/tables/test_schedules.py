@@ -151,8 +151,8 @@ class TableStory:
                 # One that hides a rollback before any driver has looked cannot be told from an honest one.
                 if not self.taken_back:
                     store.expire()
-            case "compact" | "remove_orphans" | "remove_marker":
-                self.taken_back |= name == "remove_marker"
+            case "compact" | "remove_orphans" | "remove_record":
+                self.taken_back |= name == "remove_record"
                 getattr(store, name)()
             case "evolve":
                 store.partition_by(*(() if store.state.spec else ("text",)))
@@ -223,7 +223,7 @@ class TableStory:
 FATES = ("", "", "", "lost", "landed", "late")
 HARMLESS = ("append", "compact", "expire", "gc", "append")
 LOSING = (*HARMLESS, "evolve", "replace a column", "remove_orphans")
-TAKING = (*LOSING, "rollback", "drop", "recreate", "back up", "restore", "remove_marker")
+TAKING = (*LOSING, "rollback", "drop", "recreate", "back up", "restore", "remove_record")
 
 
 def play_at_random(seed: int, acts: Sequence[str], *, copies: bool = False, unlooked: bool = False) -> TableStory:
@@ -326,5 +326,5 @@ def test_everybody_at_random_for_long(acts: Sequence[str], copies: bool, seed: i
 
 
 def everybody(acts: Sequence[str], copies: bool, seed: int) -> None:
-    # Of two copies of a log only the marker can tell.
-    play_at_random(seed, [act for act in acts if not copies or act != "remove_marker"], copies=copies)
+    # Of two copies of a log only the record can tell.
+    play_at_random(seed, [act for act in acts if not copies or act != "remove_record"], copies=copies)

@@ -120,7 +120,7 @@ LOSSES: dict[str, Callable[[TableStore], None]] = {
     "dropped": TableStore.drop,
     "made anew": made_anew,
     "rolled back": TableStore.rollback,
-    "without its properties": TableStore.remove_marker,
+    "without its properties": TableStore.remove_record,
 }
 
 

@@ -310,7 +310,7 @@ def test_an_observed_sink_is_of_its_kind_and_its_copies_are_observed_too() -> No
         assert (feature in own.capabilities) == (feature in inner.capabilities), feature
     for copied_sink in (copy.copy(observed), pickle.loads(pickle.dumps(observed)), copied(observed)):
         assert isinstance(copied_sink, SpiedSink)
-        assert isinstance(copied_sink.worker, StagingSink)
+        assert isinstance(copied_sink.delegate, StagingSink)
 
 
 def test_every_call_of_an_observed_sink_is_announced(tmp_path: Path) -> None:

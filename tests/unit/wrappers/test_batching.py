@@ -234,7 +234,7 @@ def test_the_capabilities_of_the_target_show_through(tmp_path: Path) -> None:
     target = FileSink(tmp_path / "out")
     sink = BatchingSink(target, batch_size=2)
     assert SupportsCommitter in capabilities_of(sink)
-    assert sink.worker is target
+    assert sink.delegate is target
     own, inner = resolve(sink), resolve(target)
     assert (own.kind(), own.target()) == (inner.kind(), inner.target())
     assert (own.guarantee(), own.requirements()) == (inner.guarantee(), inner.requirements())
@@ -248,8 +248,8 @@ class Elsewhere(Seen):
 def test_a_copy_has_batches_too(again: Any) -> None:
     sink = again(BatchingSink(Elsewhere(), batch_size=2))
     run(sink, batch(1, 2, 3))
-    assert sink.worker.batches == [[1, 2], [3]]
-    assert isinstance(sink.worker, Elsewhere)
+    assert sink.delegate.batches == [[1, 2], [3]]
+    assert isinstance(sink.delegate, Elsewhere)
 
 
 class Bound(NamedStagingSink):

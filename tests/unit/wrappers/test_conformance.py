@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from outfall.file import FileSink
-from outfall.file.storage.locks import Patience
+from outfall.file.stores.locks import Patience
 from outfall.testing import SinkConformance
 from outfall.testing.conformance import run_check
 from outfall.wrappers import BatchingSink, ExactlyOnceSink, FanOutSink
@@ -23,7 +23,7 @@ from tests.unit.file.test_conformance import SEALED, visible
 def file_sink(path: Path, **options: Any) -> Any:
     sink: Any = FileSink(path, **options)
     # A stalled attempt may hold a lock, and whoever waits for it must not wait for long.
-    sink.worker.patience = Patience(seconds=0.05)
+    sink.delegate.patience = Patience(seconds=0.05)
     return sink
 
 

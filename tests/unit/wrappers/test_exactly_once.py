@@ -93,7 +93,7 @@ def test_every_gap_is_filled_by_the_row_that_comes_late() -> None:
 
 
 def with_markers(transactions: int, size: int = 4) -> list[int]:
-    """Offsets of a topic that is written in transactions: each leaves a marker, which is no row."""
+    """Offsets of a topic that is written in transactions: each leaves a record, which is no row."""
     return [t * (size + 1) + i for t in range(transactions) for i in range(size)]
 
 
@@ -169,7 +169,7 @@ def test_a_negative_offset_is_refused_as_such() -> None:
 def test_a_row_of_which_nobody_knows_becomes_a_dead_letter_and_the_others_go_through() -> None:
     target, letters, recovery = staged(), Letters(), MemoryRecoveryConfig()
     sink = ExactlyOnceSink(target, offset="offset", source_partition="partition", window=10, dead_letter=letters)
-    assert isinstance(sink.worker, DeadLetteringSink)
+    assert isinstance(sink.delegate, DeadLetteringSink)
     run(sink, recovery, 0, batch(*range(0, 2 * MOST_RANGES + 20, 2)))
     last = 2 * MOST_RANGES + 19
     counts = run(sink, recovery, 1, batch(0, 1, last))

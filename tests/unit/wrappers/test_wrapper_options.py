@@ -49,7 +49,7 @@ def test_a_sink_that_has_an_option_of_the_wrapper_gets_it(tmp_path: Path) -> Non
     sink = made(sink="fanout", a__sink="http", a__url="http://127.0.0.1/x", **{f"a__{k}": v for k, v in limits.items()})
     child = sink.children()["a"]
     assert isinstance(child, HttpSink)
-    http = child.worker.http
+    http = child.delegate.http
     assert (http.max_batch_size, http.max_time_in_buffer_ms, http.max_batch_size_in_bytes) == (7, 2000, 1 << 20)
     with pytest.raises(ConfigurationError, match="given twice"):
         made(sink="http", url="http://127.0.0.1/x", batch_size="7", max_batch_size="7")

@@ -218,8 +218,8 @@ def _status(log: RecoveryLog, step_id: str, last: int, before: int | None) -> St
         query_id=view.query_id,
         driver=None if begin is None else begin.driver,
         states=len(view.states) + len(view.writer_states),
-        rows_held=view.held.rows,
-        held_since=view.held.oldest,
+        rows_held=view.buffered.rows,
+        held_since=view.buffered.oldest,
         moved_to=view.moved_to,
         epochs=_epochs(entries, last, before),
     )

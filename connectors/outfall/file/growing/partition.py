@@ -14,7 +14,7 @@ from outfall.errors import ConfigurationError
 from outfall.file.encoded_file import EncodedFile
 from outfall.file.growing.part_files import FileState, PartFiles, following
 from outfall.file.growing.registry import Register, RegisterEntry
-from outfall.file.storage.disk import explained, write_all
+from outfall.file.stores.disk import explained, write_all
 from outfall.filesystems import sync_directory
 from outfall.formats import FormatOptions, shape
 from outfall.formats.stream import EncodedStream

@@ -16,8 +16,8 @@ from outfall.file.growing.part_files import FileState, PartFiles, following
 from outfall.file.growing.registry import Records, RegisterEntry
 from outfall.file.growing.starts import PartStarts
 from outfall.file.possession import DirectoryPort
-from outfall.file.storage.local import LocalStore
-from outfall.file.storage.store import FileRecord
+from outfall.file.stores.local import LocalStore
+from outfall.file.stores.store import FileRecord
 from outfall.filesystems import sync_directory
 from outfall.possession.possession import Change, FoundRecord
 from outfall.storage.layout import DirectoryLayout

@@ -33,8 +33,8 @@ from pydantic import ValidationError
 from outfall.capabilities import SealContext, TargetContext, WriterId, WriterInitContext
 from outfall.errors import StaleWriterError
 from outfall.file.growing.part_files import FileState, part_index, part_name
-from outfall.file.storage.local import LocalStore
-from outfall.file.storage.locks import LINE, is_locked, line_of, locked, peek, read_line, write_line
+from outfall.file.stores.local import LocalStore
+from outfall.file.stores.locks import LINE, is_locked, line_of, locked, peek, read_line, write_line
 from outfall.serde import parse_json
 from outfall.storage.names import SIDECAR
 from outfall.target_record import TargetRecord

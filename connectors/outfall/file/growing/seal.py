@@ -8,7 +8,7 @@ from outfall.capabilities import PartSeal, SealContext, WriterId
 from outfall.errors import FencedError, SealError
 from outfall.file.growing.part_files import FileState, PartFiles, part_index
 from outfall.file.growing.registry import Register, RegisterEntry, described, stale
-from outfall.file.storage.disk import explained
+from outfall.file.stores.disk import explained
 from outfall.target_record import check_writing
 from outfall.trace_points import reached
 

@@ -23,7 +23,7 @@ from outfall.file.growing.possession import GrowingPort, GrowingRecord
 from outfall.file.growing.registry import Register
 from outfall.file.growing.seal import seal_parts
 from outfall.file.growing.starts import PartStarts
-from outfall.file.storage.disk import explained
+from outfall.file.stores.disk import explained
 from outfall.file.target import LocalFiles
 from outfall.filesystems import sync_directory
 from outfall.possession.possession import FoundRecord, check, open_target

@@ -9,8 +9,8 @@ from typing import Any
 from outfall.capabilities import CommitterInitContext
 from outfall.errors import CommitRefusedError
 from outfall.file.possession import FilePort
-from outfall.file.storage.disk import explained
-from outfall.file.storage.store import STAGING, FileStore, StagedFile
+from outfall.file.stores.disk import explained
+from outfall.file.stores.store import STAGING, FileStore, StagedFile
 from outfall.storage.commit import Found, NotPublishedError, Obstacle, StagingArea
 from outfall.trace_points import reached
 

@@ -10,9 +10,9 @@ from outfall.capabilities import CleanUpContext, CommitterInitContext, SupportsC
 from outfall.file.first_contact import check_usable
 from outfall.file.options import FileOptions
 from outfall.file.possession import FilePort, LocalPort, RemotePort
-from outfall.file.storage.disk import explained
-from outfall.file.storage.remote import RENAMES, RemoteStore
-from outfall.file.storage.store import STAGING, FileStore, StagedFile
+from outfall.file.stores.disk import explained
+from outfall.file.stores.remote import RENAMES, RemoteStore
+from outfall.file.stores.store import STAGING, FileStore, StagedFile
 from outfall.file.target import Files, LocalFiles
 from outfall.file.whole.commit import FileStaging
 from outfall.file.whole.writer import WholeFileWriter

@@ -13,8 +13,8 @@ import pyarrow as pa
 from outfall.capabilities import Metrics, WriterInitContext
 from outfall.file.encoded_file import EncodedFile
 from outfall.file.options import FileOptions
-from outfall.file.storage.disk import explained, write_all
-from outfall.file.storage.store import STAGING, FileStore, StagedFile
+from outfall.file.stores.disk import explained, write_all
+from outfall.file.stores.store import STAGING, FileStore, StagedFile
 from outfall.formats import FormatOptions
 from outfall.formats.partition_paths import PartitionPaths
 from outfall.sinks import StatelessSinkPartition

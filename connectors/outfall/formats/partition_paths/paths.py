@@ -39,12 +39,14 @@ class PartitionArguments(TypedDict, total=False):
     """The options of partition paths as keyword arguments of a sink, described in `PartitionOptions`."""
 
     partition_by: str | list[str] | tuple[str, ...]
-    bucket_pattern: str | None
-    bucket_time: str | None
+    directory_pattern: str | None
+    directory_time: str | None
 
 
 class PartitionOptions(SinkOptions):
     """The partition directory of a row; without these options, the root."""
+
+    former = {"bucket_pattern": "directory_pattern", "bucket_time": "directory_time"}
 
     partition_by: Names = Field(
         default=(),
@@ -52,22 +54,22 @@ class PartitionOptions(SinkOptions):
         " As a string, separated by commas. The files omit these columns; readers take them from the path. NULL"
         " and the empty string both become `__HIVE_DEFAULT_PARTITION__`, which readers return as NULL.",
     )
-    bucket_pattern: str | None = Field(
+    directory_pattern: str | None = Field(
         default=None,
         description="The pattern of directories by time, below those of `partition_by`, for example"
         " `'dt='yyyy-MM-dd/'hour='HH`. It consists of `yyyy`, `MM`, `dd`, `HH`, `mm`, `ss`, `S` to `SSSSSS`, `XXX`"
         " and text; `/` separates levels.",
     )
-    bucket_time: str | None = Field(
+    directory_time: str | None = Field(
         default=None,
-        description="The date or timestamp column that `bucket_pattern` formats, in the session time zone. The files"
+        description="The date or timestamp column that `directory_pattern` formats, in the session time zone. The files"
         " keep it. Default: the time of writing in UTC; then a replayed epoch may use other directories.",
     )
 
     def directory_levels(self) -> tuple[Level, ...]:
         """Return the levels of directories between the root and a file."""
         columns = (Level(name, ()) for name in self.partition_by)
-        return (*columns, *(parse_levels(self.bucket_pattern) if self.bucket_pattern else ()))
+        return (*columns, *(parse_levels(self.directory_pattern) if self.directory_pattern else ()))
 
     def may_contain(self, directory: str) -> bool:
         """Return whether a directory below the root can be one of the partition directories, or above some of them."""
@@ -84,7 +86,7 @@ class PartitionOptions(SinkOptions):
             check_level(name, f"{escape_text(name)}={NULL_NAME}")
         return value
 
-    @field_validator("bucket_pattern")
+    @field_validator("directory_pattern")
     @classmethod
     def _levels(cls, value: str | None) -> str | None:
         if value is not None:
@@ -93,14 +95,16 @@ class PartitionOptions(SinkOptions):
 
     @model_validator(mode="after")
     def _partitions_can_be_read(self) -> Self:
-        if self.bucket_pattern is None:
-            if self.bucket_time is not None:
-                raise ValueError("bucket_time is the column that bucket_pattern formats, but bucket_pattern is not set")
+        if self.directory_pattern is None:
+            if self.directory_time is not None:
+                raise ValueError(
+                    "directory_time is the column that directory_pattern formats, but directory_pattern is not set"
+                )
             return self
-        hidden = hidden_name(parse_levels(self.bucket_pattern), above=bool(self.partition_by))
+        hidden = hidden_name(parse_levels(self.directory_pattern), above=bool(self.partition_by))
         if hidden is not None:
             raise ValueError(
-                f"bucket_pattern has the level '{hidden}=' below a level without a name, and Spark's readers reject"
+                f"directory_pattern has the level '{hidden}=' below a level without a name, and Spark's readers reject"
                 " such directories: put named levels first, or name all levels"
             )
         return self
@@ -119,7 +123,7 @@ class PartitionPaths:
     @classmethod
     def of(cls, options: PartitionOptions) -> PartitionPaths | None:
         """Return the paths for some options; `None` if all rows go to the root."""
-        if not options.partition_by and options.bucket_pattern is None:
+        if not options.partition_by and options.directory_pattern is None:
             return None
         return cls(options)
 
@@ -140,7 +144,7 @@ class PartitionPaths:
 
         Args:
             batch: any number of rows. It is not changed; its memory is shared if the rows of a partition are adjacent.
-            now: the time of writing, with a zone; used only by a pattern without `bucket_time`.
+            now: the time of writing, with a zone; used only by a pattern without `directory_time`.
 
         Yields:
             The path of a partition and its rows in their order, without the columns of `partition_by`.
@@ -214,10 +218,10 @@ class _PartitionColumns:
         _check_partition(schema, partition)
         kept = tuple(index for index in range(len(schema)) if index not in partition)
         time, levels = None, tuple[Level, ...]()
-        if options.bucket_pattern is not None:
-            if options.bucket_time is not None:
-                time = _find(schema, options.bucket_time, "bucket_time")
-            levels = _levels(options.bucket_pattern, None if time is None else schema.field(time))
+        if options.directory_pattern is not None:
+            if options.directory_time is not None:
+                time = _find(schema, options.directory_time, "directory_time")
+            levels = _levels(options.directory_pattern, None if time is None else schema.field(time))
             _check_names(schema, levels)
         return cls(partition, kept, time, levels)
 
@@ -265,7 +269,7 @@ def _levels(pattern: str, field: pa.Field | None) -> tuple[Level, ...]:
     except ValueError as error:
         where = "" if field is None else f" of type {spark_type(field.type)} in column {field.name!r}"
         raise ConfigurationError(
-            f"bucket_pattern {pattern!r} does not fit the times{where}",
+            f"directory_pattern {pattern!r} does not fit the times{where}",
             why=str(error),
             do="remove that part of the pattern, or format a column that has it",
         ) from error
@@ -277,8 +281,8 @@ def _allowed(field: pa.Field) -> frozenset[str]:
     if pa.types.is_timestamp(field.type) and field.type.unit != "ns":
         return TIMESTAMP_NTZ if field.type.tz is None else TIMESTAMP
     raise ConfigurationError(
-        f"bucket_time names the column {field.name!r} of type {spark_type(field.type)}",
-        why="bucket_pattern formats dates, and timestamps of at most microseconds",
+        f"directory_time names the column {field.name!r} of type {spark_type(field.type)}",
+        why="directory_pattern formats dates, and timestamps of at most microseconds",
         do="cast the column to a timestamp, or use another column",
     )
 
@@ -288,7 +292,7 @@ def _check_names(schema: pa.Schema, levels: tuple[Level, ...]) -> None:
     for level in levels:
         if level.name is not None and level.name.lower() in known:
             raise ConfigurationError(
-                f"bucket_pattern has a level '{level.name}=', and the rows have a column of that name",
+                f"directory_pattern has a level '{level.name}=', and the rows have a column of that name",
                 why="readers would use the value of the directory instead of the column",
                 do="give the level another name, or put the column into partition_by instead",
             )

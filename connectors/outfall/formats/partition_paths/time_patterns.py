@@ -107,8 +107,8 @@ def time_directories(column: pa.Array, name: str, levels: tuple[Level, ...]) -> 
     if number >= 0:
         raise ValueRefusedError(
             f"column {name!r} is NULL in row {paths.first_row(number)} of the batch",
-            why="bucket_pattern has a level without `name=`, and readers would skip a directory that represents NULL",
-            do="filter such rows, fill the column, or name each level of bucket_pattern, as in \"'day='yyyy-MM-dd\"",
+            why="a level of directory_pattern has no `name=`, and readers would skip a directory that represents NULL",
+            do="filter such rows, fill the column, or name each level of directory_pattern, as in \"'day='yyyy-MM-dd\"",
         )
     return paths
 

@@ -18,7 +18,7 @@ from outfall.capabilities import TargetContext
 from outfall.errors import FencedError, RecordError, TransientError
 from outfall.kafka.partition import TopicRecord, Write
 from outfall.kafka.parts.cluster import LedgerTopic
-from outfall.part_ledger.checks import PartPlace, PartRow
+from outfall.part_ledger.checks import PartContext, PartRow
 from outfall.target_record import TargetRecord
 
 
@@ -215,7 +215,7 @@ class Ledger:
             ) from None
 
 
-def check_not_ended(step: KafkaStepRecord | None, place: PartPlace, part: str | None = None) -> None:
+def check_not_ended(step: KafkaStepRecord | None, place: PartContext, part: str | None = None) -> None:
     """Check that no other checkpoint has ended this one by `on_existing="resume"`.
 
     Raises:

@@ -21,7 +21,7 @@ from outfall.kafka.parts.ledger import (
 )
 from outfall.kafka.parts.target import KafkaPartState, TargetNames, TopicIds
 from outfall.kafka.producer.transactions import ProducerFencedError
-from outfall.part_ledger.checks import PartCount, PartPlace, PartRow, check_step, missing_parts
+from outfall.part_ledger.checks import PartContext, PartCount, PartRow, check_step, missing_parts
 from outfall.sinks import StatefulSinkPartition
 from outfall.target_record import TargetRecord, behind
 from outfall.trace_points import reached
@@ -63,7 +63,7 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
         self._part = context.part or ""
         self._step = names.step(context.incarnation, context.step_id)
         self._id = self._step.transactional_id(names.prefix, self._part)
-        self._place = PartPlace(str(names), context.step_id, context.epoch)
+        self._place = PartContext(str(names), context.step_id, context.epoch)
         self._count = PartCount(self._part, state.next_offset)
         self._producer: PartProducer | None = None
         self._present: PartCommit | None = None

@@ -16,7 +16,7 @@ from outfall.errors import PartsChangedError, TargetLostError, TargetNotEmptyErr
 from outfall.kafka.parts.cluster import PartProducer, PartsCluster
 from outfall.kafka.parts.ledger import KafkaStepRecord, Ledger, StepName, beyond, check_not_ended, empty_row, written
 from outfall.kafka.producer.transactions import ProducerFencedError
-from outfall.part_ledger.checks import PartPlace, PartRow, check_sealed, check_states, check_step
+from outfall.part_ledger.checks import PartContext, PartRow, check_sealed, check_states, check_step
 from outfall.possession.possession import FoundRecord, TargetPort, check_opened
 from outfall.possession.possession import check as check_target
 from outfall.retry_log import watch_thread, watcher
@@ -141,7 +141,7 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
     def records(
         self, found: FoundRecord[KafkaStepRecord], context: TargetContext[Any] | CommitterInitContext
     ) -> Sequence[TargetRecord]:
-        check_not_ended(found.stored, PartPlace(self.where, context.step_id, context.epoch))
+        check_not_ended(found.stored, PartContext(self.where, context.step_id, context.epoch))
         published = context.published if isinstance(context, TargetContext) else None
         # Published rows are compared part by part.
         return [replace(found.stored.record, epoch=published)]
@@ -409,8 +409,8 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
                 do="run the query with the former number of parts until the epoch is completed, then change it",
             )
 
-    def _place(self, context: TargetContext[KafkaPartState] | SealContext) -> PartPlace:
-        return PartPlace(str(self._names), context.step_id, context.epoch)
+    def _place(self, context: TargetContext[KafkaPartState] | SealContext) -> PartContext:
+        return PartContext(str(self._names), context.step_id, context.epoch)
 
     def _rows(self, parts: Iterable[str]) -> dict[str, PartRow]:
         found = self._ledger.parts()

@@ -22,7 +22,7 @@ from outfall.errors import ValueRefusedError
 from outfall.formats.strings import TEXT, concat, data_of, literal
 from outfall.postgres.catalogue.columns import Kind, TableColumn
 from outfall.postgres.connection.database import PostgresConnection
-from outfall.postgres.copy.values import EPOCH, UUID, ValuePlace, fitted
+from outfall.postgres.copy.values import EPOCH, UUID, ValueContext, fitted
 from outfall.postgres.names import TableName
 from outfall.trace_points import reached
 
@@ -114,7 +114,7 @@ class CopyEncoder:
 
     def _fitted(self, arrays: list[pa.Array]) -> list[pa.Array]:
         return [
-            fitted(array, kind, ValuePlace(name)) for array, (name, kind) in zip(arrays, self._columns, strict=True)
+            fitted(array, kind, ValueContext(name)) for array, (name, kind) in zip(arrays, self._columns, strict=True)
         ]
 
 

@@ -88,7 +88,7 @@ class RefusedRowError(ValueRefusedError):
 
 
 @dataclass(frozen=True)
-class ValuePlace:
+class ValueContext:
     """The position of values in their batch, for errors.
 
     Args:
@@ -115,7 +115,7 @@ class ValuePlace:
         return RefusedRowError(f"column {self.column!r} contains {what}", row, why=why, do=do)
 
 
-def fitted(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
+def fitted(array: pa.Array, target: Kind, place: ValueContext) -> pa.Array:
     """Convert values to the Arrow type of a column.
 
     Args:
@@ -151,7 +151,7 @@ def fitted(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
     return array
 
 
-def _refuse_rounded(mask: pa.Array | None, what: str, place: ValuePlace) -> None:
+def _refuse_rounded(mask: pa.Array | None, what: str, place: ValueContext) -> None:
     if mask is not None:
         place.refuse_any(
             mask,
@@ -161,7 +161,7 @@ def _refuse_rounded(mask: pa.Array | None, what: str, place: ValuePlace) -> None
         )
 
 
-def _cast(array: pa.Array, wanted: pa.DataType, place: ValuePlace) -> pa.Array:
+def _cast(array: pa.Array, wanted: pa.DataType, place: ValueContext) -> pa.Array:
     try:
         return array.cast(wanted)
     except pa.ArrowInvalid as error:
@@ -176,7 +176,7 @@ def _is_whole(value: Any) -> bool:
     return not isinstance(value, float | Decimal) or (math.isfinite(value) and value % 1 == 0)
 
 
-def _json(array: pa.Array, place: ValuePlace) -> pa.Array:
+def _json(array: pa.Array, place: ValueContext) -> pa.Array:
     def change(some: pa.Array) -> pa.Array:
         return _JSON.values(some, place.column)
 
@@ -196,7 +196,9 @@ def _is_utf8(array: pa.Array) -> bool:
     return True
 
 
-def _tried(array: pa.Array, change: Callable[[pa.Array], Any], what: str, why: str, do: str, place: ValuePlace) -> Any:
+def _tried(
+    array: pa.Array, change: Callable[[pa.Array], Any], what: str, why: str, do: str, place: ValueContext
+) -> Any:
     """Convert values with a function that reports that one of them is invalid, but not which one."""
     try:
         return change(array)
@@ -204,7 +206,7 @@ def _tried(array: pa.Array, change: Callable[[pa.Array], Any], what: str, why: s
         raise place.refused(first_failing(array, change), what, why, do) from error
 
 
-def _refuse_outside(counts: pa.Array, first: int, last: int, what: str, place: ValuePlace) -> None:
+def _refuse_outside(counts: pa.Array, first: int, last: int, what: str, place: ValueContext) -> None:
     bounds = pc.min_max(counts)
     if bounds["min"].is_valid and (bounds["min"].as_py() < first or bounds["max"].as_py() > last):
         place.refuse_any(
@@ -215,7 +217,7 @@ def _refuse_outside(counts: pa.Array, first: int, last: int, what: str, place: V
         )
 
 
-def _numeric(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
+def _numeric(array: pa.Array, target: Kind, place: ValueContext) -> pa.Array:
     if pa.types.is_floating(array.type):
         # As text with the fewest digits that identify the number, like the server's own cast to numeric.
         _refuse_rounded(rounded_floats(array, target), "a number", place)
@@ -239,7 +241,7 @@ def _numeric(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
     return array
 
 
-def _from_text(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
+def _from_text(array: pa.Array, target: Kind, place: ValueContext) -> pa.Array:
     text = _checked_text(array.cast(TEXT), place)
     if target.name == "uuid":
         return _uuids(text, place)
@@ -249,7 +251,7 @@ def _from_text(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
     return _jsonb(text, target, place)
 
 
-def _checked_text(text: pa.Array, place: ValuePlace) -> pa.Array:
+def _checked_text(text: pa.Array, place: ValueContext) -> pa.Array:
     _tried(
         text,
         lambda some: some.validate(full=True),
@@ -269,7 +271,7 @@ def _checked_text(text: pa.Array, place: ValuePlace) -> pa.Array:
     return text
 
 
-def _refuse_long(text: pa.Array, target: Kind, place: ValuePlace) -> None:
+def _refuse_long(text: pa.Array, target: Kind, place: ValueContext) -> None:
     if target.name == "name":
         most, unit, sizes = _LONGEST_NAME, "bytes", pc.binary_length(text)
     else:
@@ -284,7 +286,7 @@ def _refuse_long(text: pa.Array, target: Kind, place: ValuePlace) -> None:
     )
 
 
-def _uuids(text: pa.Array, place: ValuePlace) -> pa.Array:
+def _uuids(text: pa.Array, place: ValueContext) -> pa.Array:
     place.refuse_any(
         pc.invert(pc.match_substring_regex(text, _UUID_TEXT)),
         "a string that is not a UUID",
@@ -297,7 +299,7 @@ def _uuids(text: pa.Array, place: ValuePlace) -> pa.Array:
     return found if text.null_count == 0 else pc.if_else(text.is_valid(), found, pa.scalar(None, UUID))
 
 
-def _jsonb(text: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
+def _jsonb(text: pa.Array, target: Kind, place: ValueContext) -> pa.Array:
     if target.name == "jsonb" and b"\\u0000" in data_of(text).to_pybytes():
         place.refuse_any(
             pc.match_substring_regex(text, _NUL_IN_JSON),
@@ -308,10 +310,10 @@ def _jsonb(text: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
     return text
 
 
-def _lists(array: pa.Array, target: Kind, place: ValuePlace) -> pa.Array:
+def _lists(array: pa.Array, target: Kind, place: ValueContext) -> pa.Array:
     element = target.element or target
     parents = pc.list_parent_indices(array)
-    values = fitted(array.flatten(), element, ValuePlace(f"{place.column}.element", parents))
+    values = fitted(array.flatten(), element, ValueContext(f"{place.column}.element", parents))
     lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
     offsets = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(lengths)])
     mask = array.is_null() if array.null_count else None

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.capabilities import SupportsFlush, WriterInitContext
 from outfall.errors import ConfigurationError, TerminalError, TransientError
-from outfall.part_ledger.checks import PartCount, PartPlace, PartRow, check_step, missing_parts
+from outfall.part_ledger.checks import PartContext, PartCount, PartRow, check_step, missing_parts
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
 from outfall.postgres.connection.database import PostgresConnection, TaskTransaction
 from outfall.postgres.connection.errors import may_pass
@@ -225,7 +225,7 @@ class PartTask:
         step = self._tables.ledger.share(connection)
         opened = check_step(str(self._table), step.record if step else None, self._context)
         found = self._ledger.read(connection, wanted, lock=True)
-        place = PartPlace(str(self._table), self._context.step_id, self._context.epoch, ALTERNATIVE)
+        place = PartContext(str(self._table), self._context.step_id, self._context.epoch, ALTERNATIVE)
         missing = missing_parts(place, opened, found, wanted)
         copied = wanted.keys() - self._present if sent else frozenset()
         present = sum(wanted[part].rows for part in wanted.keys() - missing)

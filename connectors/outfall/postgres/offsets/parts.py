@@ -18,7 +18,7 @@ from outfall.capabilities import (
     TargetContext,
 )
 from outfall.errors import PartsChangedError
-from outfall.part_ledger.checks import PartPlace, PartRow, check_sealed, check_states, check_step
+from outfall.part_ledger.checks import PartContext, PartRow, check_sealed, check_states, check_step
 from outfall.possession.possession import Change, FoundRecord
 from outfall.postgres.catalogue.columns import is_there, read_columns
 from outfall.postgres.connection.database import PostgresConnection
@@ -89,7 +89,7 @@ class PartDelivery(
         """
         tables = self._tables(context)
         ledger = PartLedger(tables.ledger)
-        place = PartPlace(str(self.table), context.step_id, context.epoch, ALTERNATIVE)
+        place = PartContext(str(self.table), context.step_id, context.epoch, ALTERNATIVE)
         offsets = {part.part: part.state.next_offset for part in parts}
 
         def seal(connection: PostgresConnection) -> None:
@@ -145,7 +145,7 @@ class PartTarget(OffsetTarget):
         self._refuse_new(rows, context)
         offsets = {part: state.next_offset for part, state in context.states.items()}
         opened = found.stored.generation >= context.last_generation
-        place = PartPlace(str(self._name), context.step_id, context.epoch)
+        place = PartContext(str(self._name), context.step_id, context.epoch)
         check_states(place, context.completed, rows, offsets, opened=opened)
 
     def starts(self, context: TargetContext[PartState]) -> Mapping[str, PartState]:

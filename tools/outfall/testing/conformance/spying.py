@@ -96,13 +96,13 @@ class SpiedSink(DelegatingSink):
         return _spied(name, found, _PROXIES[name]) if name in OPENING else found
 
     def bind(self, context: WriterInitContext) -> Self:
-        return self.with_worker(_around("bind", (context,), lambda: self.worker.bind(context)))
+        return self.with_delegate(_around("bind", (context,), lambda: self.delegate.bind(context)))
 
 
-def worker_of(sink: Any) -> Any:
+def delegate_of(sink: Any) -> Any:
     """Return the sink behind all proxies."""
     while isinstance(sink, DelegatingSink):
-        sink = sink.worker
+        sink = sink.delegate
     return sink
 
 

@@ -21,7 +21,7 @@ from outfall.testing.conformance.driver import RemoteTasks, TaskRows
 from outfall.testing.conformance.faults import ConformanceError
 from outfall.testing.conformance.harness import SinkHarness
 from outfall.testing.conformance.rows import Content, Numbers, Rows, dealt, some
-from outfall.testing.conformance.spying import SpiedSink, worker_of
+from outfall.testing.conformance.spying import SpiedSink, delegate_of
 from outfall.testing.crash_points import crash_at
 from outfall.testing.memory_log import MemoryRecoveryConfig
 
@@ -364,7 +364,7 @@ class _Listing:
 
 def _list_parts_changed(sink: Any, change: Callable[[list[str]], list[str]]) -> None:
     # Set on the innermost sink, whose own calls must return the same parts as the engine's.
-    object.__setattr__(worker_of(sink), "list_parts", _Listing(change(list(sink.list_parts()))))
+    object.__setattr__(delegate_of(sink), "list_parts", _Listing(change(list(sink.list_parts()))))
 
 
 def claim_of(harness: SinkHarness, sink: ResolvedSink) -> Guarantee:

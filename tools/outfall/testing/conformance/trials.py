@@ -19,7 +19,7 @@ from outfall.testing.conformance.driver import result_of_child
 from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, NotTriedError
 from outfall.testing.conformance.harness import SinkHarness, gives, is_directory
 from outfall.testing.conformance.rows import Content
-from outfall.testing.conformance.spying import Probe, probing, worker_of
+from outfall.testing.conformance.spying import Probe, delegate_of, probing
 from outfall.testing.conformance.stepping import changing, files_of, steps_of, watched
 from outfall.testing.conformance.trial import Trial, claim_of
 
@@ -145,7 +145,7 @@ class Trials:
 def _cleans_up(sink: ResolvedSink) -> bool:
     if children := sink.children():
         return any(map(_cleans_up, children.values()))
-    own: Any = type(worker_of(sink.sink))
+    own: Any = type(delegate_of(sink.sink))
     return SupportsTarget in sink.capabilities and own.clean_up is not SupportsTarget.clean_up
 
 
@@ -167,7 +167,7 @@ def sources(trials: Trials) -> set[str]:
     trial = trials.new()
     with probing(_Objects()) as probe:
         trial.run_epochs(2)
-    return files_of([trials.sink, worker_of(trials.sink), *probe.made])
+    return files_of([trials.sink, delegate_of(trials.sink), *probe.made])
 
 
 def epoch_steps(trials: Trials, epoch: int, *, files: Collection[str] = (), durable_log: bool = False) -> list[str]:

@@ -110,9 +110,9 @@ def no_state_on_the_sink(trials: Trials) -> None:
     trial = trials.new()
     begun = trial.begin(trial.driver(), trial.bring(0))
     mine = copied(begun.driver.sink)
-    before = _attributes(mine.worker)
+    before = _attributes(mine.delegate)
     EpochTask(mine, begun.ticket, TaskIdentity(0, 0, attempt=0)).run(begun.tasks[0])
-    changed = sorted(name for name, value in _attributes(mine.worker).items() if before.get(name) != value)
+    changed = sorted(name for name, value in _attributes(mine.delegate).items() if before.get(name) != value)
     if changed:
         raise ConformanceError(
             f"the sink's attributes {', '.join(changed)} changed during a task",

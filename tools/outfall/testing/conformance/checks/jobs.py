@@ -15,7 +15,7 @@ from outfall.errors import CapabilityError, ConfigurationError, OutfallError, Ta
 from outfall.testing.conformance.driver import RemoteTasks, pickled
 from outfall.testing.conformance.faults import ConformanceError, NotApplicableError, check, when
 from outfall.testing.conformance.harness import gives, is_directory
-from outfall.testing.conformance.spying import worker_of
+from outfall.testing.conformance.spying import delegate_of
 from outfall.testing.conformance.stepping import failing_at
 from outfall.testing.conformance.trial import Trial
 from outfall.testing.conformance.trials import Trials
@@ -78,7 +78,7 @@ def _complete_job(trial: Trial) -> Trial:
 @check
 def save_modes(trials: Trials) -> None:
     """A batch job loses rows, or keeps, replaces or rejects existing rows against its save mode."""
-    own = getattr(type(worker_of(trials.sink)), "in_save_mode", None)
+    own = getattr(type(delegate_of(trials.sink)), "in_save_mode", None)
     supported = SupportsTarget in trials.resolved.capabilities and own is not SupportsTarget.in_save_mode
     trials.needs(supported, "the sink has no SupportsTarget, or no in_save_mode() of its own")
     for mode in SAVE_MODES:

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 
-from outfall.file.storage.store import STAGING, FileRecord, FileStore, StagedFile, is_record
+from outfall.file.stores.store import STAGING, FileRecord, FileStore, StagedFile, is_record
 from outfall.filesystems import ExplainedClient, open_filesystem
 from outfall.location import Location
 from outfall.storage.layout import layout_path

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import PurePath
 
 from outfall.errors import TargetLostError
-from outfall.file.storage.locks import Patience, locked, peek, read_line, write_line
-from outfall.file.storage.store import STAGING, FileRecord, FileStore, StagedFile
+from outfall.file.stores.locks import Patience, locked, peek, read_line, write_line
+from outfall.file.stores.store import STAGING, FileRecord, FileStore, StagedFile
 from outfall.filesystems import sync_directory
 from outfall.storage.layout import layout_path
 from outfall.storage.names import SIDECAR, SPARK_LOG, is_hidden
@@ -149,14 +149,14 @@ class LocalStore(FileStore):
     def create_record(self, record: FileRecord, layout: bytes) -> None:
         try:
             self._write(layout_path(record.incarnation), lambda fd: os.write(fd, layout))
-            reached("file: creating marker")
+            reached("file: creating record")
             self._write(f"{SIDECAR}/{record.incarnation}.json", lambda fd: write_line(fd, record.line()))
         except OSError:
             with suppress(OSError):
                 self.remove(layout_path(record.incarnation))
             raise
         self.sync([SIDECAR])
-        reached("file: marker created")
+        reached("file: record created")
 
     def _write(self, path: str, write: Callable[[int], object]) -> None:
         """Write a file that readers see complete or not at all."""
