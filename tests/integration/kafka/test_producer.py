@@ -233,6 +233,17 @@ def test_transactions(cluster: MockCluster) -> None:
     made.shut()
 
 
+def test_a_last_record_that_is_refused_ends_its_transaction(cluster: MockCluster) -> None:
+    options = ProducerOptions({"message.max.bytes": "1000"})
+    made = TransactionalProducer(cluster.address, options, 20, transactional_id="outfall-1").open()
+    made.init("t")
+    made.begin()
+    with pytest.raises(ValueRefusedError, match="MSG_SIZE_TOO_LARGE"):
+        made.produce_one("t", b"part", b"x" * 2000, 0)
+    assert made.broken
+    made.shut()
+
+
 def test_a_producer_that_was_fenced_says_so(cluster: MockCluster) -> None:
     made = transactional(cluster.address, transactional_id="outfall-1", transaction_timeout=60)
     made.init("t")
@@ -246,8 +257,14 @@ def test_a_producer_that_was_fenced_says_so(cluster: MockCluster) -> None:
     made.shut()
 
 
-def test_a_producer_that_is_fenced_when_its_last_record_is_under_way_says_so(model: ModelBroker) -> None:
-    """The client raises the fatal error and goes on to report on records, with the error set."""
+def test_a_producer_that_is_fenced_when_its_last_record_is_under_way_says_so(
+    model: ModelBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client raises the fatal error and goes on to report on records, with the error set.
+
+    The interpreter then finds no attribute of a base class, unless it has found it before on the same class.
+    """
+    monkeypatch.setattr(TransactionalProducer, "changed", None, raising=False)  # so it forgets what it found
     model_topic(model, "t")
     model_topic(model, "ledger")
     older, newer = (transactional(model.address, transactional_id="outfall-1") for _ in range(2))

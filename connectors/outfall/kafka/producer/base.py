@@ -34,11 +34,12 @@ OF_RECORD = {
 }  # fmt: skip
 OF_TOPIC = {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION}
 """Errors of one record if rows have their own topics, else of all records."""
-_RAISED = (KafkaException, SystemError)
+_RAISED = (KafkaException, SystemError, AttributeError)
 """Exceptions that a client call may raise for an error that ends the producer.
 
-Reports on records are delivered in the same call, with that error already set. Their callbacks then fail with a
-`SystemError`, which has the error as its cause or has lost it.
+Reports on records and statistics are delivered in the same call, with that error already set. Their callbacks then fail
+with a `SystemError`, which has the error as its cause or has lost it: a look-up of an attribute may clear it. The
+look-up of a method of a base class even fails.
 """
 _SLICE = 0.5
 """Seconds of one wait for the brokers; errors are checked between waits."""
@@ -240,12 +241,12 @@ class KafkaProducer(ABC):
         except _RAISED as ended:
             self._ended(ended)
 
-    def _ended(self, ended: KafkaException | SystemError) -> None:
+    def _ended(self, ended: Exception) -> None:
         """Process an error that ends this producer, such as fencing."""
         cause: BaseException | None = ended
         while isinstance(cause, SystemError):
             cause = cause.__cause__
-        error = error_of(cause) if cause is not None else self._fatal()
+        error = (None if cause is None else error_of(cause)) or self._fatal()
         if error is None:
             raise ended
         self._failed(error, None)

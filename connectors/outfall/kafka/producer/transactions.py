@@ -92,19 +92,18 @@ class TransactionalProducer(KafkaProducer):
         Raises:
             OutfallError: like `flush`.
         """
-        offsets: list[int] = []
-
-        def reported(error: KafkaError | None, message: Message) -> None:
-            if error is not None:
-                self._failed(error, message)
-            else:
-                offsets.append(message.offset() or 0)
-
-        self.send(KafkaRecords(topic, [value], [key], [partition], [{"on_delivery": reported}]))
+        reports: list[tuple[KafkaError | None, Message]] = []
+        collect = reports.append  # looked up before an error is set, see _RAISED
+        more = {"on_delivery": lambda error, message: collect((error, message))}
+        self.send(KafkaRecords(topic, [value], [key], [partition], [more]))
         self.flush()
-        if not offsets:
+        if not reports:
             raise self._break(self._clients.explain(KafkaError(KafkaError._TIMED_OUT), f"writing to {topic}"))
-        return offsets[0]
+        ((error, message),) = reports
+        if error is not None:
+            self._failed(error, message)
+            self._check()
+        return message.offset() or 0
 
     def commit(self) -> None:
         """Commit the transaction after all its records are acknowledged.
