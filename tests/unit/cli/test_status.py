@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -143,8 +144,8 @@ def test_what_is_shown_is_of_one_moment(step: FileStep, monkeypatch: pytest.Monk
     step.write(0)
     given, pending = FileLog.read, [1]
 
-    def read(log: FileLog, *, last: int | None = None) -> list[LogEntry]:
-        found = given(log, last=last)
+    def read(log: FileLog, *, last: int | None = None, known: Mapping[int, bytes] | None = None) -> list[LogEntry]:
+        found = given(log, last=last, known=known)
         if pending:
             with crash_at("after PREPARED"):
                 step.write(pending.pop())
