@@ -33,7 +33,7 @@ def rows_in(path: Path) -> list[Any]:
 
 def staged(path: Path) -> int:
     """How many files of attempts lie there."""
-    return len(list((path / "_outfall" / "staging").iterdir()))
+    return len(list((path / "_outfall" / "staging").glob("*")))
 
 
 class Wrapped(SinkConformance):
@@ -117,6 +117,8 @@ class TestBatchesAcrossEpochs(Wrapped):
 @pytest.mark.long
 class TestExactlyOnce(Wrapped):
     """Offsets are the rows' numbers."""
+
+    not_claimed = {"equal_rows": "rows with one offset are one row of the source"}
 
     def make_sink(self, target: Any) -> Any:
         return ExactlyOnceSink(file_sink(target / "out"), offset="id", source_partition="source", parts=3)
