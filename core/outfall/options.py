@@ -221,6 +221,11 @@ def make_options(model: type[O], values: Mapping[str, Any]) -> O:
     return _validated(model, [(given, names.get(given), value) for given, value in values.items()])
 
 
+def arguments_for(model: type[SinkOptions], local: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a constructor that are options of the model, from its `locals()`."""
+    return {name: value for name, value in local.items() if name in model.model_fields}
+
+
 def names_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """Raise a `ConfigurationError` with the nearest name for an unknown keyword argument.
 

@@ -13,7 +13,7 @@ from outfall.file.growing.sink import GrowingFiles
 from outfall.file.options import FileOptions
 from outfall.file.whole.sink import LocalWholeFiles, RemoteWholeFiles
 from outfall.formats import FormatArguments
-from outfall.options import make_options, names_arguments
+from outfall.options import arguments_for, make_options, names_arguments
 
 
 class FileSink(DelegatingSink):
@@ -67,19 +67,7 @@ class FileSink(DelegatingSink):
         max_open_files: int = 256,
         **format_options: Unpack[FormatArguments],
     ) -> None:
-        place = {
-            "path": path,
-            "parts": parts,
-            "on_existing": on_existing,
-            "on_rewind": on_rewind,
-            "roll_bytes": roll_bytes,
-            "roll_interval": roll_interval,
-            "partition_by": partition_by,
-            "directory_pattern": directory_pattern,
-            "directory_time": directory_time,
-            "max_open_files": max_open_files,
-        }
-        options = make_options(FileOptions, place | format_options)
+        options = make_options(FileOptions, arguments_for(FileOptions, locals()) | format_options)
         location = options.remote
         if location is not None:
             super().__init__(RemoteWholeFiles(options, location))

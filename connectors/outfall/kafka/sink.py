@@ -10,7 +10,7 @@ from typing import Any, Literal
 from outfall.errors import ConfigurationError, missing_extra
 from outfall.kafka.delivery import KafkaStream
 from outfall.kafka.options import KafkaOptions
-from outfall.options import make_options, names_arguments
+from outfall.options import arguments_for, make_options, names_arguments
 from outfall.row_logging import LogRows
 from outfall.sinks import Sink
 from outfall.wrappers import WithDeadLetters
@@ -69,7 +69,7 @@ class KafkaSink(WithDeadLetters):
     ) -> None:
         if find_spec("confluent_kafka") is None:
             raise missing_extra("confluent-kafka", "kafka")
-        given = {name: value for name, value in locals().items() if name in KafkaOptions.model_fields}
+        given = arguments_for(KafkaOptions, locals())
         options = make_options(KafkaOptions, given | {"client_options": client_options or {}})
         if options.parts is not None and dead_letter is not None:
             raise ConfigurationError(

@@ -13,7 +13,7 @@ from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, RequestOutco
 from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
 from outfall.kinesis.preflight import look_at_delivery_stream
 from outfall.kinesis.records import AwsRecord, data_of
-from outfall.options import SinkOptions, make_options, names_arguments
+from outfall.options import SinkOptions, arguments_for, make_options, names_arguments
 from outfall.wrappers import WithDeadLetters
 
 _KIB = 1 << 10
@@ -74,7 +74,7 @@ class FirehoseSink(WithDeadLetters):
         dead_letter: Any = None,
         **settings: Unpack[AsyncSinkSettings],
     ) -> None:
-        given = {name: value for name, value in locals().items() if name in FirehoseOptions.model_fields}
+        given = arguments_for(FirehoseOptions, locals())
         sink = FirehoseRequestSink(make_options(FirehoseOptions, given | settings))
         super().__init__(sink, dead_letter)
 

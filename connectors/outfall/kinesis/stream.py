@@ -14,7 +14,7 @@ from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, RequestOutco
 from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
 from outfall.kinesis.preflight import addressed, look_at_stream
 from outfall.kinesis.records import AwsRecord, data_of, partition_keys, texts_of
-from outfall.options import SinkOptions, make_options, names_arguments
+from outfall.options import SinkOptions, arguments_for, make_options, names_arguments
 from outfall.values import to_values
 from outfall.wrappers import WithDeadLetters
 
@@ -93,7 +93,7 @@ class KinesisSink(WithDeadLetters):
         **settings: Unpack[AsyncSinkSettings],
     ) -> None:
         key_function = partition_key if callable(partition_key) else None
-        given = {name: value for name, value in locals().items() if name in KinesisOptions.model_fields} | settings
+        given = arguments_for(KinesisOptions, locals()) | settings
         given["partition_key"] = None if key_function else partition_key
         sink = KinesisRequestSink(make_options(KinesisOptions, given))
         sink.key_function = key_function

@@ -8,7 +8,7 @@ from typing import Literal
 
 from outfall.delegating_sink import DelegatingSink
 from outfall.existing import OnExistingRows
-from outfall.options import make_options, names_arguments
+from outfall.options import arguments_for, make_options, names_arguments
 from outfall.postgres.delivery import PostgresDelivery
 from outfall.postgres.offsets.parts import PartDelivery
 from outfall.postgres.offsets.source import SourceDelivery
@@ -79,7 +79,7 @@ class PostgresSink(DelegatingSink):
         statement_timeout: timedelta | float | str = 600,
         retry_deadline: timedelta | float | str = 300,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name in PostgresOptions.model_fields}
+        given = arguments_for(PostgresOptions, locals())
         options = make_options(PostgresOptions, given)
         if options.by_epochs:
             delegate: PostgresDelivery = EpochDelivery(options)

@@ -28,7 +28,7 @@ from outfall.capabilities import (
 from outfall.dead_letter import DeadLetter
 from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
 from outfall.formats.row_text import row_texts
-from outfall.options import Names, SinkOptions, make_options, names_arguments
+from outfall.options import Names, SinkOptions, arguments_for, make_options, names_arguments
 from outfall.row_logging import LogRows, RowLog, log_rows_field
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
@@ -101,7 +101,7 @@ class ExactlyOnceSink(WithDeadLetters):
         log_rows: LogRows = "keys",
         dead_letter: Any = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name in ExactlyOnceOptions.model_fields}
+        given = arguments_for(ExactlyOnceOptions, locals())
         self.options = make_options(ExactlyOnceOptions, given)
         super().__init__(OffsetDedup(target, self.options), dead_letter)
 
