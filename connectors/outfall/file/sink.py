@@ -42,7 +42,7 @@ class FileSink(DelegatingSink):
         directory_pattern: a time pattern that names directories, for example `"'dt='yyyy-MM-dd"`.
         directory_time: the column that the pattern formats; by default the time of writing, in UTC.
         max_open_files: the maximum number of file descriptors per task.
-        format_options: `format`, `compression` and the options of formats, see `FormatOptions`.
+        formatting: `format`, `compression` and the options of formats, see `FormatOptions`.
 
     Raises:
         ConfigurationError: names every option that is wrong.
@@ -65,9 +65,9 @@ class FileSink(DelegatingSink):
         directory_pattern: str | None = None,
         directory_time: str | None = None,
         max_open_files: int = 256,
-        **format_options: Unpack[FormatArguments],
+        **formatting: Unpack[FormatArguments],
     ) -> None:
-        options = make_options(FileOptions, arguments_for(FileOptions, locals()) | format_options)
+        options = make_options(FileOptions, arguments_for(FileOptions, locals()) | formatting)
         location = options.remote
         if location is not None:
             super().__init__(RemoteWholeFiles(options, location))
