@@ -88,8 +88,7 @@ class Workers:
     def __init__(self, threads: int) -> None:
         """Start no thread yet.
 
-        Args:
-            threads: maximum number of concurrent jobs. As many threads again may hang without blocking others.
+        At most `threads` jobs run concurrently. As many threads again may hang without blocking others.
         """
         self._most = 2 * threads
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()

@@ -27,11 +27,7 @@ class EntryBuffer(Generic[E]):
     """
 
     def __init__(self, *, ordered: bool) -> None:
-        """Start empty.
-
-        Args:
-            ordered: whether no entry may pass an entry in back-off.
-        """
+        """Start empty. If `ordered`, no entry may pass an entry in back-off."""
         self._ordered = ordered
         self._ready: deque[BufferedEntry[E]] = deque()
         self._ready_bytes = 0
@@ -113,13 +109,9 @@ class EntryBuffer(Generic[E]):
         return self._ordered and (bool(self._waiting) or bool(self._unpaid))
 
     def add(self, entry: E, size: int, key: Hashable = None, since: float = 0.0) -> None:
-        """Add an entry at the tail.
+        """Add an entry of `size` bytes, written at `since` in seconds, at the tail.
 
-        Args:
-            entry: the entry to send.
-            size: its size in bytes.
-            key: only one entry per key is in flight at a time; `None` for no key.
-            since: when it was written, in seconds.
+        Only one entry per key is in flight at a time; `None` is no key.
         """
         item = BufferedEntry(entry, size, self._next_number, since, key)
         self._next_number += 1
@@ -133,10 +125,9 @@ class EntryBuffer(Generic[E]):
         self._ready_bytes += size
 
     def take(self, most: int, most_bytes: int) -> Batch[E] | None:
-        """Take the entries of the next request from the head. A total equal to a limit is allowed.
+        """Take the entries of the next request from the head; `None` if nothing can be sent now.
 
-        Returns:
-            The batch, or `None` if nothing can be sent now.
+        A total equal to a limit is allowed.
         """
         if self._stopped:
             return None
@@ -171,13 +162,9 @@ class EntryBuffer(Generic[E]):
         request_id: int | None = None,
         charged: bool = False,
     ) -> None:
-        """Return entries to the buffer, to be sent after a back-off.
+        """Return entries, in order, to the buffer, to be sent after a back-off that ends at `ready_at`.
 
-        Args:
-            items: the entries in order.
-            ready_at: when they may be sent.
-            request_id: set if they remain one request.
-            charged: whether sending them takes a token from the budget.
+        `request_id` is set if they remain one request. If `charged`, sending them takes a token from the budget.
         """
         self._count += len(items)
         heapq.heappush(self._waiting, _Waiting(ready_at, items[0].number, list(items), request_id, charged))
@@ -185,9 +172,7 @@ class EntryBuffer(Generic[E]):
     def release(self, now: float, pay: Callable[[], float]) -> None:
         """Move the entries whose wait is over back to their positions.
 
-        Args:
-            now: the time in seconds.
-            pay: takes a token from the budget; returns the seconds to wait if there is none.
+        `pay` takes a token from the budget; it returns the seconds to wait if there is none.
         """
         while self._waiting and self._waiting[0].ready_at <= now:
             self._unpaid.append(heapq.heappop(self._waiting))

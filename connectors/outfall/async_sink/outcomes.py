@@ -35,12 +35,8 @@ class OutcomeHandler(Generic[E]):
     ) -> None:
         """Work on the state of a partition.
 
-        Args:
-            sink: has the retry policy, and the name for errors.
-            buffer: receives failed entries.
-            host: the state of the host.
-            refusals: handles rejected entries.
-            jitter: returns random numbers from 0 to below 1.
+        `sink` has the retry policy, and the name for errors. `buffer` receives failed entries, and `refusals` handles
+        rejected ones. `jitter` returns random numbers from 0 to below 1.
         """
         self._sink = sink
         self._policy = sink.options.retry_policy()
@@ -52,9 +48,8 @@ class OutcomeHandler(Generic[E]):
     def handle(self, pending: PendingRequest[E], outcome: RequestOutcome[E], now: float) -> None:
         """Process one outcome, of a response or a timeout.
 
-        Raises:
-            OutfallError: the retries of an entry are exhausted, an entry is rejected without a dead-letter sink, or the
-                outcome has an error.
+        Raises `OutfallError` if the retries of an entry are exhausted, an entry is rejected without a dead-letter sink,
+        or the outcome has an error.
         """
         items = pending.batch.items
         retried, split = pending.find(outcome.retry), pending.find(outcome.split)
@@ -183,9 +178,7 @@ class RefusalHandler(Generic[E]):
     def put(self, refusals: Sequence[RefusedEntry[E]]) -> None:
         """Pass on rejected entries.
 
-        Raises:
-            ValueRefusedError: there is no dead-letter sink.
-            Exception: raised by the dead-letter sink.
+        Raises `ValueRefusedError` if there is no dead-letter sink, and else what that sink raises.
         """
         if not refusals:
             return
@@ -195,15 +188,9 @@ class RefusalHandler(Generic[E]):
         self._counters.dead(len(refusals))
 
     def put_row(self, text: str, error: ValueRefusedError) -> None:
-        """Pass on a row that could not be converted to an entry.
+        """Pass on a row, as JSON, that could not be converted to an entry.
 
-        Args:
-            text: the row as JSON.
-            error: the reason.
-
-        Raises:
-            ValueRefusedError: `error`, if there is no dead-letter sink.
-            Exception: raised by the dead-letter sink.
+        Raises `error`, the reason, if there is no dead-letter sink, and else what that sink raises.
         """
         if self.take is None:
             raise error

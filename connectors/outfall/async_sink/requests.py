@@ -160,12 +160,7 @@ class PendingRequests(Generic[E]):
     """Requests without a response, oldest first."""
 
     def __init__(self, events: EventQueue, timeout: float) -> None:
-        """Start empty.
-
-        Args:
-            events: takes the responses.
-            timeout: seconds after which a request times out.
-        """
+        """Start empty. A request times out after `timeout` seconds."""
         self._events = events
         self._timeout = timeout
         self._open: dict[int, PendingRequest[E]] = {}
@@ -195,10 +190,7 @@ class PendingRequests(Generic[E]):
     ) -> PendingRequest[E]:
         """Add a request.
 
-        Args:
-            batch: its entries.
-            answered: called from the event queue with the response.
-            late: the same for a response after the timeout.
+        `answered` is called from the event queue with the response, and `late` for a response after the timeout.
         """
         number = self._next_id
         self._next_id += 1
@@ -244,9 +236,8 @@ class PendingRequest(Generic[E]):
     def find(self, entries: Sequence[E]) -> list[BufferedEntry[E]]:
         """Return the items of these entries, in the request's order.
 
-        Raises:
-            CapabilityError: an entry is not an object of the request, or is listed more often than the request
-                contained it.
+        Raises `CapabilityError` if an entry is not an object of the request, or is listed more often than the request
+        contained it.
         """
         if not entries:
             return []

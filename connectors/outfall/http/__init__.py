@@ -25,8 +25,7 @@ __all__ = ["HttpSink", "ItemResponse", "Response", "sink_from_options"]
 def sink_from_options(options: Mapping[str, str]) -> HttpSink:
     """Create a sink from Spark options (`url`, `body`, `bearer_token`, …; also spelled `bearerToken`).
 
-    Raises:
-        ConfigurationError: lists every unknown or wrong option.
+    Raises `ConfigurationError`, which lists every unknown or wrong option.
     """
     given: dict[str, Any] = dict(parse_options(HttpOptions, options))
     return HttpSink(given.pop("url"), **given)

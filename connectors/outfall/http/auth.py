@@ -34,13 +34,9 @@ class Credentials(ABC):
 
     @abstractmethod
     def headers(self, deadline: float) -> Headers:
-        """Return the current headers.
+        """Return the current headers. Waits for them until `deadline`, on the monotonic clock.
 
-        Args:
-            deadline: how long to wait for them, on the monotonic clock.
-
-        Raises:
-            OutfallError: the headers are not available.
+        Raises `OutfallError` if the headers are not available.
         """
 
     @abstractmethod
@@ -48,13 +44,9 @@ class Credentials(ABC):
         """Return the current headers; `None` if they must be fetched first, which may block."""
 
     def renew(self, refused: Headers) -> bool:
-        """Look for new credentials, after a 401.
+        """Look for new credentials, after a 401 for the headers that `headers` returned before.
 
-        Args:
-            refused: the headers that `headers` returned before.
-
-        Returns:
-            Whether `headers` now returns others, so that another attempt makes sense.
+        Returns whether `headers` now returns others, so that another attempt makes sense.
         """
         return False
 
@@ -72,8 +64,7 @@ class Anonymous(Credentials):
 class Static(Credentials):
     """A token or password from the options. It is read again after a rejection, because a file may have been renewed.
 
-    Args:
-        make: reads the secret and creates the value of `Authorization`.
+    `make` reads the secret and creates the value of `Authorization`.
     """
 
     def __init__(self, make: Callable[[], str]) -> None:
@@ -111,11 +102,7 @@ class _Fetch:
 
 
 class TokenCache:
-    """The tokens of one process. While a token is fetched, all requests that need it wait and share the result.
-
-    Args:
-        clock: returns seconds.
-    """
+    """The tokens of one process. While a token is fetched, all requests that need it wait and share the result."""
 
     MARGIN = 60.0
     """A token is not used in the last seconds of its life: this many, or a tenth of its life if that is less."""
@@ -127,16 +114,11 @@ class TokenCache:
         self._tokens: dict[Hashable, Token] = {}
 
     def get(self, key: Hashable, fetch: Callable[[], tuple[str, float | None]], deadline: float = float("inf")) -> str:
-        """Return a valid token.
+        """Return a valid token of the owner `key`.
 
-        Args:
-            key: the owner of the token.
-            fetch: requests a token. Returns it with its lifetime in seconds, if the server states one. It has its own
-                timeouts.
-            deadline: how long to wait for another thread's fetch, on the clock.
-
-        Raises:
-            OutfallError: the fetch failed, for all waiting requests, or it takes too long.
+        `fetch` requests a token, with its own timeouts. It returns it with its lifetime in seconds, if the server
+        states one. `deadline`, on the clock, ends the wait for another thread's fetch. Raises `OutfallError` if the
+        fetch failed, for all waiting requests, or takes too long.
         """
         good = self.peek(key)
         if good is not None:
@@ -216,13 +198,7 @@ _tokens = TokenCache()
 
 
 class OAuth2(Credentials):
-    """A token of the client credentials grant (RFC 6749 §4.4), shared by the tasks of a process.
-
-    Args:
-        options: the token endpoint, the client and the scopes.
-        fetch: requests a token.
-        cache: stores it.
-    """
+    """A token of the client credentials grant (RFC 6749 §4.4), shared by the tasks of a process through a cache."""
 
     def __init__(
         self, options: HttpOptions, fetch: Callable[[], tuple[str, float | None]], cache: TokenCache = _tokens
@@ -249,8 +225,7 @@ class OAuth2(Credentials):
 def credentials(options: HttpOptions) -> Credentials:
     """Create the credentials that the options specify.
 
-    Raises:
-        ConfigurationError: a secret cannot be read here, or is not a valid header value.
+    Raises `ConfigurationError` if a secret cannot be read here, or is not a valid header value.
     """
     bearer, name, password = options.bearer_token, options.username, options.password
     if bearer is not None:
@@ -271,14 +246,10 @@ _BAD_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]|^\s|\s$")
 
 
 def checked(what: str, value: str) -> str:
-    """Return a header value, or a part of one, after validation.
+    """Return a header value, or a part of one, from the user or from a server, after validation.
 
-    Args:
-        what: describes the value in the error. The error does not show the value, because it may be a secret.
-        value: from the user, or from a server.
-
-    Raises:
-        ConfigurationError: the value would add another header, or is not valid in one.
+    Raises `ConfigurationError` if the value would add another header, or is not valid in one. The error shows `what`,
+    and not the value, because it may be a secret.
     """
     try:
         value.encode("latin-1")
@@ -298,11 +269,7 @@ _LONGEST = 1 << 16
 
 
 class TokenRequest:
-    """Fetches a token with the client credentials, by HTTP Basic, which §2.3.1 requires of every server.
-
-    Args:
-        options: the token endpoint and the client.
-    """
+    """Fetches a token with the client credentials, by HTTP Basic, which §2.3.1 requires of every server."""
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
@@ -311,9 +278,8 @@ class TokenRequest:
     def __call__(self) -> tuple[str, float | None]:
         """Return a token and its lifetime in seconds, `None` if the server does not state it.
 
-        Raises:
-            ConfigurationError: the server rejects the client, or the token is not a valid header value.
-            TransientError: the server does not respond, or returns a server error.
+        Raises `ConfigurationError` if the server rejects the client, or the token is not a valid header value, and
+        `TransientError` if the server does not respond, or returns a server error.
         """
         status, answer = self._ask()
         if status >= 500 or status in (408, 429):

@@ -49,13 +49,7 @@ class ClientTransport(Transport):
     """Sends over connections that the process keeps across epochs.
 
     Each exchange has a total timeout and a timeout for the server's silence. A head that arrives byte by byte counts as
-    silence.
-
-    Args:
-        options: timeouts, TLS, limits.
-
-    Raises:
-        ConfigurationError: certificates cannot be read here.
+    silence. Raises `ConfigurationError` if certificates cannot be read here.
     """
 
     def __init__(self, options: HttpOptions) -> None:
@@ -357,8 +351,7 @@ class _Network:
     def session(self, options: HttpOptions) -> aiohttp.ClientSession:
         """Return the session that sinks with the same trust and authentication share.
 
-        Raises:
-            ConfigurationError: certificates cannot be read here.
+        Raises `ConfigurationError` if certificates cannot be read here.
         """
         files = (trusted(options), options.client_certificate, options.client_key)
         identity = repr((options.verify, options.connect_timeout, [_version(file) for file in files]))

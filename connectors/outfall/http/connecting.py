@@ -26,8 +26,7 @@ def trusted(options: HttpOptions) -> str:
 def tls_context(options: HttpOptions) -> ssl.SSLContext:
     """Create the TLS context. Certificate and host name are verified unless the user disabled it.
 
-    Raises:
-        ConfigurationError: a file does not exist, or contains no certificate.
+    Raises `ConfigurationError` if a file does not exist, or contains no certificate.
     """
     try:
         place = trusted(options)
@@ -57,9 +56,8 @@ def client_certificate(options: HttpOptions) -> str | tuple[str, str] | None:
 def reach(options: HttpOptions) -> Sequence[str]:
     """Open a connection, with TLS if the URL requires it, and close it.
 
-    Raises:
-        TargetError: the server does not respond, or TLS fails.
-        ConfigurationError: the trusted certificates cannot be read.
+    Raises `TargetError` if the server does not respond, or TLS fails, and `ConfigurationError` if the trusted
+    certificates cannot be read.
     """
     scheme, host, port = origin(options.url)
     context = tls_context(options) if scheme == "https" else None

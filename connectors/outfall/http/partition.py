@@ -30,12 +30,8 @@ if TYPE_CHECKING:
 class HttpPartition(BlockingSinkPartition[HttpRecord]):
     """Sends requests, directly or each in a thread.
 
-    A repeated request keeps its key: the base gives it the same id, or the record carries the key.
-
-    Args:
-        sink: the sink, bound to its context.
-        transport: carries the requests. Default: the direct transport. With a session, an auth object or a proxy: that
-            of `requests`.
+    A repeated request keeps its key: the base gives it the same id, or the record carries the key. The sink is bound to
+    its context. The default transport is the direct one; with a session, an auth object or a proxy, that of `requests`.
     """
 
     def __init__(self, sink: HttpRequestSink, *, transport: Transport | None = None, **arguments: Any) -> None:

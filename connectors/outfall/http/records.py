@@ -36,9 +36,7 @@ class HttpRecord(NamedTuple):
 class RecordMaker:
     """Converts batches to records by column. The bytes of each record are a slice of one buffer.
 
-    Args:
-        options: URL and keys.
-        content: creates the keys if they depend on the record's content.
+    `content` creates the keys if they depend on the record's content.
     """
 
     def __init__(self, options: HttpOptions, content: ContentKeys | None = None) -> None:
@@ -52,8 +50,7 @@ class RecordMaker:
     def make(self, batch: pa.RecordBatch) -> list[HttpRecord]:
         """Return the batch's rows in order.
 
-        Raises:
-            ValueRefusedError: a value cannot be written as JSON, as part of a URL, or as a key.
+        Raises `ValueRefusedError` if a value cannot be written as JSON, as part of a URL, or as a key.
         """
         if self._encoder is None or not self._encoder.schema.equals(batch.schema):
             self._encoder = encoder(self._format, batch.schema)
@@ -100,10 +97,9 @@ _TYPES: dict[Shape, str] = {"ndjson": "application/x-ndjson"}
 
 
 class BodyMaker:
-    """Combines records to bodies. Equal records give equal bytes on every host.
+    """Combines records to bodies, in the format and compression of the options.
 
-    Args:
-        options: format and compression.
+    Equal records give equal bytes on every host.
     """
 
     def __init__(self, options: HttpOptions) -> None:
@@ -117,8 +113,7 @@ class BodyMaker:
     def make(self, records: Sequence[bytes]) -> bytes:
         """Return the body for records, each a JSON object in UTF-8.
 
-        Raises:
-            ValueError: the format allows one record, and there are more.
+        Raises `ValueError` if the format allows one record, and there are more.
         """
         return self._compressed(self._joined(records))
 
@@ -149,10 +144,7 @@ def fresh_key() -> str:
 def user_key(text: str, column: str) -> str:
     """Create a key from a user's value: printable ASCII is unchanged, all else and `%` is percent-encoded UTF-8.
 
-    Different values give different keys.
-
-    Raises:
-        ValueRefusedError: the key is too long.
+    Different values give different keys. Raises `ValueRefusedError` if the key is too long.
     """
     key = "".join(
         character if " " <= character <= "~" and character != "%" else _encoded(character) for character in text

@@ -41,10 +41,8 @@ def in_header(value: str) -> Iterator[str]:
 def shown_location(location: str, place: str, known: str) -> str:
     """Return the target of a redirect for a text: its origin, and the path only if it is the path of the URL.
 
-    Args:
-        location: the header's value; its path may be a token.
-        place: the URL that it is relative to.
-        known: the URL of the options.
+    The path of the header's value `location` may be a token. `place` is the URL that it is relative to, and `known` the
+    URL of the options.
     """
     try:
         target, own = urlsplit(urljoin(place, location.strip())), urlsplit(known)

@@ -53,11 +53,8 @@ _HINTS = {
 class AnswerReader:
     """Maps responses and failures to outcomes.
 
-    Args:
-        options: address and limits.
-        statuses: the status table.
-        per_item: reads responses with one status per record.
-        hide: masks secrets in a text; a server may echo what it was sent.
+    `per_item` reads responses with one status per record. `hide` masks secrets in a text, because a server may echo
+    what it was sent.
     """
 
     def __init__(
@@ -220,15 +217,9 @@ _STOPPING = (Verdict.STOP, Verdict.FOLLOW, Verdict.PER_ITEM)
 def retry_after(
     value: str | None, *, longest: float, now: Callable[[], datetime] = lambda: datetime.now(UTC)
 ) -> float | None:
-    """Read the header.
+    """Return the seconds, from 0 to `longest`, that the header requests as a number or a date.
 
-    Args:
-        value: a number of seconds or a date; `None` if the header is missing.
-        longest: maximum pause in seconds.
-        now: the current time.
-
-    Returns:
-        Seconds from 0 to `longest`; `None` if the header is missing, invalid or negative.
+    Returns `None` if the header is invalid or negative, or missing (a `value` of `None`).
     """
     if value is None:
         return None

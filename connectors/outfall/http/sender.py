@@ -28,17 +28,9 @@ _PROOFS = 16
 class Sender:
     """Sends the requests of one sink. Used by many threads concurrently.
 
-    Args:
-        options: query, headers, redirects, timeouts.
-        transport: carries the requests.
-        credentials: the authentication headers.
-        statuses: determines the redirects to follow.
-        content_type: of the bodies.
-        secrets: values that the transport sends and that texts must mask, in addition to those of the options.
-        clock: seconds, the transport's own.
-
-    Raises:
-        ConfigurationError: a secret cannot be read here, or is not a valid header value.
+    `statuses` determines the redirects to follow. `secrets` are values that the transport sends and that texts must
+    mask, in addition to those of the options. `clock` is the transport's own, in seconds. Raises `ConfigurationError`
+    if a secret cannot be read here, or is not a valid header value.
     """
 
     def __init__(
@@ -76,16 +68,10 @@ class Sender:
         """The last values of `Authorization`: a response may echo one that was renewed since."""
 
     def send(self, url: str, body: bytes, key: str | None) -> Response:
-        """Send a request and return its final response.
+        """Send a request, with an idempotency key if there is one, and return its final response.
 
-        Args:
-            url: without the query parameters of the options.
-            body: the bytes to send.
-            key: the idempotency key, if any.
-
-        Raises:
-            ExchangeError: there is no response.
-            OutfallError: credentials are not available, or a redirect cannot be followed.
+        The URL is without the query parameters of the options. Raises `ExchangeError` if there is no response, and
+        `OutfallError` if credentials are not available, or a redirect cannot be followed.
         """
         deadline = self._clock() + self._timeout
         call = self._call(url, body, key, self._credentials.headers(deadline), deadline)

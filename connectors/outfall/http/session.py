@@ -27,11 +27,7 @@ class SessionTransport(Transport):
     The response head has no total timeout, because `requests` has none. If a server sends it byte by byte, thread and
     connection stay occupied until it ends, even after the request has timed out. `close` cannot end it.
 
-    Args:
-        options: timeouts, TLS, limits.
-        session: given by the user; its adapters, proxies, headers and auth are used.
-        auth: given by the user.
-        clock: returns seconds.
+    The user gives `auth` and `session`, whose adapters, proxies, headers and auth are used.
     """
 
     def __init__(

@@ -162,11 +162,7 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
         return HttpPartition(self)
 
     def writer(self) -> WriterInitContext:
-        """Return the context of the writer.
-
-        Raises:
-            ConfigurationError: the sink has no context.
-        """
+        """Return the context of the writer. Raises `ConfigurationError` if the sink has none."""
         if self.context is None:
             raise ConfigurationError(
                 "HttpSink has no writer context", do="run it with outfall, which calls bind() first"

@@ -74,10 +74,8 @@ _OTHER = {"other 4xx": range(400, 500), "other 5xx": range(500, 600)}
 class Statuses:
     """The table of one sink.
 
-    Args:
-        keyed: whether requests carry an idempotency key.
-        template: whether the URL depends on the record.
-        exceptions: the user's verdicts for single statuses.
+    It depends on whether requests carry an idempotency key (`keyed`) and whether the URL depends on the record
+    (`template`). `exceptions` are the user's verdicts for single statuses.
     """
 
     def __init__(self, *, keyed: bool, template: bool, exceptions: Mapping[int, Verdict] | None = None) -> None:
@@ -99,8 +97,7 @@ class Statuses:
 def parse_exceptions(value: Any) -> Any:
     """Parse exceptions from the table: a mapping, or a string such as `404=dead_letter, 409=complete`.
 
-    Raises:
-        ValueError: a status or a verdict is invalid.
+    Raises `ValueError` if a status or a verdict is invalid.
     """
     if isinstance(value, str):
         pairs = [item.partition("=")[::2] for item in value.split(",") if item.strip()]

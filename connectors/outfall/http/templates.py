@@ -17,13 +17,7 @@ from outfall.values import spark_type
 def check_column(schema: pa.Schema, name: str, use: str) -> None:
     """Reject a missing column, or one whose values have no unambiguous text form.
 
-    Args:
-        schema: the schema of the rows.
-        name: the column.
-        use: its purpose, for error texts: `"the url"`.
-
-    Raises:
-        ConfigurationError: with the column and its type.
+    `use` is its purpose, for error texts: `"the url"`. Raises `ConfigurationError` with the column and its type.
     """
     if name not in schema.names:
         raise ConfigurationError(
@@ -47,9 +41,7 @@ def check_column(schema: pa.Schema, name: str, use: str) -> None:
 def texts(batch: pa.RecordBatch, name: str, use: str) -> list[str]:
     """Return a column's values as strings.
 
-    Raises:
-        ConfigurationError: like `check_column`.
-        ValueRefusedError: a value is NULL, empty or not UTF-8.
+    Raises `ConfigurationError` as `check_column` does, and `ValueRefusedError` if a value is NULL, empty or not UTF-8.
     """
     check_column(batch.schema, name, use)
     column = batch.column(name)
@@ -77,10 +69,8 @@ class UrlTemplate:
     """A URL, optionally with columns in braces in its path or query.
 
     A value becomes part of one path segment. Every character except letters, digits and `_.-~` is escaped (RFC 3986
-    §2.1), so it cannot change host, path or query.
-
-    Raises:
-        ValueError: the URL is not absolute http or https, contains credentials, or has a column elsewhere.
+    §2.1), so it cannot change host, path or query. Raises `ValueError` if the URL is not absolute http or https,
+    contains credentials, or has a column elsewhere.
     """
 
     def __init__(self, url: str) -> None:
@@ -93,8 +83,7 @@ class UrlTemplate:
     def expand(self, batch: pa.RecordBatch) -> list[str] | None:
         """Return each row's URL; `None` if all have the same.
 
-        Raises:
-            ValueRefusedError: a value is NULL or empty, or gives a segment `.` or `..`.
+        Raises `ValueRefusedError` if a value is NULL or empty, or gives a segment `.` or `..`.
         """
         if not self._names:
             return None

@@ -61,12 +61,7 @@ class Fault(Enum):
 
 
 class ExchangeError(Exception):
-    """There is no response.
-
-    Args:
-        fault: the kind of failure.
-        why: the cause, without secrets.
-    """
+    """There is no response. `why` is the cause, without secrets."""
 
     def __init__(self, fault: Fault, why: str) -> None:
         super().__init__(f"{fault.value}: {why}")
@@ -84,21 +79,16 @@ class Transport(ABC):
 
     @abstractmethod
     def exchange(self, call: Call) -> Response:
-        """Send a request and wait for its response. Follows no redirect; repeats at most what `call.repeatable` allows.
+        """Send a request and wait for its response; raise `ExchangeError` if there is none.
 
-        Raises:
-            ExchangeError: there is no response.
+        Follows no redirect; repeats at most what `call.repeatable` allows.
         """
 
     def start(self, call: Call, done: Callable[[Response | ExchangeError], None]) -> bool:
-        """Send a request without waiting for its response.
+        """Send a request without waiting for its response. Return whether this transport supports it.
 
-        Args:
-            call: the request.
-            done: called with the result, but not after `close`. Called once, by another thread; must not block.
-
-        Returns:
-            Whether this transport supports it. If not, use `exchange`.
+        If not, use `exchange`. `done` is called with the result, once, by another thread, but not after `close`; it
+        must not block.
         """
         return False
 

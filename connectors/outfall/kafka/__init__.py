@@ -24,7 +24,6 @@ __all__ = ["KafkaRecoveryConfig", "KafkaSink", "recovery_from_url", "sink_from_o
 def sink_from_options(options: Mapping[str, str]) -> KafkaSink:
     """Create a sink from Spark options (`brokers`, `topic`, `value_format`, …; also spelled `valueFormat`).
 
-    Raises:
-        ConfigurationError: lists every unknown or wrong option.
+    Raises `ConfigurationError`, which lists every unknown or wrong option.
     """
     return KafkaSink(**dict(parse_options(KafkaOptions, options)))

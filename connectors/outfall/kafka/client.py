@@ -68,13 +68,9 @@ _REQUEST = 5.0
 class KafkaClients:
     """One producer, one consumer and, to create or describe topics, an admin client of one cluster.
 
-    Args:
-        brokers: `host:port`, several separated by commas.
-        options: the connection properties.
-        timeout: maximum number of seconds that one call waits for the brokers.
-        isolation: whether the consumer returns records of open or aborted transactions.
-        role: the purpose of the cluster, for texts.
-        then: what happens once the brokers are available, for texts.
+    One call waits at most `timeout` seconds for the brokers. With the default `isolation` the consumer also returns
+    records of open or aborted transactions. Texts name the purpose of the cluster by `role`, and by `then` what happens
+    once the brokers are available.
     """
 
     def __init__(
@@ -149,11 +145,7 @@ class KafkaClients:
         return self._admin
 
     def made(self, make: Callable[[], T]) -> T:
-        """Create a client.
-
-        Raises:
-            ConfigurationError: librdkafka rejects its properties.
-        """
+        """Create a client. Raises `ConfigurationError` if librdkafka rejects its properties."""
         try:
             return make()
         except (KafkaException, ValueError, TypeError) as error:
@@ -166,9 +158,7 @@ class KafkaClients:
     def ask(self, doing: str, request: Callable[[float], T]) -> T:
         """Send a request, and retry it after transient errors until the deadline.
 
-        Args:
-            doing: the operation, for texts.
-            request: called with its timeout in seconds.
+        The request is called with its timeout in seconds.
         """
         self.listen()
         try:
@@ -280,12 +270,8 @@ def will_not_pass(error: KafkaError) -> bool:
 def explained(error: KafkaError, what: str, *, where: str, text: str, then: str) -> OutfallError:
     """Return the error that states the operation, the brokers, the reason and the remedy.
 
-    Args:
-        error: librdkafka's error.
-        what: the operation, such as `"reading events-progress"`.
-        where: the brokers.
-        text: the text of the error, without secrets.
-        then: what happens once the brokers are available.
+    `what` is the operation, such as `"reading events-progress"`. `text` is the text of the error, without secrets.
+    `then` is what happens once the brokers are available.
     """
     why = f"{error.name()}: {text}"
     if error.code() in _RIGHTS:

@@ -151,11 +151,7 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
         return given.changed({"batch.size": self._largest})
 
     def writer(self) -> WriterInitContext:
-        """Return the context of the writer.
-
-        Raises:
-            ConfigurationError: the sink has no context.
-        """
+        """Return the context of the writer. Raises `ConfigurationError` if the sink has none."""
         if self.context is None:
             raise ConfigurationError(
                 "KafkaSink has no writer context", do="run it with outfall, which calls bind() first"

@@ -35,10 +35,8 @@ class Idle(Generic[T]):
     def take(self, key: Hashable, secrets: Secrets) -> T | None:
         """Remove and return a cached object of this process, if any.
 
-        Args:
-            key: identifies the object. Contains secrets as they were given, by reference.
-            secrets: the current properties of the client. An object with other ones is closed, because nothing will
-                request it again.
+        The key contains secrets as they were given, by reference. `secrets` are the current properties of the client:
+        an object with other ones is closed, because nothing will request it again.
         """
         with self._lock:
             known, kept = self._kept.pop((os.getpid(), key), (secrets, None))

@@ -51,8 +51,7 @@ _REFERENCE = re.compile(r"(env|file):.+")
 class ClientOptions(Mapping[str, str]):
     """librdkafka properties for all clients of a log. Only `resolved` shows secrets.
 
-    Raises:
-        ConfigurationError: a property is unknown, does not concern the connection, or has no value.
+    Raises `ConfigurationError` if a property is unknown, does not concern the connection, or has no value.
     """
 
     _allowed: ClassVar[str] = _REACHING
@@ -97,8 +96,7 @@ class ClientOptions(Mapping[str, str]):
     def resolved(self) -> dict[str, str]:
         """Return the properties for librdkafka.
 
-        Raises:
-            ConfigurationError: a secret's variable or file does not exist here.
+        Raises `ConfigurationError` if a secret's variable or file does not exist here.
         """
         return {
             name: resolve_secret(value) if _SECRET.search(name) else value.get_secret_value()
@@ -163,8 +161,7 @@ _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
 def check_brokers(brokers: object) -> str:
     """Return addresses separated by commas, from such a string or a list.
 
-    Raises:
-        ConfigurationError: an address is not `host:port`. The text does not show the addresses.
+    Raises `ConfigurationError` if an address is not `host:port`; its text does not show the addresses.
     """
     parts = brokers.split(",") if isinstance(brokers, str) else brokers
     names = [part.strip() for part in parts if isinstance(part, str)] if isinstance(parts, list | tuple) else []

@@ -73,8 +73,7 @@ class Partition(ABC):
     def prepare(self) -> None:
         """Create the topic if it is missing, and check it. Called before the first write.
 
-        Raises:
-            ConfigurationError: the topic is not suitable for a log; the text gives the reason.
+        Raises `ConfigurationError`, with the reason, if the topic is not suitable for a log.
         """
 
     @abstractmethod
@@ -88,20 +87,16 @@ class Partition(ABC):
     def records(self, start: int, end: int) -> Generator[TopicRecord]:
         """Yield the records from `start` up to before `end` in the order of their offsets, without compacted ones.
 
-        One read at a time: a caller that does not read to the end must close it.
-
-        Raises:
-            RecordError: `start` is no longer in the partition.
-            TransientError: the broker did not return the records in time.
+        One read at a time: a caller that does not read to the end must close it. Raises `RecordError` if `start` is no
+        longer in the partition, and `TransientError` if the broker did not return the records in time.
         """
 
     @abstractmethod
     def write(self, writes: Sequence[Write]) -> list[int]:
         """Write records in this order, once each, and return their offsets when all in-sync replicas have them.
 
-        Raises:
-            DeliveryUnknownError: a response is missing. Each record may be in the topic, or may still arrive.
-            ConfigurationError: the broker rejects such records.
+        Raises `DeliveryUnknownError` if a response is missing: each record may be in the topic, or may still arrive.
+        Raises `ConfigurationError` if the broker rejects such records.
         """
 
     @abstractmethod
@@ -212,8 +207,7 @@ class KafkaPartition(Partition):
     def _news(self, message: Message) -> KafkaError | None:
         """Return the state of the read: that the end is reached, or the cause of a wait; `None` for a record.
 
-        Raises:
-            OutfallError: waiting is useless.
+        Raises the translated `OutfallError` if waiting is useless.
         """
         error = message.error()
         if error is None:
@@ -275,8 +269,7 @@ class Topic:
     def prepare(self) -> None:
         """Create the topic if it is missing, and check it.
 
-        Raises:
-            ConfigurationError: it cannot be created, or is not suitable for a log.
+        Raises `ConfigurationError` if it cannot be created, or is not suitable for a log.
         """
         if (self._clients.where, self.name) in _checked:
             return
@@ -291,11 +284,7 @@ class Topic:
         _checked.discard((self._clients.where, self.name))
 
     def exists(self) -> bool:
-        """Whether the brokers have the topic.
-
-        Raises:
-            ConfigurationError: it has more than one partition.
-        """
+        """Whether the brokers have the topic. Raises `ConfigurationError` if it has more than one partition."""
         count = self._topics.partitions(self.name)
         if count not in (None, 1):
             raise self._unfit(

@@ -52,11 +52,7 @@ class KafkaRecords:
 
 
 class KafkaRecordMaker:
-    """Converts batches to records.
-
-    Args:
-        options: the columns of value, key and topic.
-    """
+    """Converts batches to records, by the columns of value, key and topic in the options."""
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
@@ -69,8 +65,7 @@ class KafkaRecordMaker:
     def check_schema(self, schema: pa.Schema) -> None:
         """Reject rows that cannot become records. Other columns are ignored, as in Spark.
 
-        Raises:
-            ConfigurationError: with the column, its type and the remedy.
+        Raises `ConfigurationError` with the column, its type and the remedy.
         """
         if self._spark:
             self._check_shape(schema)
@@ -93,9 +88,8 @@ class KafkaRecordMaker:
     def make(self, batch: pa.RecordBatch) -> KafkaRecords:
         """Return the batch's rows as records, in order.
 
-        Raises:
-            ValueRefusedError: a row cannot become a record: its topic is NULL or invalid, its partition or timestamp is
-                invalid, a header has no key, or the format does not support a value.
+        Raises `ValueRefusedError` for a row whose topic is NULL or invalid, whose partition or timestamp is invalid,
+        with a header without a key, or with a value that the format does not support.
         """
         values, size = self._values(batch)
         keys = None

@@ -59,8 +59,7 @@ class KafkaStreamPartition(StatelessSinkPartition[Any]):
     def flush(self, end_of_input: bool) -> None:
         """Wait until the brokers have acknowledged all records.
 
-        Raises:
-            OutfallError: not all are acknowledged; some may be in the topic.
+        Raises `OutfallError` if not all are acknowledged; some may be in the topic.
         """
         with self._failing():
             if self._producer is not None:

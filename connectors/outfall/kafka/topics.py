@@ -56,15 +56,8 @@ class Topics:
     def make(self, name: str, partitions: int, replication_factor: int, settings: Mapping[str, str], how: str) -> None:
         """Create a topic, unless it exists, and wait until the brokers have its metadata.
 
-        Args:
-            name: the name of the topic.
-            partitions: number of partitions, or `BROKERS_CHOICE`.
-            replication_factor: number of replicas, or `BROKERS_CHOICE`.
-            settings: configuration of the topic.
-            how: describes the settings for texts, such as `"with 3 replicas"`.
-
-        Raises:
-            ConfigurationError: the brokers reject it.
+        The two numbers may be `BROKERS_CHOICE`. `settings` are the topic's configuration; `how` describes them for
+        texts, such as `"with 3 replicas"`. Raises `ConfigurationError` if the brokers reject it.
         """
         new = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=dict(settings))
 
@@ -86,8 +79,7 @@ class Topics:
     def settings(self, name: str) -> dict[str, str]:
         """Return the configuration of a topic.
 
-        Raises:
-            ConfigurationError: no permission to read it (DESCRIBE_CONFIGS).
+        Raises `ConfigurationError` without permission to read it (DESCRIBE_CONFIGS).
         """
         resource = ConfigResource(ResourceType.TOPIC, name)
 

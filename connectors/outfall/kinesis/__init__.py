@@ -20,8 +20,7 @@ __all__ = ["FirehoseSink", "KinesisSink", "sink_from_options"]
 def sink_from_options(options: Mapping[str, str]) -> KinesisSink | FirehoseSink:
     """Create a sink from Spark options: a `FirehoseSink` if `delivery_stream` is given, else a `KinesisSink`.
 
-    Raises:
-        ConfigurationError: lists every unknown or wrong option.
+    Raises `ConfigurationError`, which lists every unknown or wrong option.
     """
     if any(name.replace("_", "").lower() == "deliverystream" for name in options):
         return FirehoseSink(**dict(parse_options(FirehoseOptions, options)))

@@ -190,9 +190,8 @@ class AwsSink(AsyncSink[AwsRecord], SupportsTarget[Any]):
     def client(self) -> Any:
         """Return a client that threads and tasks share. Credentials come from boto3's default chain.
 
-        Raises:
-            ConfigurationError: the options are not valid for a client.
-            TransientError: the credential provider does not respond.
+        Raises `ConfigurationError` if the options are not valid for a client, and `TransientError` if the credential
+        provider does not respond.
         """
         try:
             return self._access().client()
@@ -292,9 +291,7 @@ class KinesisAccess:
     def client(self) -> Any:
         """Return this process's client. Credentials come from boto3's default chain.
 
-        Raises:
-            BotoCoreError: no client can be created.
-            ValueError: likewise.
+        Raises `BotoCoreError` or `ValueError` if no client can be created.
         """
         return _clients.get(self)
 

@@ -18,14 +18,10 @@ def addressed(stream: str) -> dict[str, str]:
 
 
 def look_at_stream(client: Any, stream: str) -> Sequence[str]:
-    """Describe a data stream (DescribeStreamSummary), once.
+    """Describe a data stream (DescribeStreamSummary), once, and return the findings.
 
-    Returns:
-        The findings. Without permission to describe the stream, a text that says so.
-
-    Raises:
-        TargetError: the stream does not exist or accepts no records now, or AWS rejects the call.
-        TransientError: AWS does not respond, or not now.
+    Without permission to describe the stream, the finding says so. Raises `TargetError` if the stream does not exist or
+    accepts no records now, or AWS rejects the call, and `TransientError` if AWS does not respond, or not now.
     """
     what, untried = f"the data stream {stream}", "permission for PutRecords was not tested: a test record would stay"
     try:

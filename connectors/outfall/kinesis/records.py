@@ -26,8 +26,7 @@ class AwsRecord(TypedDict):
 def data_of(batch: pa.RecordBatch, column: str | None, *, end: bytes = b"") -> list[bytes]:
     """Return each row's data: a column's bytes, or the row as one JSON object and `end`.
 
-    Raises:
-        ValueRefusedError: the column is NULL, or JSON cannot represent a value.
+    Raises `ValueRefusedError` if the column is NULL, or JSON cannot represent a value.
     """
     if column is None:
         lines = bytes(encoder(FormatOptions(format="jsonl"), batch.schema).encode(batch)).split(b"\n")[:-1]
@@ -41,8 +40,7 @@ def data_of(batch: pa.RecordBatch, column: str | None, *, end: bytes = b"") -> l
 def texts_of(batch: pa.RecordBatch, column: str) -> list[str]:
     """Return the strings of a column that determines the shard.
 
-    Raises:
-        ValueRefusedError: a value is NULL or not UTF-8.
+    Raises `ValueRefusedError` if a value is NULL or not UTF-8.
     """
     try:
         values = pc.cast(batch.column(column), pa.string())
@@ -61,8 +59,7 @@ def texts_of(batch: pa.RecordBatch, column: str) -> list[str]:
 def partition_keys(keys: Iterable[Any]) -> list[str]:
     """Return valid partition keys (PutRecordsRequestEntry in the API reference of the service).
 
-    Raises:
-        ValueRefusedError: a key is not a string, empty or too long.
+    Raises `ValueRefusedError` if a key is not a string, empty or too long.
     """
     found = list(keys)
     for key in found:

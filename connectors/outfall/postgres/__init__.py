@@ -34,8 +34,7 @@ __all__ = ["PostgresSink", "sink_from_options"]
 def sink_from_options(options: Mapping[str, str]) -> PostgresSink:
     """Create a sink from Spark options (`dsn`, `table`, `write_mode`, …; also spelled `writeMode`).
 
-    Raises:
-        ConfigurationError: names every unknown or wrong option, or rejects `offset_columns`.
+    Raises `ConfigurationError`, which names every unknown or wrong option, or rejects `offset_columns`.
     """
     parsed = parse_options(PostgresOptions, options)
     if parsed.offset_columns:

@@ -97,12 +97,8 @@ _MINE = sql.SQL("incarnation = %(incarnation)s AND ") + _CALLED
 class StepLedger:
     """The ledger's row of one step and table. Every call runs in the caller's transaction.
 
-    Args:
-        metadata_schema: the schema of the ledger.
-        incarnation: the incarnation of the step.
-        step_id: the step.
-        table: the target, as spelled in the options.
-        found_in: the schema of the target; `None` if it is not known.
+    `metadata_schema` is the schema of the ledger. `table` is the target as spelled in the options, and `found_in` its
+    schema; `None` if that is not known.
     """
 
     def __init__(
@@ -156,17 +152,10 @@ class StepLedger:
         *,
         lock: bool = False,
     ) -> LedgerRow:
-        """Return the row, if this driver may publish the epoch.
+        """Return the row, locked with `lock`, if this driver may publish the epoch.
 
-        Args:
-            connection: a connection.
-            context: the epoch.
-            attempts: the recorded attempts of the epoch, for errors.
-            lock: whether to lock the row.
-
-        Raises:
-            TargetLostError: there is no row.
-            FencedError: another driver opened the table since, or has published its own rows as this epoch.
+        `attempts` are the recorded attempts of the epoch, for errors. Raises `TargetLostError` if there is no row, and
+        `FencedError` if another driver opened the table since, or has published its own rows as this epoch.
         """
         try:
             row = self.read(connection, lock=lock)
@@ -196,13 +185,9 @@ class StepLedger:
     def published(
         self, connection: PostgresConnection, found: LedgerRow, context: CommitterInitContext | SealContext, rows: int
     ) -> None:
-        """Record that an epoch's rows are in the table.
+        """Record that an epoch's rows are in the table. The caller has locked the row `found`.
 
-        Args:
-            connection: a connection.
-            found: the row, locked by the caller.
-            context: the epoch and its BEGIN.
-            rows: the number of rows.
+        The context has the epoch and its BEGIN.
         """
         given = {"generation": context.generation, "token": context.token, "epoch": context.epoch, "rows": rows}
         changes = (
@@ -221,11 +206,7 @@ class StepLedger:
     def lost(self, what: str, epoch: int | None, *, why: str | None = None, do: str | None = None) -> TargetLostError:
         """Return the error of a ledger that has lost records of this query.
 
-        Args:
-            what: the missing record.
-            epoch: the epoch.
-            why: the reason, if it is known.
-            do: the remedy for that reason.
+        `what` is the missing record. `why` is the reason, if it is known, and `do` the remedy for that reason.
         """
         return TargetLostError(
             f"the ledger {what}",
@@ -330,12 +311,9 @@ def has_ledger(connection: PostgresConnection, metadata_schema: str) -> bool:
 def missing_ledger_ddl(
     connection: PostgresConnection, metadata_schema: str, *, add_tokens: bool
 ) -> Sequence[sql.Composed]:
-    """Return the statements that create these tables; none if they exist.
+    """Return the statements that create these tables in their schema; none if they exist.
 
-    Args:
-        connection: a connection.
-        metadata_schema: their schema.
-        add_tokens: whether to add the columns for tokens to a ledger of an earlier release, if this user may.
+    With `add_tokens` they add the columns for tokens to a ledger of an earlier release, if this user may.
     """
     if has_ledger(connection, metadata_schema):
         may = add_tokens and find_tokens(connection, metadata_schema) == "may be added"

@@ -43,8 +43,7 @@ class TableName:
     def parse(cls, text: str) -> TableName:
         """Parse `name`, `schema.name` or quoted parts. Like in SQL, unquoted names are converted to lower case.
 
-        Raises:
-            ConfigurationError: it is none of these, or too long.
+        Raises `ConfigurationError` if it is none of these, or too long.
         """
         parts = _PART.findall(text)
         if ".".join(parts) != text or len(parts) not in (1, 2):
@@ -65,11 +64,8 @@ class TableName:
         """Return the names of a table and a step in the ledger, for any spelling. New rows use the first pair.
 
         The other pairs are those of earlier releases, which wrote the table as it was spelled, and appended the schema
-        to the step if the search path found the table outside `public`.
-
-        Args:
-            schema: the schema of the table; `None` if it does not exist.
-            step: the step's id.
+        to the step if the search path found the table outside `public`. `schema` is that of the table; `None` if it
+        does not exist.
         """
         qualified = f"{schema}.{self.name}"
         if schema is None:
@@ -106,11 +102,8 @@ def escaped_sql(text: str) -> sql.SQL:
 def staging_name(metadata_schema: str, table: TableName, step_id: str, extra: Sequence[str] = ()) -> TableName:
     """Return the name of the staging table of a step and a table. It is deterministic, so that a DBA can create it.
 
-    Args:
-        metadata_schema: its schema.
-        table: the target, as returned by `found_in`.
-        step_id: the step.
-        extra: optional columns. Queries with different ones would otherwise drop each other's table.
+    `table` is the target, as returned by `found_in`. `extra` are optional columns: queries with different ones would
+    otherwise drop each other's table.
     """
     text = "/".join([f"{table.schema or ''}.{table.name}", step_id, *extra])
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -72,11 +72,8 @@ class StepTables:
         """Create missing objects in a separate transaction. If nothing is missing, nothing is locked.
 
         Drivers of several queries may call this at once. If another session holds a lock, this waits in short attempts
-        until `retry_deadline`, and releases all its own locks between them.
-
-        Raises:
-            TransientError: the deadline has passed.
-            OutfallError: a permanent error.
+        until `retry_deadline`, and releases all its own locks between them. Raises `TransientError` if the deadline has
+        passed; a permanent error is another `OutfallError`.
         """
         if not self.run("checking", wanted.missing):
             return

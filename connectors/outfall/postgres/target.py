@@ -29,10 +29,7 @@ _BEGINNING = "outfall: beginning"
 class PostgresTarget(RecordPort[LedgerRow]):
     """One step's table in one epoch. Used on the driver, in one transaction.
 
-    Args:
-        tables: the tables of the step, with the options by which the target is created.
-        schema: the columns of the rows, if they are known.
-        connection: the connection of the transaction.
+    The options of `tables` are those by which the target is created. `schema` has the columns of the rows, if known.
     """
 
     locks = True
@@ -87,9 +84,8 @@ class PostgresTarget(RecordPort[LedgerRow]):
     def check_table(self) -> None:
         """Reject a table that does not fit, or that a crash of the server would empty. Changes nothing.
 
-        Raises:
-            TargetError: the table is missing or does not fit; or a crash of the server would empty it or the ledger.
-            ConfigurationError: see `Table.check_relation`.
+        Raises `TargetError` if the table is missing or does not fit, or if a crash of the server would empty it or the
+        ledger, and `ConfigurationError` as `Table.check_relation` does.
         """
         self._table.check_relation(self._connection)
         self._check_logged()
@@ -160,8 +156,7 @@ class PostgresTarget(RecordPort[LedgerRow]):
     def check_support(self, step_id: str) -> None:
         """Reject missing tables next to the target, if the sink must not create them. Changes nothing.
 
-        Raises:
-            TargetError: names the tables.
+        Raises `TargetError`, which names the tables.
         """
         connection = self._connection
         if self._options.create_staging == "if_missing" or not is_there(connection, self._name):
@@ -233,14 +228,8 @@ Make = Callable[[PostgresConnection], PostgresTarget]
 def open_tables(tables: StepTables, make: Make, context: TargetContext[Any]) -> None:
     """Create the tables that the tasks need, and record this driver in the ledger.
 
-    Args:
-        tables: the tables of the step.
-        make: makes the target of a transaction.
-        context: the state of the recovery log.
-
-    Raises:
-        FencedError: another driver has opened the table.
-        TargetError: a table is missing and must not be created.
+    `make` makes the target of a transaction; `context` is the state of the recovery log. Raises `FencedError` if
+    another driver has opened the table, and `TargetError` if a table is missing and must not be created.
     """
 
     def opened(connection: PostgresConnection, *, anyway: bool = False) -> bool:

@@ -76,12 +76,7 @@ class Buffer:
         self._size += self._measured(chunk)
 
     def due(self, now: float, *, everything: bool = False) -> Any | None:
-        """Return the next batch to write, `None` if none is due.
-
-        Args:
-            now: the current time.
-            everything: whether the rest is due too.
-        """
+        """Return the next batch to write, `None` if none is due. With `everything` the rest is due too."""
         if not self._chunks:
             return None
         options = self._options

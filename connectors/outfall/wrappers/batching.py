@@ -96,8 +96,7 @@ class BatchingSink(DelegatingSink):
 def batching_from_options(sink: Any, options: Mapping[str, str]) -> BatchingSink:
     """Wrap a sink for batches by Spark options: `batch_size`, `flush_interval` and `batch_bytes`.
 
-    Raises:
-        ConfigurationError: lists every unknown or wrong option.
+    Raises `ConfigurationError`, which lists every unknown or wrong option.
     """
     return BatchingSink(sink, **parse_options(BatchLimits, options).model_dump())
 

@@ -17,9 +17,8 @@ R = TypeVar("R")
 def check_children(owner: str, children: Mapping[str, Any]) -> dict[str, ResolvedSink]:
     """Check the names of the children, each child, and their combination, and return what each can do.
 
-    Raises:
-        ConfigurationError: there is no child, or a name is invalid.
-        CapabilityError: a child cannot be used, alone or in the combination; with the child and the reason.
+    Raises `ConfigurationError` if there is no child, or a name is invalid, and `CapabilityError`, with the child and
+    the reason, if a child cannot be used, alone or in the combination.
     """
     if not children:
         raise ConfigurationError(f"{owner} has no sinks", do="pass at least one")
@@ -66,15 +65,8 @@ def _check_together(children: Mapping[str, ResolvedSink]) -> None:
 def for_each(children: Mapping[str, Any], act: Callable[[str, Any], R], failed: str, **where: Any) -> dict[str, R]:
     """Call a function for every child, even after one has failed, and return the results by name.
 
-    Args:
-        children: by name.
-        act: called with the name and the child.
-        failed: describes several failures, for the text.
-        where: step and epoch, as far as available.
-
-    Raises:
-        Exception: the error of a single child, with a note of its name.
-        OutfallError: several children failed; see `raise_together`.
+    A single child's error is raised itself, with a note of its name. If several failed, an `OutfallError` is raised,
+    see `raise_together`; `failed` describes them for its text, and `where` has step and epoch, as far as available.
     """
     results: dict[str, R] = {}
     errors: dict[str, Exception] = {}

@@ -45,11 +45,7 @@ class ChildPartition:
     """One child's open partition."""
 
     def __init__(self, name: str, opening: Opening) -> None:
-        """Open it.
-
-        Raises:
-            CapabilityError: it lacks a capability that its sink declares.
-        """
+        """Open it. Raises `CapabilityError` if it lacks a capability that its sink declares."""
         self.name = name
         self._opening = opening
         self._context = opening.context
@@ -181,9 +177,7 @@ class CompositePartition(StatefulSinkPartition[Any, Mapping[str, Any]], Stateles
     def close(self) -> None:
         """Close each child, even after another one failed.
 
-        Raises:
-            Exception: the error of a single child.
-            OutfallError: several could not be closed; lists all.
+        Raises the error of a single child itself, and an `OutfallError` that lists all if several could not be closed.
         """
         self._for_each(lambda name, child: child.close(), "several sinks could not be closed")
 

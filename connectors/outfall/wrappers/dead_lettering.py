@@ -144,12 +144,7 @@ class DeadLetteringPartition(CompositePartition):
     _end_of_input = True
 
     def __init__(self, openings: Mapping[str, Opening], most: int) -> None:
-        """Open the first partition.
-
-        Args:
-            openings: the parameters for opening the two.
-            most: maximum number of rejected records of the epoch.
-        """
+        """Open the first partition. `most` is the maximum number of rejected records of the epoch."""
         self._most = most
         self._refused = 0
         super().__init__(openings)
@@ -166,8 +161,7 @@ class DeadLetteringPartition(CompositePartition):
     def take(self, letters: Sequence[DeadLetter]) -> None:
         """Write dead letters. Called by the first partition, in the task's thread.
 
-        Raises:
-            ValueRefusedError: there are more than the epoch may have.
+        Raises `ValueRefusedError` if there are more than the epoch may have.
         """
         if not letters:
             return
@@ -223,10 +217,9 @@ def _shown(letter: DeadLetter) -> str:
 def dead_letters_from_options(sink: Any, options: Mapping[str, str]) -> DeadLetteringSink:
     """Wrap a sink with a dead-letter sink from Spark options (`dead_letter.sink`, …; also spelled `deadLetter`).
 
-    Raises:
-        ConfigurationError: with the option that is missing, unknown or wrong.
-        CapabilityError: the sink does not report rejected records, or the two cannot be combined.
-        ImportError: the extra of the dead-letter sink is not installed.
+    Raises `ConfigurationError` with the option that is missing, unknown or wrong, `CapabilityError` if the sink does
+    not report rejected records, or the two cannot be combined, and `ImportError` if the extra of the dead-letter sink
+    is not installed.
     """
     name = "dead_letter"
     given = {f"{name}.{key.partition('.')[2]}": value for key, value in options.items() if "." in key}

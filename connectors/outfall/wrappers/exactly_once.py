@@ -222,8 +222,7 @@ class SeenSink(
 def check_types(options: ExactlyOnceOptions, schema: pa.Schema) -> None:
     """Reject columns whose values are not offsets, or do not identify a source partition.
 
-    Raises:
-        ConfigurationError: with the column and its type.
+    Raises `ConfigurationError` with the column and its type.
     """
     kind = schema.field(options.offset).type
     if not pa.types.is_signed_integer(kind):
@@ -307,10 +306,8 @@ class ExactlyOncePartition(CompositePartition):
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
         """Write the rows that were not seen, in order.
 
-        Raises:
-            ValueRefusedError: a row has no offset or source partition, or is below the window, and there is no
-                dead-letter sink.
-            ConfigurationError: a column has an unsupported type, which could not be checked before.
+        Without a dead-letter sink, raises `ValueRefusedError` if a row has no offset or source partition, or is below
+        the window. Raises `ConfigurationError` if a column has an unsupported type, which could not be checked before.
         """
         batch = self._with_source(batch)
         if not batch.num_rows:

@@ -49,9 +49,7 @@ class FanOutSink(CompositeSink):
 def fan_out_from_options(options: Mapping[str, str]) -> FanOutSink:
     """Create several sinks from Spark options: each from those with its name and a dot as prefix (`archive.sink`, …).
 
-    Raises:
-        ConfigurationError: with the sink and the unknown or wrong option.
-        CapabilityError: the sinks cannot be combined.
-        ImportError: a sink's extra is not installed.
+    Raises `ConfigurationError` with the sink and the unknown or wrong option, `CapabilityError` if the sinks cannot be
+    combined, and `ImportError` if a sink's extra is not installed.
     """
     return FanOutSink(**build_children(options))

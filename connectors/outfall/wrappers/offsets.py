@@ -69,12 +69,10 @@ class SeenState(BaseModel):
 
 
 def split_by_seen(offsets: pa.Array, positions: pa.Array | None, seen: SeenOffsets) -> SplitRows:
-    """Split the rows of one source partition.
+    """Split the rows of one source partition, at least one.
 
-    Args:
-        offsets: of its rows, as int64, not NULL, at least one.
-        positions: of its rows in the batch; `None` if it has all of them.
-        seen: the offsets seen before. Not changed.
+    Their `offsets` are int64 and not NULL. `positions` are theirs in the batch; `None` if it has all of them. `seen`
+    are the offsets seen before, and is not changed.
     """
     positions = _range(0, len(offsets)) if positions is None else positions
     if not _ascending(offsets):

@@ -24,12 +24,7 @@ _ABORTING = 5.0
 
 
 class KafkaCluster(PartsCluster):
-    """The cluster in a sink's options.
-
-    Args:
-        options: the options of the sink.
-        producing: the properties of a producer.
-    """
+    """The cluster in a sink's options; `producing` are the properties of a producer."""
 
     def __init__(self, options: KafkaOptions, producing: ProducerOptions) -> None:
         self.where = options.brokers

@@ -21,9 +21,8 @@ class PartProducer(ABC):
     def init(self) -> None:
         """Fence every earlier producer of this id, and end its open transaction: `InitProducerId`.
 
-        Raises:
-            ConfigurationError: the brokers reject the id or its timeout; the text has the remedy.
-            TransientError: there was no response in time.
+        Raises `ConfigurationError`, with the remedy, if the brokers reject the id or its timeout, and `TransientError`
+        if there was no response in time.
         """
 
     @abstractmethod
@@ -32,23 +31,18 @@ class PartProducer(ABC):
 
     @abstractmethod
     def send(self, batch: pa.RecordBatch) -> int:
-        """Send rows within the transaction, in order; block while the client's queue is full.
+        """Send rows within the transaction, in order, and return the total bytes of their keys and values.
 
-        Returns:
-            The total bytes of their keys and values.
+        Blocks while the client's queue is full.
         """
 
     @abstractmethod
     def commit(self, records: Sequence[Write]) -> int:
         """Wait until all rows are acknowledged, then add records to the ledger, and commit at once.
 
-        Returns:
-            The offset of the last record in the ledger.
-
-        Raises:
-            ProducerFencedError: nothing was committed.
-            TransientError: it may or may not be committed.
-            OutfallError: the brokers rejected a row; nothing was committed.
+        Returns the offset of the last record in the ledger. After `ProducerFencedError`, or another `OutfallError`
+        because the brokers rejected a row, nothing was committed. After `TransientError` it may or may not be
+        committed.
         """
 
     def peaks(self) -> dict[str, int]:
@@ -92,8 +86,7 @@ class PartsCluster(ABC):
     def prepare_ledger(self, name: str) -> None:
         """Create the ledger topic if it is missing, and check it.
 
-        Raises:
-            ConfigurationError: it is not suitable for a ledger.
+        Raises `ConfigurationError` if it is not suitable for a ledger.
         """
 
     @abstractmethod

@@ -37,12 +37,8 @@ class KafkaPartDelivery(
     """A part's rows of an epoch and one ledger record are one transaction, committed by the task.
 
     Kafka Connect's exactly-once sources (KIP-618) store their offsets in the same way. `docs/kafka-protocol.md` argues
-    why it is correct.
-
-    Args:
-        options: the options of the sink.
-        connect: returns the cluster for the options of the sink and of a producer, the same object for each call in a
-            process.
+    why it is correct. `connect` takes the options of the sink and of a producer, and returns the same cluster for each
+    call in a process.
     """
 
     def __init__(self, options: KafkaOptions, connect: Connect) -> None:
@@ -113,8 +109,7 @@ class KafkaPartDelivery(
     def seal(self, context: SealContext, parts: Sequence[PartSeal[KafkaPartState]]) -> None:
         """Check that each part's last commit matches its state, before the epoch is recorded. Idempotent.
 
-        Raises:
-            FencedError, ReplayDiffersError, TargetLostError: see `check_step` and `check_sealed`.
+        Raises `FencedError`, `ReplayDiffersError` or `TargetLostError`: see `check_step` and `check_sealed`.
         """
         self._target(context.incarnation, context.step_id).seal(context, parts)
 

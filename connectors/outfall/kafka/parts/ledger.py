@@ -110,13 +110,7 @@ def written(key: str, record: BaseModel | None) -> Write:
 
 
 class Ledger:
-    """The records of one step and topic, of all incarnations, as far as they have been read.
-
-    Args:
-        name: the name of the ledger topic, for texts.
-        topic: the reader of the topic.
-        step: the step.
-    """
+    """The records of one step and topic, of all incarnations, as far as they have been read."""
 
     def __init__(self, name: str, topic: LedgerTopic, step: StepName) -> None:
         self.name = name
@@ -137,8 +131,7 @@ class Ledger:
     def read_stable(self, start: int = 0) -> None:
         """Read all records before the first open transaction, without waiting. May miss the newest records.
 
-        Args:
-            start: an offset; all records that matter to the caller are after it.
+        `start` is an offset; all records that matter to the caller are after it.
         """
         with self._topic.lock:
             self._read(start, *self._topic.committed.bounds())
@@ -148,10 +141,8 @@ class Ledger:
 
         A `read_committed` consumer treats the last stable offset as the end of a partition. Behind another open
         transaction it would find nothing, and a retry would duplicate committed rows. The end is therefore the high
-        watermark, and the read waits until no transaction before it is open.
-
-        Raises:
-            TransientError: a transaction before it stayed open.
+        watermark, and the read waits until no transaction before it is open. Raises `TransientError` if one stayed
+        open.
         """
         try:
             with self._topic.lock:
@@ -216,11 +207,7 @@ class Ledger:
 
 
 def check_not_ended(step: KafkaStepRecord | None, place: PartContext, part: str | None = None) -> None:
-    """Check that no other checkpoint has ended this one by `on_existing="resume"`.
-
-    Raises:
-        FencedError: another checkpoint has ended this one.
-    """
+    """Raise `FencedError` if another checkpoint has ended this one by `on_existing="resume"`."""
     if step is not None and step.ended_by is not None:
         raise FencedError(
             f"another query has permanently taken over {place.target}",

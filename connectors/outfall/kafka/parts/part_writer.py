@@ -36,13 +36,8 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
     reads the step record, initializes the part's id, and reads the ledger to its end. If the epoch is committed, rows
     are only counted. If not, a transaction begins, and `flush` commits it. A part without rows sends no request.
 
-    Args:
-        cluster: the cluster.
-        names: the names of topics and ids.
-        state: the part's recorded position.
-        context: the context of the writer.
-        ids: the topic ids, for the state.
-        took_over: id of the take-over before this writer; a producer cached before it is fenced.
+    `state` is the part's recorded position. `ids` are the topic ids, for the state. `took_over` is the id of the
+    take-over before this writer; a producer cached before it is fenced.
     """
 
     def __init__(
@@ -91,9 +86,8 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
     def flush(self, end_of_input: bool) -> None:
         """Commit the rows and their record, or compare them with the committed ones.
 
-        Raises:
-            FencedError, ReplayDiffersError, TargetLostError, TargetAheadError: see `missing_parts`.
-            TransientError: another attempt may succeed.
+        Raises `FencedError`, `ReplayDiffersError`, `TargetLostError` or `TargetAheadError`, see `missing_parts`; and
+        `TransientError` if another attempt may succeed.
         """
         if self._flushed:
             return
@@ -174,8 +168,7 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
     def _settled(self, record: PartRecord, error: TransientError) -> PartCommit:
         """Resolve a commit whose response is lost: after the id is initialized, it has ended and can be read.
 
-        Raises:
-            TransientError: nothing was committed; the next attempt writes the rows.
+        Raises `TransientError` if nothing was committed; the next attempt writes the rows.
         """
         producer = self._producer = self._cluster.producer(self._id, self._names.ledger)
         producer.init()

@@ -80,14 +80,9 @@ class TargetNames:
 class PartsTarget(TargetPort[KafkaStepRecord]):
     """The target of one step in one epoch. Used on the driver.
 
-    A producer that has initialized the transactional id of the driver is the lock of the record: see `open`.
-
-    Args:
-        cluster: the cluster.
-        names: the names of topics and ids.
-        step: the step.
-        ledger: the records of the step, as far as this process has read them.
-        resume: whether rows that this step wrote under other checkpoints are kept.
+    A producer that has initialized the transactional id of the driver is the lock of the record: see `open`. `ledger`
+    has the records of the step as far as this process has read them. With `resume`, rows that this step wrote under
+    other checkpoints are kept.
     """
 
     ahead = (
@@ -114,10 +109,8 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
         """Check the ledger against the recovery data, without changes.
 
         A failed driver may have left a transaction open in the ledger. This method does not wait for it: the driver
-        that recorded a commit had read past it, so every recorded commit precedes all open transactions.
-
-        Raises:
-            TargetNotEmptyError, TargetLostError, TargetAheadError, FencedError.
+        that recorded a commit had read past it, so every recorded commit precedes all open transactions. Raises
+        `TargetNotEmptyError`, `TargetLostError`, `TargetAheadError` or `FencedError`.
         """
         self._check_ids(context, ids)
         written = [state for state in context.states.values() if state.ledger_offset is not None]
@@ -175,18 +168,14 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
         return step.parts if step is not None and context.unfinished else None
 
     def open(self, context: TargetContext[KafkaPartState], parts: Sequence[str]) -> bool:
-        """Write the step record of this BEGIN, and take over from earlier writers.
+        """Write the step record of this BEGIN, and take over from earlier writers. Return whether it took over.
 
         Called after each BEGIN. The first epoch of a process, and each epoch after an unfinished one, take over. First
         the step record is written. Then `init_transactions` for every part fences each writer that has begun, and ends
         its open transaction. Then the ledger is read to its end. A writer that has not begun finds the step record.
 
-        Returns:
-            Whether it took over.
-
-        Raises:
-            FencedError, PartsChangedError, TargetLostError, TargetAheadError: see `check`.
-            TransientError: the brokers do not respond, or a transaction in the ledger stays open.
+        Raises `FencedError`, `PartsChangedError`, `TargetLostError` or `TargetAheadError`, see `check`; and
+        `TransientError` if the brokers do not respond, or a transaction in the ledger stays open.
         """
         self._cluster.prepare_ledger(self._names.ledger)
         reached("kafka: opening")
@@ -225,8 +214,7 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
     def seal(self, context: SealContext, parts: Sequence[PartSeal[KafkaPartState]]) -> None:
         """Compare every part's last commit with its state, at the ledger's end. Without changes.
 
-        Raises:
-            FencedError, ReplayDiffersError, TargetLostError: see `check_step` and `check_sealed`.
+        Raises `FencedError`, `ReplayDiffersError` or `TargetLostError`: see `check_step` and `check_sealed`.
         """
         end = self._ledger.read()
         _log.debug("step %s, epoch %d: read the ledger to offset %d", context.step_id, context.epoch, end)

@@ -53,12 +53,7 @@ class KafkaProducer(ABC):
     """Sends records in order and exactly once within one producer (idempotence, acks of all in-sync replicas).
 
     All methods are called in one thread, `open` first. After an error the producer is `broken`: drop it and open
-    another one.
-
-    Args:
-        brokers: `host:port`, several separated by commas.
-        options: properties of the connection and of throughput.
-        timeout: seconds until a record fails without acknowledgment.
+    another one. `timeout` is the number of seconds until a record fails without acknowledgment.
     """
 
     def __init__(self, brokers: str, options: ProducerOptions, timeout: float) -> None:
@@ -82,8 +77,7 @@ class KafkaProducer(ABC):
     def open(self) -> Self:
         """Create librdkafka's producer, which connects by itself.
 
-        Raises:
-            ConfigurationError: librdkafka rejects the options, or a secret does not exist here.
+        Raises `ConfigurationError` if librdkafka rejects the options, or a secret does not exist here.
         """
         self.secrets = self.options.resolved()
         settings = {
@@ -104,10 +98,9 @@ class KafkaProducer(ABC):
     def send(self, records: KafkaRecords) -> None:
         """Add records to the local queue, which sends them in this order; blocks while the queue is full.
 
-        Raises:
-            ValueRefusedError: a record was rejected, in this or an earlier call.
-            TransientError: the brokers did not acknowledge earlier records in time.
-            ConfigurationError: the brokers deny access, or access to the topic.
+        Raises `ValueRefusedError` if a record was rejected, in this or an earlier call; `TransientError` if the brokers
+        did not acknowledge earlier records in time; `ConfigurationError` if the brokers deny access, or access to the
+        topic.
         """
         self._add(records, records.more)
 
@@ -132,9 +125,8 @@ class KafkaProducer(ABC):
     def flush(self) -> None:
         """Wait until the brokers have acknowledged or rejected every record.
 
-        Raises:
-            OutfallError: like `send`. If the response is missing (`TransientError`), records may be in the topic, or
-                may still arrive.
+        Raises the errors of `send`. If the response is missing (`TransientError`), records may be in the topic, or may
+        still arrive.
         """
         self._check()
         deadline = time.monotonic() + self.timeout + _ABANDONED

@@ -27,12 +27,10 @@ class RowProducer(KafkaProducer):
         return {"on_delivery": self._failed, "delivery.report.only.error": True}
 
     def send(self, records: KafkaRecords, refused: Refused | None = None) -> None:
-        """Add records to the local queue, as in `KafkaProducer`.
+        """Add records of one batch to the local queue, as in `KafkaProducer`.
 
-        Args:
-            records: the records of one batch.
-            refused: called for each permanently rejected record, in this or a later call. Without it such a record
-                raises an error in this or a later call.
+        `refused` is called for each permanently rejected record, in this or a later call. Without it such a record
+        raises an error in this or a later call.
         """
         self._add(records, records.more if refused is None else self._reporting(records, refused))
 

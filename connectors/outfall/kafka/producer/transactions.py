@@ -29,11 +29,9 @@ class ProducerFencedError(TransientError):
 class TransactionalProducer(KafkaProducer):
     """Sends records in transactions: `init` once, then `begin`, `send`, `commit`.
 
-    Args:
-        brokers, options: see `KafkaProducer`.
-        timeout: seconds until a record, or a transaction call, fails without acknowledgment.
-        transactional_id: the id, of which the brokers know one producer, the newest.
-        transaction_timeout: seconds after which the brokers abort a transaction.
+    Of one `transactional_id` the brokers know one producer, the newest. `timeout` is the number of seconds until a
+    record, or a transaction call, fails without acknowledgment. After `transaction_timeout` seconds the brokers abort a
+    transaction.
     """
 
     def __init__(
@@ -67,12 +65,8 @@ class TransactionalProducer(KafkaProducer):
     def init(self, topic: str) -> None:
         """Register the transactional id: fence older producers with it and abort their transactions.
 
-        Args:
-            topic: an existing topic, to connect with.
-
-        Raises:
-            ConfigurationError: no permission for the id, or its timeout exceeds the brokers' maximum.
-            TransientError: the brokers did not respond in time.
+        `topic` exists, and is used to connect. Raises `ConfigurationError` if there is no permission for the id, or its
+        timeout exceeds the brokers' maximum, and `TransientError` if the brokers did not respond in time.
         """
         # librdkafka looks for the coordinator at once, and after half a second if no broker is connected. It drops the
         # first connection once that connection reports the broker's name; the second response arrives over a connection
@@ -89,8 +83,7 @@ class TransactionalProducer(KafkaProducer):
     def produce_one(self, topic: str, key: bytes, value: bytes | None, partition: int) -> int:
         """Send one record after all others, wait for all of them, and return its offset.
 
-        Raises:
-            OutfallError: like `flush`.
+        Raises the errors of `flush`.
         """
         reports: list[tuple[KafkaError | None, Message]] = []
         collect = reports.append  # looked up before an error is set, see _RAISED
@@ -108,10 +101,9 @@ class TransactionalProducer(KafkaProducer):
     def commit(self) -> None:
         """Commit the transaction after all its records are acknowledged.
 
-        Raises:
-            ProducerFencedError: another producer was registered meanwhile; nothing is committed.
-            TransientError: it may be committed if the text says so; else it is not.
-            OutfallError: a record was rejected; nothing is committed.
+        Nothing is committed after `ProducerFencedError` (another producer was registered meanwhile), or after another
+        `OutfallError` (a record was rejected). After `TransientError` it may be committed if the text says so; else it
+        is not.
         """
         self._transaction("committing", self._producer.commit_transaction)
         self._commits += 1
@@ -119,11 +111,8 @@ class TransactionalProducer(KafkaProducer):
     def abort(self, within: float = math.inf) -> None:
         """Abort the transaction and drop the records in the local queue. The producer is dropped afterwards.
 
-        Args:
-            within: maximum number of seconds, if less than the timeout.
-
-        Raises:
-            OutfallError: it could not be aborted; the brokers abort it after its timeout.
+        Waits at most `within` seconds, if that is less than the timeout. Raises `OutfallError` if it could not be
+        aborted; the brokers then abort it after its timeout.
         """
         self.broken = True
         self._transaction("aborting", self._producer.abort_transaction, within)

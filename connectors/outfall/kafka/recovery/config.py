@@ -135,8 +135,7 @@ class KafkaRecoveryConfig(RecoveryConfig):
 def recovery_from_url(url: str) -> KafkaRecoveryConfig:
     """Create the configuration from a URL, `kafka://host:9092,host2:9092/prefix`, with the options as its query.
 
-    Raises:
-        ConfigurationError: the URL is invalid. The text shows nothing of a query.
+    Raises `ConfigurationError` if the URL is invalid; its text shows nothing of a query.
     """
     split = urlsplit(url)
     shown = f"kafka://{split.netloc.rpartition('@')[2]}{split.path}"

@@ -150,8 +150,7 @@ def heartbeat_of(step: str, key: str) -> str | None:
 def own_name(stored: str) -> str:
     """Return a state's name without its offset, which is specific to the Kafka store.
 
-    Raises:
-        RecordError: it is not the name of a state.
+    Raises `RecordError` if it is not the name of a state.
     """
     match = _STORED.fullmatch(check_state_name(stored))
     return stored if match is None else match["name"]
@@ -169,8 +168,7 @@ ProgressKey = EntryKey | ChunkKey | CopyKey | CopiedKey | StateKey
 def parse_key(step: str, key: str) -> ProgressKey | None:
     """Parse a key of the progress topic; `None` for one of another step.
 
-    Raises:
-        RecordError: it belongs to this step and has an unknown kind.
+    Raises `RecordError` if it belongs to this step and has an unknown kind.
     """
     owner, *rest = key.split("/")
     if owner != step:

@@ -37,15 +37,9 @@ class KafkaLog(RecoveryLog):
     ) -> None:
         """Send no request yet.
 
-        Args:
-            step_id: the step.
-            progress: the partition of entries.
-            states: the partition of large states.
-            timeout: maximum seconds to read to the end, and to wait for the outcome of a record.
-            chunk: maximum bytes per record.
-            release: takes the log when it is closed, to use it again; without it the log is shut.
-            clock: returns seconds that only grow.
-            sleep: waits the given seconds.
+        `progress` has the entries, and `states` the large states. `timeout` is the maximum number of seconds to read to
+        the end, and to wait for the outcome of a record; `chunk` the maximum bytes per record. `release` takes the log
+        when it is closed, to use it again; without it the log is shut. `clock` returns seconds that only grow.
         """
         self._tail = ProgressTail(step_id, progress, timeout, clock, sleep)
         self._large = LargeStates(self._tail, states, chunk)
@@ -101,8 +95,7 @@ class KafkaLog(RecoveryLog):
     def restore(self, entries: Sequence[LogEntry], states: Mapping[str, bytes]) -> None:
         """Copy another log into this one. One record at the end makes all entries valid; until then this log is empty.
 
-        Raises:
-            RecordError: another writer wrote to this log before that record.
+        Raises `RecordError` if another writer wrote to this log before that record.
         """
         self._prepare()
         self._tail.catch_up()
@@ -203,11 +196,7 @@ class LargeStates:
             reached("log: state placed")
 
     def read(self, name: str) -> bytes:
-        """Return a state.
-
-        Raises:
-            RecordError: it does not exist.
-        """
+        """Return a state. Raises `RecordError` if it does not exist."""
         found = self._where_its_name_says(name)
         if found is None:
             found = self._where_it_was_placed(name)

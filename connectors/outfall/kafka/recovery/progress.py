@@ -56,9 +56,8 @@ class ProgressTail:
         that end, and had it compacted. The end is therefore queried again, until the range up to the new end has no
         offset of a present or former record of this step.
 
-        Raises:
-            TransientError: the end keeps moving, or does not reach `until`, within the deadline.
-            RecordError: the topic was emptied or replaced, or the log was erased.
+        Raises `TransientError` if the end keeps moving, or does not reach `until`, within the deadline, and
+        `RecordError` if the topic was emptied or replaced, or the log was erased.
         """
         deadline = self.deadline()
         fresh: list[TopicRecord] = []
@@ -104,8 +103,7 @@ class ProgressTail:
     def settle(self, key: EntryKey | CopyKey, value: bytes) -> None:
         """Write a record whose validity depends on earlier records, and read on until it is determined.
 
-        Raises:
-            DeliveryUnknownError: neither the record nor one that makes it a stray was read within the deadline.
+        Raises `DeliveryUnknownError` if neither the record nor one that makes it a stray was read within the deadline.
         """
         try:
             (offset,) = self.partition.write([(str(key), value)])
@@ -214,8 +212,7 @@ class ProgressView:
     def extend(self, records: Iterable[TopicRecord]) -> None:
         """Add records: all of this step, from the end of the last call up to one moment.
 
-        Raises:
-            RecordError: a key has an unknown kind.
+        Raises `RecordError` if a key has an unknown kind.
         """
         for key, value in self._kept(records).items():
             match key:
@@ -238,11 +235,7 @@ class ProgressView:
         return list(self.counted)
 
     def entries(self, numbers: Sequence[int]) -> list[LogEntry]:
-        """Return entries, assembled from their chunks.
-
-        Raises:
-            RecordError: a chunk is missing.
-        """
+        """Return entries, assembled from their chunks. Raises `RecordError` if a chunk is missing."""
         return [LogEntry(number, self._whole(*self.counted[number])) for number in numbers]
 
     def has(self, key: EntryKey | CopiedKey) -> bool:
@@ -343,8 +336,7 @@ class ProgressView:
 def steps_in(progress: Partition) -> list[str]:
     """Return the ids of the steps that have a record without a tombstone, sorted. Reads the whole topic.
 
-    Raises:
-        TransientError: the broker did not return it in time.
+    Raises `TransientError` if the broker did not return it in time.
     """
     live: set[str] = set()
     position, end = progress.bounds()

@@ -51,11 +51,9 @@ _WIDER = {
 class Kind:
     """The base type of a column, after domains are resolved.
 
-    Args:
-        name: the type's name in the catalog, for example `int4`; for other schemas qualified, as `public.mood`.
-        receive: the name of the server's function that reads its binary form.
-        typmod: the type modifier (such as a length) in the server's form; -1 for none.
-        element: the element type of an array.
+    `name` is the type's name in the catalog, for example `int4`; for other schemas qualified, as `public.mood`.
+    `receive` names the server's function that reads its binary form. `typmod` is the type modifier (such as a length)
+    in the server's form; -1 for none. `element` is the element type of an array.
     """
 
     name: str
@@ -75,14 +73,10 @@ class Kind:
 class TableColumn:
     """One column.
 
-    Args:
-        type: the type as SQL, for example `numeric(38,18)` or `"My Schema".mood`.
-        kind: its base type.
-        not_null: whether it rejects NULL.
-        generated: whether the server computes it from other columns.
-        identity: `always`, `by default`, or empty for a column without identity.
-        has_default: whether a row may omit it although it is NOT NULL.
-        collation: its collation as SQL; `None` for that of its base type.
+    `type` is SQL, for example `numeric(38,18)` or `"My Schema".mood`, and `kind` its base type. The server computes a
+    `generated` column from other columns. `identity` is `always`, `by default`, or empty for a column without identity.
+    With `has_default` a row may omit the column although it is NOT NULL. `collation` is SQL; `None` for that of its
+    base type.
     """
 
     name: str
@@ -118,14 +112,7 @@ class TableColumn:
 
 
 def read_columns(connection: psycopg.Connection[Any], table: TableName) -> list[TableColumn]:
-    """Read the columns of a table, partitioned table, view or foreign table, in their order.
-
-    Returns:
-        The columns; empty if the table does not exist.
-
-    Raises:
-        psycopg.Error: an error of the server.
-    """
+    """Read the columns of a table, partitioned table, view or foreign table, in their order; none if it is missing."""
     # to_regclass() parses a name as SQL and resolves it along the search path, so pass a quoted name.
     named = table.identifier().as_string(connection)
     return [_column(row) for row in connection.execute(_QUERY, {"table": named}).fetchall()]

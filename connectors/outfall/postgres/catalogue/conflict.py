@@ -86,9 +86,7 @@ def arbiters(
 ) -> list[Arbiter]:
     """Return the indexes that decide conflicts of these keys, by name.
 
-    Raises:
-        TargetError: a rule replaces INSERT.
-        psycopg.Error: an error of the server; InvalidColumnReference if no index matches.
+    Raises `TargetError` if a rule replaces INSERT, and psycopg's `InvalidColumnReference` if no index matches.
     """
     # Only the planner can match a predicate with an index. No row is inserted.
     planned = sql.SQL(
@@ -116,19 +114,10 @@ def conflicting(
 ) -> sql.Composable | None:
     """Return whether a staged row can be in conflict with another one of its key, as an expression over its columns.
 
-    Args:
-        connection: a connection in a transaction.
-        table: the target, which has an index for these keys and this predicate.
-        keys: the columns of the key.
-        where: `conflict_where`.
-        columns: the target's columns for which the rows have values.
-
-    Returns:
-        SQL for a statement with parameters; `None` if every row can, because an index without a predicate decides.
-
-    Raises:
-        TargetError: the predicate needs a column that the rows lack, and whose default can differ between rows.
-        psycopg.Error: an error of the server, for example if no index matches.
+    Returns SQL for a statement with parameters; `None` if every row can, because an index without a predicate decides.
+    The target has an index for these keys and for `where`, which is `conflict_where`; `columns` are the target's
+    columns for which the rows have values. Raises `TargetError` if the predicate needs a column that the rows lack, and
+    whose default can differ between rows, and psycopg's errors, for example if no index matches.
     """
     indexes = arbiters(connection, table, keys, where)
     if any(index.predicate is None for index in indexes):

@@ -37,14 +37,7 @@ def check_rights(
 ) -> Sequence[str]:
     """Return one sentence each about the server, the user and the granted privileges.
 
-    Args:
-        connection: a connection.
-        database: its database.
-        table: the target.
-        letters: the dead-letter table, if there is one.
-
-    Raises:
-        TargetError: a required privilege is missing.
+    Raises `TargetError` if a required privilege is missing.
     """
     version, user = connection.execute("SELECT current_setting('server_version'), current_user").fetchone() or ("", "")
     options = database.options
@@ -102,8 +95,7 @@ def _can_be_created(connection: PostgresConnection, table: TableName, user: str)
 def check_granted(connection: PostgresConnection, name: TableName, needed: Sequence[str]) -> list[str]:
     """Return a sentence that privileges on a table are granted; nothing if there is no table.
 
-    Raises:
-        TargetError: a privilege on the table or its schema is missing.
+    Raises `TargetError` if a privilege on the table or its schema is missing.
     """
     (user,) = connection.execute("SELECT current_user").fetchone() or ("",)
     if name.schema is not None and _exists(connection, name.schema):

@@ -99,11 +99,7 @@ class Relation:
 
 
 def read_relation(connection: psycopg.Connection[Any], table: TableName) -> Relation | None:
-    """Read a table, partitioned table, view or foreign table; `None` if it does not exist.
-
-    Raises:
-        psycopg.Error: an error of the server.
-    """
+    """Read a table, partitioned table, view or foreign table; `None` if it does not exist."""
     named = table.identifier().as_string(connection)
     with connection.cursor(row_factory=class_row(Relation)) as cursor:
         return cursor.execute(_QUERY, {"table": named}).fetchone()

@@ -35,9 +35,8 @@ class Table:
     def check(self, connection: PostgresConnection, schema: pa.Schema) -> None:
         """Reject rows that the table cannot store, with a reason for each column. Changes nothing.
 
-        Raises:
-            ConfigurationError: names every column that does not fit.
-            TargetError: the table does not exist, or has no unique index on the keys of an upsert.
+        Raises `ConfigurationError`, which names every column that does not fit, and `TargetError` if the table does not
+        exist, or has no unique index on the keys of an upsert.
         """
         columns = {column.name: column for column in read_columns(connection, self._name)}
         if not columns:
@@ -67,8 +66,7 @@ class Table:
     def check_without_rows(self, connection: PostgresConnection) -> None:
         """Reject a table that fits no rows: one that is missing, or does not match the options. Changes nothing.
 
-        Raises:
-            TargetError: see `check`; or the table lacks a column that an option names.
+        Raises `TargetError` as `check` does, or if the table lacks a column that an option names.
         """
         options = self._options
         self.check_relation(connection)
@@ -90,9 +88,9 @@ class Table:
     def check_relation(self, connection: PostgresConnection) -> None:
         """Reject a table that would lose or hide rows without an error. A missing table passes. Changes nothing.
 
-        Raises:
-            ConfigurationError: it is temporary; or COPY, which parts use, cannot write it or ignores its rules.
-            TargetError: a crash of the server empties it; or other servers store its rows; or a DELETE would skip rows.
+        Raises `ConfigurationError` if it is temporary, or if COPY, which parts use, cannot write it or ignores its
+        rules. Raises `TargetError` if a crash of the server empties it, other servers store its rows, or a DELETE would
+        skip rows.
         """
         options, name = self._options, self._name
         relation = read_relation(connection, name)
@@ -139,8 +137,7 @@ class Table:
     def delete_rows(self, connection: PostgresConnection) -> None:
         """Delete all rows, for `on_existing="overwrite"`.
 
-        Raises:
-            TargetError: a trigger or a rule keeps some of them.
+        Raises `TargetError` if a trigger or a rule keeps some of them.
         """
         connection.execute(sql.SQL("DELETE FROM {}").format(self._name.identifier()))
         relation = read_relation(connection, self._name)
@@ -294,18 +291,9 @@ def check_unique(
 ) -> list[Arbiter]:
     """Reject a table without a unique index on exactly these columns that compares them like the columns do.
 
-    Args:
-        connection: a connection in a transaction.
-        table: the table.
-        columns: the columns, in any order.
-        why: the purpose of the index.
-        where: the predicate of a partial index, as SQL.
-
-    Returns:
-        The indexes; empty if the table is missing.
-
-    Raises:
-        TargetError: contains the statement that creates the index.
+    Returns the indexes; none if the table is missing. The columns are in any order. `why` is the purpose of the index,
+    and `where` the predicate of a partial index, as SQL. Raises `TargetError` with the statement that creates the
+    index.
     """
     if not read_columns(connection, table):
         return []
@@ -343,11 +331,7 @@ def check_unique(
 
 
 def check_constraint(connection: PostgresConnection, table: TableName, name: str, columns: Sequence[str]) -> None:
-    """Reject a constraint that is missing or is not unique on exactly these columns.
-
-    Raises:
-        TargetError: states the reason.
-    """
+    """Reject, with a `TargetError`, a constraint that is missing or is not unique on exactly these columns."""
     named = table.identifier().as_string(connection)
     found = connection.execute(_CONSTRAINT, (named, name)).fetchone()
     if found is None:

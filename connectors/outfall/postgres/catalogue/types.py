@@ -95,11 +95,7 @@ _RULES = [
 
 
 def new_column_type(kind: pa.DataType, name: str) -> str:
-    """Return the type of a new column, as SQL.
-
-    Raises:
-        ConfigurationError: no type preserves the values.
-    """
+    """Return the type of a new column, as SQL. Raises `ConfigurationError` if no type preserves the values."""
     if _is_text(kind) or pa.types.is_null(kind):
         return "text"
     rule = _rule(kind)
@@ -138,10 +134,7 @@ def arrow_type(kind: Kind) -> pa.DataType:
 def why_not(kind: pa.DataType, column: TableColumn, *, json: bool = False) -> str | None:
     """Return why values of a type cannot be stored in a column, with the remedy; `None` if they can.
 
-    Args:
-        kind: the type of the values.
-        column: the column.
-        json: whether the values are written as JSON, even into a column of type text.
+    With `json` the values are written as JSON, even into a column of type text.
     """
     target = _AS_JSON if json and column.kind.name == "text" else column.kind
     problem = _why_not(kind, target, column.name)

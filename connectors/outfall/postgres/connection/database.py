@@ -107,8 +107,7 @@ class PostgresDatabase:
     def connection(self) -> Iterator[PostgresConnection]:
         """Lend this process's connection, or a new one if that is in use. After an error, it is closed.
 
-        Raises:
-            psycopg.OperationalError: no connection could be established.
+        Raises `psycopg.OperationalError` if no connection could be established.
         """
         conninfo = self._conninfo()
         key = (os.getpid(), conninfo)
@@ -131,32 +130,17 @@ class PostgresDatabase:
         """Run a transaction, with retries after transient errors, until it has committed.
 
         `work` must first check what an earlier attempt has done, because the acknowledgment of a COMMIT may be lost.
-
-        Args:
-            doing: the operation for messages, for example `"publishing to"`.
-            work: a function that receives a connection with an open transaction.
-            step: the step, for messages.
-            starting: see `run_raw`.
-
-        Raises:
-            TransientError: the deadline has passed.
-            OutfallError: a permanent error, translated.
+        `doing` is the operation for messages, for example `"publishing to"`; `starting` as for `run_raw`. Raises
+        `TransientError` if the deadline has passed; a permanent error is translated to an `OutfallError`.
         """
         with explained(self, f"{doing} {self.options.table}", step):
             return self.run_raw(doing, work, starting=starting)
 
     def run_raw(self, doing: str, work: Callable[[PostgresConnection], T], *, starting: bool = False) -> T:
-        """Run a transaction like `run`, but raise psycopg's own errors.
+        """Run a transaction like `run`, but raise psycopg's own error if it is permanent.
 
-        Args:
-            doing: see `run`.
-            work: see `run`.
-            starting: whether to fail at once if a running server rejects the connection. At the start of a query, the
-                reason is more often a wrong DSN than a lack of connections.
-
-        Raises:
-            TransientError: the deadline has passed.
-            psycopg.Error: a permanent error.
+        With `starting` it fails at once if a running server rejects the connection: at the start of a query, the reason
+        is more often a wrong DSN than a lack of connections. Raises `TransientError` if the deadline has passed.
         """
         seconds = self.options.retry_deadline.total_seconds()
         try:
@@ -187,8 +171,7 @@ class PostgresDatabase:
     def run_once(self, work: Callable[[PostgresConnection], T]) -> T:
         """Run a transaction without retries.
 
-        Raises:
-            psycopg.Error: it failed, or it is unknown whether it has committed.
+        Raises `psycopg.Error` if it failed, or if it is unknown whether it has committed.
         """
         with self.connection() as connection:
             self._watch(connection)
@@ -281,11 +264,8 @@ class PostgresDatabase:
 def set_timeouts(connection: PostgresConnection, **milliseconds: int) -> None:
     """Set all timeouts of the open transaction, instead of those of its role or database.
 
-    They are not set for the session, which a pooler shares, nor as startup options, which pgbouncer rejects.
-
-    Args:
-        connection: a connection with an open transaction.
-        milliseconds: the timeouts that are not 0, which means no limit.
+    They are not set for the session, which a pooler shares, nor as startup options, which pgbouncer rejects. Timeouts
+    that are not given are 0, which means no limit.
     """
     version = connection.info.server_version
     settings = [(name, f"{milliseconds.get(name, 0)}ms") for name, since in _TIMEOUTS.items() if version >= since]
@@ -349,8 +329,8 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
         """Wait for the server, like psycopg in intervals of a tenth of a second.
 
-        Raises:
-            psycopg.OperationalError: the server sent nothing. It is unknown whether it has executed the statement.
+        Raises `psycopg.OperationalError` if the server sent nothing; it is then unknown whether it has executed the
+        statement.
         """
         if self.patience is not None:
             gen = watched(gen, self.patience, self.close, self.now)
@@ -363,13 +343,10 @@ def watched(
     give_up: Callable[[], None],
     now: Callable[[], float],
 ) -> Generator[Any, Any, T]:
-    """Forward one of psycopg's waits, unless nothing is ready for longer than `patience`.
+    """Forward one of psycopg's waits, unless nothing is ready for longer than `patience` seconds.
 
-    Args:
-        waiting: a generator that yields the events to wait for and receives those that are ready (0 for none).
-        patience: the timeout in seconds.
-        give_up: called before the error is raised.
-        now: the clock.
+    `waiting` yields the events to wait for and receives those that are ready (0 for none). `give_up` is called before
+    the error is raised.
     """
     heard = now()
     try:

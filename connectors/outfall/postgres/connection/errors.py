@@ -159,10 +159,8 @@ def remedy(error: psycopg.Error) -> str | None:
 def explained(database: PostgresDatabase, doing: str, step: str | None = None) -> Iterator[None]:
     """Translate psycopg's errors.
 
-    Raises:
-        TransientError: a retry may succeed.
-        ValueRefusedError: a value or a constraint; the server's message names it.
-        TargetError: any other error, such as a missing privilege.
+    They become `TransientError` if a retry may succeed, `ValueRefusedError` for a value or a constraint, which the
+    server's message names, and `TargetError` otherwise, such as for a missing privilege.
     """
     try:
         yield

@@ -41,9 +41,7 @@ def precision_and_scale(typmod: int) -> tuple[int, int]:
 def coarse(array: pa.Array, target: Kind) -> pa.Array | None:
     """Return a mask of times, timestamps or durations that are finer than their column; `None` if none can be.
 
-    Args:
-        array: values in microseconds.
-        target: the base type of the column.
+    The values are in microseconds.
     """
     unit = _unit(target)
     if unit == 1:

@@ -60,9 +60,7 @@ _AFTER_LAST_YEAR = 2_932_897
 class CopyEncoder:
     """Encodes the rows of one COPY in PostgreSQL's binary format, or as text if a column requires text.
 
-    Args:
-        schema: the schema of every batch, with types that `why_not` accepts for the columns.
-        columns: the table's columns, in the order of the schema.
+    The schema is that of every batch, with types that `why_not` accepts for the columns, which are in its order.
     """
 
     def __init__(self, schema: pa.Schema, columns: Sequence[TableColumn]) -> None:
@@ -82,13 +80,10 @@ class CopyEncoder:
         return b"" if self._pgpq is None else self._pgpq.write_header()
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
-        """Encode the rows of a batch.
+        """Return bytes to send for a batch. The bytes of its last rows may follow with a later batch or the trailer.
 
-        Returns:
-            Bytes to send. The bytes of the last rows may follow with a later batch or the trailer.
-
-        Raises:
-            ValueRefusedError: a column cannot hold a value; names column and row. No row of the batch is encoded.
+        Raises `ValueRefusedError`, which names column and row, if a column cannot hold a value. Then no row of the
+        batch is encoded.
         """
         arrays = self._fitted(batch.columns)
         if self._pgpq is None:
@@ -106,8 +101,7 @@ class CopyEncoder:
     def whole(self, batch: pa.RecordBatch) -> bytes:
         """Return all bytes of a COPY of only this batch. Changes nothing.
 
-        Raises:
-            ValueRefusedError: as for `encode`.
+        Raises `ValueRefusedError` as `encode` does.
         """
         other = self.again()
         return b"".join([other.header(), other.encode(batch), other.trailer()])
@@ -129,13 +123,7 @@ class RunningCopy:
 
     @classmethod
     def start(cls, connection: PostgresConnection, command: sql.Composed, encoder: CopyEncoder) -> RunningCopy:
-        """Send the command and the header.
-
-        Args:
-            connection: a connection in a transaction.
-            command: a command of `copy_command`.
-            encoder: an encoder for only this COPY.
-        """
+        """Send the command, one of `copy_command`, and the header. The encoder is for only this COPY."""
         stack, cursor = ExitStack(), connection.cursor()
         copy = stack.enter_context(cursor.copy(command))
         copy.write(encoder.header())
@@ -144,9 +132,8 @@ class RunningCopy:
     def write(self, batch: pa.RecordBatch) -> int:
         """Send rows; return the number of bytes.
 
-        Raises:
-            ValueRefusedError: as for `CopyEncoder.encode`. The COPY can continue.
-            psycopg.Error: an error of the server.
+        Raises `ValueRefusedError` as `CopyEncoder.encode` does, after which the COPY can continue, and psycopg's
+        errors.
         """
         data = self._encoder.encode(batch)
         reached("postgres: copying")
@@ -180,11 +167,7 @@ def copy_command(table: TableName, columns: Sequence[str], encoder: CopyEncoder)
 
 
 def check_same_columns(former: pa.Schema, schema: pa.Schema) -> None:
-    """Reject a batch with other columns than those before it.
-
-    Raises:
-        ValueRefusedError: names both.
-    """
+    """Reject a batch with other columns than those before it. Raises `ValueRefusedError`, which names both."""
     if not schema.equals(former):
         raise ValueRefusedError(
             f"the columns change from {former} to {schema}",

@@ -72,14 +72,7 @@ class RefusedRowError(ValueRefusedError):
     """A column cannot hold a value of one row of a batch."""
 
     def __init__(self, problem: str, row: int, *, why: str, do: str) -> None:
-        """Create the error of one row.
-
-        Args:
-            problem: the problem, without the row.
-            row: the index of the row in its batch.
-            why: the reason.
-            do: the remedy.
-        """
+        """Create the error of the row with this index in its batch. `problem` does not name the row."""
         super().__init__(f"{problem}, in row {row} of the batch", why=why, do=do)
         self.row = row
         self.reason = f"{problem}: {why}"
@@ -89,22 +82,13 @@ class RefusedRowError(ValueRefusedError):
 
 @dataclass(frozen=True)
 class ValueContext:
-    """The position of values in their batch, for errors.
-
-    Args:
-        column: the column's name.
-        rows: for elements of lists, the row of each element.
-    """
+    """The position of values in their batch, for errors. For elements of lists, `rows` has the row of each element."""
 
     column: str
     rows: pa.Array | None = None
 
     def refuse_any(self, mask: pa.Array, what: str, why: str, do: str) -> None:
-        """Reject the first value where the mask is true.
-
-        Raises:
-            RefusedRowError: there is such a value.
-        """
+        """Raise `RefusedRowError` for the first value where the mask is true, if any."""
         first = first_row(mask)
         if first >= 0:
             raise self.refused(first, what, why, do)
@@ -116,18 +100,10 @@ class ValueContext:
 
 
 def fitted(array: pa.Array, target: Kind, place: ValueContext) -> pa.Array:
-    """Convert values to the Arrow type of a column.
+    """Convert values, of a type that `why_not` accepts for the column, to the Arrow type of the column.
 
-    Args:
-        array: values of a type that `why_not` accepts for the column.
-        target: the base type of the column.
-        place: the position of the values.
-
-    Returns:
-        Values of a type that depends only on the types; `TEXT` if the server stores or parses text.
-
-    Raises:
-        ValueRefusedError: the column cannot hold a value unchanged.
+    The type of the result depends only on the types; it is `TEXT` if the server stores or parses text. Raises
+    `ValueRefusedError` if the column cannot hold a value unchanged.
     """
     kind = array.type
     if is_list(kind) and not is_json(target):

@@ -149,12 +149,8 @@ class PartTask:
     def publish(self) -> None:
         """Commit the rows of all parts together with their ledger rows.
 
-        Raises:
-            FencedError: see `missing_parts`.
-            ReplayDiffersError: see `missing_parts`.
-            TargetLostError: see `missing_parts`.
-            TargetAheadError: see `missing_parts`.
-            TransientError: another attempt may succeed.
+        Raises `FencedError`, `ReplayDiffersError`, `TargetLostError` or `TargetAheadError`, see `missing_parts`; and
+        `TransientError` if another attempt may succeed.
         """
         if (connection := self._transaction.connection) is not None:
             with self._tables.explained("copying rows into"):
@@ -164,11 +160,7 @@ class PartTask:
         self._counts = {}
 
     def check_published(self, count: PartCount) -> None:
-        """Reject a state whose rows are not in the table.
-
-        Raises:
-            TerminalError: not all parts were flushed.
-        """
+        """Reject a state whose rows are not in the table. Raises `TerminalError` if not all parts were flushed."""
         if count.hash.rows and count.part not in self._published:
             raise TerminalError(
                 f"the state of a part was requested before its rows for {self._table} were published",
@@ -309,12 +301,7 @@ class PartTasks:
 
 @dataclass(frozen=True)
 class PartRows:
-    """Converts rows to the columns of the table.
-
-    Args:
-        options: the options of the sink.
-        text: whether the column of the part is a string instead of an integer.
-    """
+    """Converts rows to the columns of the table. With `text` the part's column is a string instead of an integer."""
 
     options: PostgresOptions
     text: bool = False
@@ -328,8 +315,7 @@ class PartRows:
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Return the columns that are written for rows with a schema.
 
-        Raises:
-            ConfigurationError: a column of the rows has the name of a column of the sink.
+        Raises `ConfigurationError` if a column of the rows has the name of a column of the sink.
         """
         own = self._own_fields()
         payload = self.options.payload_column

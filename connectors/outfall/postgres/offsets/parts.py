@@ -82,10 +82,7 @@ class PartDelivery(
     def seal(self, context: SealContext, parts: Sequence[PartSeal[PartState]]) -> None:
         """Compare each part with its state, and close the epoch to all writers. Idempotent.
 
-        Raises:
-            FencedError: see `check_step`.
-            ReplayDiffersError: see `check_sealed`.
-            TargetLostError: see `check_step` and `check_sealed`.
+        Raises `FencedError`, see `check_step`; `ReplayDiffersError`, see `check_sealed`; `TargetLostError`, see both.
         """
         tables = self._tables(context)
         ledger = PartLedger(tables.ledger)

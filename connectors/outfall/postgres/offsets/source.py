@@ -143,8 +143,7 @@ class SourceWriter(StagingWriter):
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
         """Send the rows of a batch.
 
-        Raises:
-            ValueRefusedError: an offset is NULL, and NULLs are never equal in an index.
+        Raises `ValueRefusedError` if an offset is NULL, because NULLs are never equal in an index.
         """
         for name in self._tables.options.offset_columns:
             if batch.column(name).null_count:

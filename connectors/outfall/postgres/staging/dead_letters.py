@@ -84,12 +84,8 @@ def isolate(
     """Apply all accepted rows, and yield the rejected ones, lowest position first.
 
     Takes about 2 · log2(after - first) attempts for each rejected row, and one attempt if none is rejected. The same
-    rows in the same order give the same result.
-
-    Args:
-        first: the position of the first row.
-        after: the position after the last row.
-        attempt: applies the rows from a position to another (exclusive); or applies none and returns the reason.
+    rows in the same order give the same result. `attempt` applies the rows from a position to another (exclusive); or
+    applies none and returns the reason.
     """
     spans = [(first, after)] if first < after else []
     while spans:
@@ -124,25 +120,14 @@ def row_log(connection: PostgresConnection, options: PostgresOptions) -> RowLog:
 
 
 def batch_row_name(batch: pa.RecordBatch, row: int, log: RowLog, position: int) -> str:
-    """Return a description of a row of a batch.
-
-    Args:
-        batch: the rows.
-        row: the index of the row in the batch.
-        log: how messages describe rows.
-        position: the index of the row among those of its task.
-    """
+    """Return a description of the row at this index in the batch, and at `position` among those of its task."""
     return log.name(f"row {position} of its task", row_texts(batch.slice(row, 1))[0])
 
 
 class DeadLetterTable:
     """The dead-letter table of a sink, and the table of unpublished dead letters. Runs in the caller's transaction.
 
-    Args:
-        table: the dead-letter table.
-        metadata_schema: the schema of the ledger.
-        most: the maximum number of dead letters per epoch.
-        log: how errors describe rows.
+    `metadata_schema` is the schema of the ledger. `most` is the maximum number of dead letters per epoch.
     """
 
     def __init__(self, table: TableName, metadata_schema: str, most: int, log: RowLog) -> None:
@@ -181,14 +166,8 @@ class DeadLetterTable:
     ) -> None:
         """Reject an epoch whose tasks together have more dead letters than allowed.
 
-        Args:
-            connection: a connection.
-            waiting: the number of dead letters of each attempt.
-            epoch: the epoch, for the error.
-            step: the step, for the error.
-
-        Raises:
-            ValueRefusedError: names one of the rows.
+        `waiting` has the number of dead letters of each attempt. Raises `ValueRefusedError`, which names one of the
+        rows.
         """
         if sum(waiting.values()) <= self.most:
             return
@@ -212,15 +191,7 @@ class DeadLetterTable:
     def add(
         self, connection: PostgresConnection, row: sql.Composable, refusal: RowRefusal, *, step: str, epoch: int
     ) -> None:
-        """Write a row that publishing rejected.
-
-        Args:
-            connection: a connection.
-            row: a query for the row's text.
-            refusal: the reason.
-            step: the step.
-            epoch: the epoch.
-        """
+        """Write a row that publishing rejected; `row` is a query for its text."""
         letter = DeadLetter("", refusal.reason, step, epoch, code=refusal.code, excerpt=refusal.detail)
         values: list[sql.Composable] = [
             sql.SQL("({})").format(row) if name == "row" else sql.Literal(getattr(letter, name)) for name in _COLUMNS
@@ -240,8 +211,7 @@ class DeadLetterTable:
     def check(self, connection: PostgresConnection, target: TableName) -> None:
         """Reject an existing table that cannot store dead letters.
 
-        Raises:
-            ConfigurationError: names each column that does not fit; or the table is the target.
+        Raises `ConfigurationError` if the table is the target, or with the name of each column that does not fit.
         """
         names = [name.identifier().as_string(connection) for name in (self.table, target)]
         same = connection.execute("SELECT to_regclass(%s) = to_regclass(%s)", names).fetchone()
@@ -279,8 +249,7 @@ class DeadLetterTable:
 def dead_letters(options: PostgresOptions) -> DeadLetterTable | None:
     """Return the dead-letter table of a sink; `None` if rejected rows fail the query.
 
-    Raises:
-        ConfigurationError: the name of the table is invalid, or is that of the target.
+    Raises `ConfigurationError` if the name of the table is invalid, or is that of the target.
     """
     if options.dead_letter_table is None:
         return None

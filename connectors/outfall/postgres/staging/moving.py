@@ -30,14 +30,7 @@ addresses in a page, `MaxHeapTuplesPerPage`."""
 
 
 class Move:
-    """Moves the rows of attempts from staging into the table. Every call runs in the caller's transaction.
-
-    Args:
-        options: the options of the sink.
-        table: the target.
-        staging: the staging table.
-        attempts: at least one attempt, whose rows are moved.
-    """
+    """Moves the rows of attempts, at least one, from staging into the table. Runs in the caller's transaction."""
 
     def __init__(
         self, options: PostgresOptions, table: TableName, staging: TableName, attempts: Sequence[StagedRows]
@@ -108,14 +101,9 @@ class Move:
 class SortingMove:
     """Moves rows by bisection with savepoints, which finds the rejected rows and moves all others.
 
-    Of several rows with one key, an upsert uses the last; if that is rejected, the one before it.
-
-    Args:
-        connection: a connection in a transaction, which has locked staging.
-        places: the addresses of the rows that are moved first.
-        moving: the statements for a range of rows.
-        moving_one: the statements for one row.
-        stages: the numbers of the attempts.
+    Of several rows with one key, an upsert uses the last; if that is rejected, the one before it. The transaction of
+    the connection has locked staging. `places` are the addresses of the rows that are moved first. `moving` are the
+    statements for a range of rows, and `moving_one` those for one row. `stages` are the numbers of the attempts.
     """
 
     def __init__(

@@ -124,10 +124,8 @@ class PostgresCommitter(StagedCommitter):
     def _signal_lost(self, requests: Sequence[Request]) -> bool:
         """Find lost attempts of an epoch that is being published. Then all other attempts of it are lost too.
 
-        Runs under the ledger's lock, so that a stale driver cannot publish rows that this one reports as lost.
-
-        Returns:
-            Whether an attempt is lost, or the epoch is published.
+        Runs under the ledger's lock, so that a stale driver cannot publish rows that this one reports as lost. Returns
+        whether an attempt is lost, or the epoch is published.
         """
 
         def find(connection: PostgresConnection) -> Mapping[int, str] | None:

@@ -50,13 +50,8 @@ def statements(
 
     If not all rows are selected, an upsert selects at most one row per key.
 
-    Args:
-        options: the options of the sink.
-        table: the target.
-        staging: the staging table.
-        columns: the target's columns for which the rows have values.
-        rows: the selection.
-        conflicting: an expression for whether a row can be in conflict with another one of its key; `None` for all.
+    `columns` are the target's columns for which the rows have values. `conflicting` is an expression for whether a row
+    can be in conflict with another one of its key; `None` for all.
     """
     match options.write_mode:
         case "append":

@@ -47,11 +47,7 @@ class StagedRows(BaseModel):
 class Staging:
     """The staging table of one step and target. Every call runs in the caller's transaction.
 
-    Args:
-        options: the options of the sink.
-        target: the target, as spelled in the options.
-        found_in: the schema of the target; `None` if it is not known.
-        step_id: the step.
+    `target` is spelled as in the options. `found_in` is the schema of the target; `None` if it is not known.
     """
 
     def __init__(self, options: PostgresOptions, target: TableName, found_in: str | None, step_id: str) -> None:
@@ -66,8 +62,7 @@ class Staging:
     def missing_ddl(self, connection: PostgresConnection) -> list[sql.Composed]:
         """Return the statements that give staging the target's columns; none if it has them.
 
-        Raises:
-            TargetError: the target does not exist.
+        Raises `TargetError` if the target does not exist.
         """
         # With the table's collations, so that keys compare equal in staging exactly if they do in the table.
         columns = read_columns(connection, self._target)
@@ -198,12 +193,7 @@ class Staging:
 
         Their rows are missing in staging, or staging no longer matches the attempt or the table. An altered table can
         only accept rows that the changed query writes again. A missing table does not count here, because all its other
-        rows are lost too.
-
-        Args:
-            connection: a connection.
-            attempts: the recorded attempts.
-            letters: the tables of their dead letters.
+        rows are lost too. `letters` are the tables of the attempts' dead letters.
         """
         reasons = self.unfit(connection, attempts)
         fitting = [attempt for attempt in attempts if reasons[attempt.stage] is None]

@@ -116,13 +116,7 @@ class StagingWriter(StatelessSinkPartition[Any]):
 class StagingCopy(ABC):
     """Copies one attempt's rows to staging, in the caller's transaction. The sink's columns precede those of the rows.
 
-    Args:
-        connection: a connection in a transaction.
-        tables: the tables of the step.
-        schema: the schema of every batch.
-        columns: the columns of staging, with the sink's.
-        stage: the attempt's number.
-        context: the attempt.
+    `schema` is that of every batch. `columns` are those of staging, with the sink's. `stage` is the attempt's number.
     """
 
     def __init__(
@@ -154,9 +148,7 @@ class StagingCopy(ABC):
     def write(self, batch: pa.RecordBatch) -> int:
         """Send rows; return the number of bytes.
 
-        Raises:
-            ValueRefusedError: names the rejected row.
-            psycopg.Error: any other error.
+        Raises `ValueRefusedError`, which names the rejected row, or `psycopg.Error`.
         """
 
     def finish(self) -> int:
@@ -310,8 +302,7 @@ class SortingCopy(StagingCopy):
 def _staging_columns(connection: PostgresConnection, tables: StepTables, schema: pa.Schema) -> list[TableColumn]:
     """Return the columns of staging for rows with a schema: first the sink's, then theirs.
 
-    Raises:
-        TerminalError: staging is missing or lacks a column.
+    Raises `TerminalError` if staging is missing or lacks a column.
     """
     options, staging = tables.options, tables.staging
     own = (STAGE, ROW)[: 1 + (options.write_mode == "upsert")]
