@@ -99,8 +99,6 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
         Raises:
             ValueRefusedError: the row cannot be converted; it becomes a dead letter.
             CapabilityError: the class overrides neither `convert` nor this method.
-            CapabilityError: the class overrides neither `convert` nor this method.
-            CapabilityError: the class overrides neither `convert` nor this method.
         """
         raise CapabilityError(
             f"{type(self).__name__} converts neither rows nor batches to entries", do="override convert or convert_row"

@@ -1,12 +1,17 @@
 """Apache Kafka: rows as records, and recovery data, on one client.
 
 ```
-sink, options       the public class and its options; the sink holds one delivery mode delivery            the common
-part of the modes: options, columns, the topic; the mode without parts stream              the writer of the mode
-without parts: one task's rows
-records, producer   rows as records; one producer, and the producers cached between epochs client, topics
-librdkafka's clients, retries and errors; queries and creation of topics idle                cached clients partition
-the only partition of a topic: creation, checks, reads and writes recovery/ the log of a step in two topics ```
+sink, options       the public class and its options; the sink holds one delivery mode
+delivery            the common part of the modes: options, columns, the topic; the mode without parts
+stream              the writer of the mode without parts: one task's rows
+parts/              the mode with parts: a transaction per part, the ledger, and the driver's side
+records             rows as records
+producer/           producers of plain rows and of transactions, and those that a process caches
+client, topics      librdkafka's clients, retries and errors; queries and creation of topics
+idle                cached clients
+partition           the only partition of a topic: creation, checks, reads and writes
+recovery/           the log of a step in two topics
+```
 """
 
 from __future__ import annotations
