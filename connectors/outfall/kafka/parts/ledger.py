@@ -2,7 +2,8 @@
 
 ```
 <incarnation>/<step>/<topic>          the writer: generation and token of the BEGIN that last opened the target
-<incarnation>/<step>/<topic>/<part>   the part's last commit: epoch, count, hash, attempt and a random id ```
+<incarnation>/<step>/<topic>/<part>   the part's last commit: epoch, count, hash, attempt and a random id
+```
 """
 
 from __future__ import annotations
