@@ -28,9 +28,5 @@ __all__ = ["DeltaSink", "sink_from_options"]
 
 
 def sink_from_options(options: Mapping[str, str]) -> DeltaSink:
-    """Create a sink from Spark options (`path`, `create_table`, `partition_by`, …; also spelled `createTable`).
-
-    Raises:
-        ConfigurationError: lists every unknown or wrong option.
-    """
+    """Create a sink from Spark options in snake or camel case. `ConfigurationError` names each unknown or wrong one."""
     return DeltaSink(**dict(parse_options(DeltaOptions, options)))

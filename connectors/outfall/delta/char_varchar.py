@@ -26,11 +26,7 @@ def is_nested(metadata: Mapping[str, str]) -> bool:
 
 
 def check_length(field: pa.Field, column: pa.Array) -> None:
-    """Reject values that the column's declared type excludes, as Spark counts them: in code points.
-
-    Raises:
-        ValueRefusedError: with column and row.
-    """
+    """Raise `ValueRefusedError` for values that the column's declared type excludes; Spark counts code points."""
     found = _TYPE.fullmatch((field.metadata or {}).get(DECLARED.encode(), b"").decode())
     if found is None:
         return

@@ -32,13 +32,7 @@ _RULES = ColumnRules("Delta", _TYPES, by_id=False, has_fixed=False, grows_inside
 
 
 def file_schema(table: pa.Schema, rows: pa.Schema, partitioned_by: Collection[str]) -> pa.Schema:
-    """Return the schema of a data file for rows with these columns. See `ColumnRules.file_schema`.
-
-    Args:
-        table: the columns of the table.
-        rows: the columns of the rows.
-        partitioned_by: the partition columns of the table.
-    """
+    """Return the schema of a data file for rows with these columns. See `ColumnRules.file_schema`."""
     found = _RULES.file_schema(table, rows, lambda column: column.name in partitioned_by)
     if set(found.names) <= set(partitioned_by):
         raise ConfigurationError(
@@ -57,10 +51,8 @@ def new_schema(rows: pa.Schema) -> pa.Schema:
 def lacking(table: pa.Schema, rows: pa.Schema) -> list[pa.Field]:
     """Return the columns of the rows that a table lacks, with their new types.
 
-    For a struct that lacks some fields it is a struct of those fields.
-
-    Raises:
-        ConfigurationError: with each column that has no table type.
+    For a struct that lacks some fields it is a struct of those fields. Raises `ConfigurationError` with each column
+    that has no table type.
     """
     return _nested(_RULES.lacking(table, rows))
 

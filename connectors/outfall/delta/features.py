@@ -84,13 +84,8 @@ _PREFIXES = {"": 1.0, "milli": 1e-3, "micro": 1e-6, "nano": 1e-9}
 def check_table_features(where: str, table: DeltaTable, *, overwrites: bool) -> None:
     """Reject a table whose guarantees a commit of finished files would violate.
 
-    Args:
-        where: the table, for texts.
-        table: the loaded table.
-        overwrites: whether commits may remove files.
-
-    Raises:
-        ConfigurationError: with the feature, its consequence and the remedy.
+    `overwrites` tells whether commits may remove files. `ConfigurationError` has the feature, its consequence and the
+    remedy.
     """
     protocol = table.protocol()
     features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}

@@ -70,19 +70,13 @@ class TableLocation:
             return _store(self.uri, tuple(self.options().items())), ""
 
     def options(self) -> dict[str, str]:
-        """Return the storage options for deltalake.
-
-        Raises:
-            ConfigurationError: a secret's variable or file does not exist here.
-        """
+        """Return deltalake's storage options; raise `ConfigurationError` if a secret's variable or file is not here."""
         return {name: resolve_secret(value) for name, value in self.storage_options.items()}
 
     def load(self, version: int | None = None) -> DeltaTable | None:
         """Load the table, by default its newest version; `None` if it does not exist.
 
-        Raises:
-            TransientError: the store cannot be reached.
-            TargetError: the location has no readable table.
+        Raises `TransientError` if the store cannot be reached, and `TargetError` if the location has no readable table.
         """
         with self.explained("loading"):
             try:
@@ -115,11 +109,7 @@ class TableLocation:
     # --- the log
 
     def entry(self, version: int) -> bytes | None:
-        """Return the log entry of a version; `None` if it was cleaned up.
-
-        Raises:
-            TransientError: the store cannot be reached.
-        """
+        """Return a version's log entry; `None` if cleaned up. Raises `TransientError` if the store is unreachable."""
         filesystem, root = self.open()
         with self.explained("reading the log of"):
             try:
@@ -132,8 +122,7 @@ class TableLocation:
     def written(self, paths: Collection[str]) -> float:
         """Return when the oldest of some files was written, in milliseconds since 1970; 0 if one does not exist.
 
-        Raises:
-            TransientError: the store cannot be reached.
+        Raises `TransientError` if the store cannot be reached.
         """
         filesystem, root = self.open()
         with self.explained("checking files of"):
@@ -143,10 +132,8 @@ class TableLocation:
     def settle(self, version: int) -> None:
         """Make a version durable, on a disk: its log entry, its checkpoint, and their names.
 
-        After that, everything that depends on the version survives a power loss. deltalake syncs nothing.
-
-        Raises:
-            TargetError: the disk failed. A second attempt proves nothing, because the data may be lost (fsync(2)).
+        After that, everything that depends on the version survives a power loss. deltalake syncs nothing. Raises
+        `TargetError` if the disk failed: a second attempt proves nothing, because the data may be lost (fsync(2)).
         """
         if not self.is_disk:
             return

@@ -130,12 +130,8 @@ class DeltaOptions(TableOptions, _DeltaLocation):
 def check_store(options: Mapping[str, str], how: str) -> None:
     """Reject store options, or environment variables, with which two commits could overwrite each other.
 
-    Args:
-        options: mapping of names to values.
-        how: the origin of the options, for texts; follows a name.
-
-    Raises:
-        ConfigurationError: with the first unsafe option, and the reason.
+    `how` is the origin of the options, for texts; it follows a name. `ConfigurationError` has the first unsafe option,
+    and the reason.
     """
     for name, value in options.items():
         for safe, why in _unsafe(name):

@@ -21,11 +21,7 @@ _is = pa.types
 
 
 def check_partitioning(columns: pa.Schema, partitioned_by: Sequence[str]) -> None:
-    """Reject partition columns whose values cannot be read back unchanged.
-
-    Raises:
-        ConfigurationError: with the column.
-    """
+    """Raise `ConfigurationError` for a partition column whose values cannot be read back unchanged."""
     for name in partitioned_by:
         if name not in columns.names:
             raise ConfigurationError(f"partition_by has {name!r}, which is not a column of the table")
@@ -43,11 +39,7 @@ def check_partitioning(columns: pa.Schema, partitioned_by: Sequence[str]) -> Non
 
 
 def check_values(column: pa.Array, name: str) -> None:
-    """Reject values that Delta has no string for.
-
-    Raises:
-        ValueRefusedError: with column and row.
-    """
+    """Raise `ValueRefusedError` with column and row for values that Delta has no string for."""
     if _is.is_string(column.type) or _is.is_large_string(column.type):
         _refuse(pc.equal(column, pa.scalar("", column.type)), name, "is an empty string", "Delta reads it as NULL")
     elif _is.is_temporal(column.type):

@@ -60,12 +60,9 @@ def _parse(name: str) -> Path:
 
 
 def statistics_of(written: pq.FileMetaData, schema: pa.Schema, indexed: Indexed) -> str:
-    """Return Delta's statistics of a file, as JSON.
+    """Return Delta's statistics of a file for the `indexed` columns, as JSON.
 
-    Args:
-        written: the footer of the file, of `RowGroups`: others have bounds that ignore NaN.
-        schema: the columns of the file.
-        indexed: the columns with statistics.
+    `written` is the footer of a file of `RowGroups`: others have bounds that ignore NaN.
     """
     found: dict[str, Any] = {"numRecords": written.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     leaves = (leaf for field in schema for leaf in _leaves(field.type, (field.name,)))

@@ -318,8 +318,7 @@ class LoadedDelta(LoadedTable):
     def _removed(self, replace: Collection[tuple[str | None, ...]] | None, now: int) -> Iterator[RemoveAction]:
         """Remove the active files of some partitions, or all, in the same commit as the added files.
 
-        Raises:
-            ConfigurationError: deltalake cannot encode another writer's path in the same way.
+        Raises `ConfigurationError` if deltalake cannot encode another writer's path in the same way.
         """
         names = self._files.partitioned_by
         for file in self._active().to_pylist():

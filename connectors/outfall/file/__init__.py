@@ -25,9 +25,5 @@ __all__ = ["FileSink", "sink_from_options"]
 
 
 def sink_from_options(options: Mapping[str, str]) -> FileSink:
-    """Create a sink from Spark options (`path`, `format`, `on_existing`, …; also spelled `onExisting`).
-
-    Raises:
-        ConfigurationError: names every unknown or wrong option.
-    """
+    """Create a sink from Spark options in snake or camel case. `ConfigurationError` names each unknown or wrong one."""
     return FileSink(**dict(parse_options(FileOptions, options)))

@@ -29,8 +29,8 @@ _REPLACED = f"{SIDECAR}/replaced"
 def check_usable(path: str) -> None:
     """Reject a path on a disk that is not writable, before anything is recorded.
 
-    Raises:
-        TargetError: it is not a directory, not writable on this host, or has a link in place of this sink's own files.
+    Raises `TargetError` if it is not a directory, not writable on this host, or has a link in place of this sink's own
+    files.
     """
     for inner in (SIDECAR, STAGING):
         if os.path.islink(f"{path}/{inner}"):
@@ -77,11 +77,7 @@ class FoundFiles(TargetContents):
 
 
 def check_deletable(store: FileStore, options: FileOptions, step_id: str) -> None:
-    """Reject directories other than the partition directories of this sink before an overwrite.
-
-    Raises:
-        TargetNotEmptyError: names one of them.
-    """
+    """Before an overwrite, raise `TargetNotEmptyError` for a directory that is no partition directory of this sink."""
     if not isinstance(store, LocalStore):
         check_partitions(store.root, options, store.files(), step_id)
         return

@@ -130,11 +130,7 @@ def _url(text: str) -> str:
 
 
 def absolute_path(text: str | bytes) -> str:
-    """Return the absolute path of a path or a `file:` URI.
-
-    Raises:
-        ValueError: it is empty, or it has another scheme or another host.
-    """
+    """Make a path or a `file:` URI absolute. Raises `ValueError` if it is empty or has another scheme or host."""
     text = os.fsdecode(text)
     if "\0" in text:
         raise ValueError("must not contain a NUL character")

@@ -77,9 +77,8 @@ class FilePort(DirectoryPort[FileRecord, S]):
     def publishing(self, context: CommitterInitContext, files: Sequence[StagedFile]) -> Iterator[None]:
         """Hold the directory while the files of an epoch are published.
 
-        Raises:
-            TargetLostError: The record is missing. Nothing may be published, or published files were removed.
-            FencedError: Another driver has opened the directory since. Nothing may be published.
+        Raises `FencedError` if another driver has opened the directory since: nothing may be published. Raises
+        `TargetLostError` if the record is missing: nothing may be published, or published files were removed.
         """
         advance(self, context)
         reached("file: record advanced")

@@ -171,15 +171,9 @@ class _Quoting:
         )
 
     def quoted(self, text: pa.Array, column: str, first: bool) -> pa.Array:
-        """Quote and escape values.
+        """Quote and escape values of type `TEXT`. Spark quotes values in the first column that start like a comment.
 
-        Args:
-            text: the values, of type `TEXT`.
-            column: the column name, for errors.
-            first: whether it is the first column, where Spark quotes values that start like a comment.
-
-        Raises:
-            ValueRefusedError: names column and row of a value that readers would not return.
+        `ValueRefusedError` names column and row of a value that readers would not return.
         """
         data = data_of(text)
         whole = data.to_pybytes()

@@ -46,14 +46,9 @@ class JsonlEncoder(Encoder):
         return data_of(_objects(pieces, batch.num_rows, end="}\n"))
 
     def values(self, array: pa.Array, path: str) -> pa.Array:
-        """Convert a column of any supported type to JSON text; NULL stays NULL.
+        """Convert a column of any supported type to JSON text; NULL stays NULL. `path` is its name, for errors.
 
-        Args:
-            array: the column.
-            path: its name, for errors.
-
-        Raises:
-            ValueRefusedError: a value has no JSON text from which it could be read back.
+        Raises `ValueRefusedError` if a value has no JSON text from which it could be read back.
         """
         return self._piece(array, path).joined()
 

@@ -228,11 +228,7 @@ class FormatOptions(SinkOptions):
 
 
 def _find_encoder(name: str) -> type[Encoder]:
-    """Return the class of a format.
-
-    Raises:
-        ConfigurationError: the name stands for something else.
-    """
+    """Return the class of a format. Raises `ConfigurationError` if the name stands for something else."""
     own = OWN_FORMATS.get(name)
     found = plugins.find(plugins.FORMATS, name) if own is None else plugins.load(EntryPoint(name, own, plugins.FORMATS))
     if not isinstance(found, type) or not issubclass(found, Encoder):

@@ -33,9 +33,8 @@ class RowGroups:
     numbers and would skip a row group of which only NaN satisfies a filter. Spark's writer does the same. Arrow selects
     the columns once per writer, so each run of row groups with the same columns has a writer. Their footers are merged.
 
-    Args:
-        schema: the columns of the file. Metadata of fields, such as `PARQUET:field_id`, is written.
-        codec: the compression, by pyarrow's name.
+    Metadata of the schema's fields, such as `PARQUET:field_id`, is written. `codec` is the compression, by pyarrow's
+    name.
     """
 
     def __init__(self, schema: pa.Schema, codec: str) -> None:

@@ -41,11 +41,7 @@ class Pattern:
 
     @classmethod
     def parse(cls, pattern: str, allowed: frozenset[str]) -> Self:
-        """Parse a pattern.
-
-        Raises:
-            ValueError: names the part that cannot be written exactly like Spark.
-        """
+        """Parse a pattern; `ValueError` names the part that cannot be written exactly like Spark."""
         pieces: list[Piece] = []
         for match in _TOKEN.finditer(pattern):
             token = match[0]
@@ -109,11 +105,7 @@ def _add(pieces: list[Piece], piece: Piece) -> None:
 
 
 def local_clock(array: pa.Array, path: str) -> pa.Array:
-    """Convert timestamps with a zone to its local time.
-
-    Raises:
-        ConfigurationError: the zone is unknown on this host.
-    """
+    """Convert timestamps with a zone to its local time. Raises `ConfigurationError` if this host lacks the zone."""
     if array.type.tz == "UTC":
         return array.view(pa.timestamp(array.type.unit))
     try:
@@ -151,11 +143,7 @@ def _offset_text(seconds: int) -> str:
 
 
 def check_years(array: pa.Array, path: str) -> None:
-    """Reject dates and timestamps outside the years 1 to 9999, which Arrow and Spark write differently.
-
-    Raises:
-        ValueRefusedError: names column and row.
-    """
+    """Raise `ValueRefusedError` for years other than 1 to 9999, which Arrow and Spark write differently."""
     counts, per_day = _counts(array)
     first, end = _FIRST_DAY * per_day, _AFTER_LAST_DAY * per_day
     bounds = pc.min_max(counts)

@@ -60,9 +60,7 @@ def one_schema(options: FormatOptions) -> bool:
 class EncodedStream:
     """Encodes batches into the bytes of one file, and compresses them in complete members.
 
-    Args:
-        options: the format and the compression.
-        start: whether the file is empty. `False` is for formats whose files can grow.
+    `start` tells whether the file is empty; `False` is for formats whose files can grow.
     """
 
     def __init__(self, options: FormatOptions, *, start: bool = True) -> None:
@@ -103,13 +101,9 @@ class EncodedStream:
     def encode(self, batch: pa.RecordBatch, *, piece: int = _PIECE_BYTES) -> list[pa.Buffer]:
         """Encode the rows of a batch in their order; return the bytes that are ready to be stored.
 
-        Args:
-            batch: the rows.
-            piece: the number of encoded bytes at which they are compressed and returned.
-
-        Raises:
-            ValueRefusedError: a value cannot be written, or the columns change within a file of one schema.
-            ConfigurationError: the format does not support the columns.
+        `piece` is the number of encoded bytes at which they are compressed and returned. Raises `ValueRefusedError` if
+        a value cannot be written or the columns change within a file of one schema, and `ConfigurationError` if the
+        format does not support the columns.
         """
         self._hold(self._encoder_of(batch.schema).encode(batch))
         self.rows += batch.num_rows

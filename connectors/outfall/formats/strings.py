@@ -41,27 +41,17 @@ def first_row(mask: pa.Array) -> int:
 
 
 def refuse_rows(mask: pa.Array, what: str, why: str, do: str) -> None:
-    """Reject the first row where the mask is true.
-
-    Raises:
-        ValueRefusedError: there is such a row.
-    """
+    """Raise `ValueRefusedError` for the first row where the mask is true, if there is one."""
     row = first_row(mask)
     if row >= 0:
         raise ValueRefusedError(f"{what}, in row {row} of the batch", why=why, do=do)
 
 
 def refuse_breaks(array: pa.Array, data: bytes, column: str, why: str) -> None:
-    """Reject strings with line breaks, for formats with one record per line.
+    """Raise `ValueRefusedError` for strings with line breaks, for formats with one record per line.
 
-    Args:
-        array: the strings.
-        data: the bytes of all strings, because one scan of them is much cheaper than a check of each string.
-        column: the column name, for errors.
-        why: how readers would interpret a line break.
-
-    Raises:
-        ValueRefusedError: names column and row.
+    `data` has the bytes of all strings, because one scan of them is much cheaper than a check of each string. `why`
+    tells how readers would interpret a line break.
     """
     for name, character in (("newline", "\n"), ("carriage return", "\r")):
         if character.encode() in data:
@@ -74,10 +64,9 @@ def refuse_breaks(array: pa.Array, data: bytes, column: str, why: str) -> None:
 
 
 def check_utf8(array: pa.Array, column: str) -> None:
-    """Reject strings that are not UTF-8. A cast from binary can create them, and no text format can write them.
+    """Raise `ValueRefusedError` for strings that are not UTF-8.
 
-    Raises:
-        ValueRefusedError: names column and row.
+    A cast from binary can create them, and no text format can write them.
     """
     try:
         array.validate(full=True)

@@ -28,11 +28,7 @@ ONE_VALUE = "a JSON object has one value per name"
 
 
 def check_names(fields: Iterable[Any], path: str, why: str) -> None:
-    """Reject two columns of one name, because a reader keeps only one of the values.
-
-    Raises:
-        ConfigurationError: names the column.
-    """
+    """Raise `ConfigurationError` for two columns of one name, because a reader keeps only one of the values."""
     twice = [name for name, count in Counter(field.name for field in fields).items() if count > 1]
     if twice:
         where = f" of {path!r}" if path else ""
@@ -46,8 +42,7 @@ def check_names(fields: Iterable[Any], path: str, why: str) -> None:
 def check_case(schema: pa.Schema) -> None:
     """Reject names that differ only in case, also inside columns, unless the session distinguishes them.
 
-    Raises:
-        ConfigurationError: names two columns.
+    `ConfigurationError` names two columns.
     """
     if CASE_SENSITIVE not in (schema.metadata or {}):
         _check_case(schema, "")
@@ -68,11 +63,7 @@ def _check_case(fields: Iterable[pa.Field], path: str) -> None:
 
 
 def check_json_type(kind: Any, path: str) -> None:
-    """Reject a type that Spark's JSON reader would not return unchanged.
-
-    Raises:
-        ConfigurationError: names the column, its type and the remedy.
-    """
+    """Reject a type that Spark's JSON reader would not return unchanged; `ConfigurationError` has the remedy."""
     children = _children(kind)
     if children is not None:
         _check_names(kind, path)
@@ -83,11 +74,7 @@ def check_json_type(kind: Any, path: str) -> None:
 
 
 def check_csv_type(field: Any) -> None:
-    """Reject a type that Spark's CSV reader would not return unchanged.
-
-    Raises:
-        ConfigurationError: names the column, its type and the remedy.
-    """
+    """Reject a type that Spark's CSV reader would not return unchanged; `ConfigurationError` has the remedy."""
     kind = field.type
     if pa.types.is_nested(kind):
         why, do = "CSV has no nested values", 'write it with to_json(), or use format="jsonl" or "parquet"'
@@ -143,11 +130,7 @@ def _check_names(kind: Any, path: str) -> None:
 
 
 def refuse(format: str, kind: Any, path: str, why: str, do: str) -> NoReturn:
-    """Reject a column.
-
-    Raises:
-        ConfigurationError: always.
-    """
+    """Reject a column with a `ConfigurationError`."""
     raise ConfigurationError(f"{format} does not support column {path!r} of type {spark_type(kind)}", why=why, do=do)
 
 
@@ -178,9 +161,7 @@ class ColumnText:
 class Scalars:
     """How the scalar values of a file are written.
 
-    Args:
-        quote: the quote around values other than numbers and booleans: JSON's quote, or empty.
-        date: the pattern of dates; `None` for ISO 8601. The same for timestamps with and without zone.
+    `quote` is around values other than numbers and booleans: JSON's quote, or empty. A pattern is `None` for ISO 8601.
     """
 
     quote: str

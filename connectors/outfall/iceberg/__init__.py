@@ -31,9 +31,5 @@ __all__ = ["IcebergSink", "sink_from_options"]
 
 
 def sink_from_options(options: Mapping[str, str]) -> IcebergSink:
-    """Create a sink from Spark options (`table`, `catalog_options`, `branch`, …; also spelled `catalogOptions`).
-
-    Raises:
-        ConfigurationError: lists every unknown or wrong option.
-    """
+    """Create a sink from Spark options in snake or camel case. `ConfigurationError` names each unknown or wrong one."""
     return IcebergSink(**dict(parse_options(IcebergOptions, options)))

@@ -106,9 +106,7 @@ class Catalogue:
         """Make a commit durable that the catalog has confirmed: SQLite does not sync the end of its journal.
 
         Otherwise a power loss could undo a commit that was recorded as done (SQLite: `PRAGMA synchronous`, EXTRA).
-
-        Raises:
-            OSError: the commit may not be durable.
+        Raises `OSError` if the commit may not be durable.
         """
         uri = self.opened.properties.get("uri", "")
         path = uri.removeprefix("sqlite:///")
@@ -134,11 +132,7 @@ class Catalogue:
 
     @contextmanager
     def explained(self, what: str) -> Iterator[None]:
-        """Convert errors of the catalog and of the files to Outfall errors.
-
-        Raises:
-            TransientError, TargetError, ConfigurationError: see `LoadedTable`.
-        """
+        """Convert errors of the catalog and of the files to `ConfigurationError` and the errors of `LoadedTable`."""
         try:
             yield
         except OutfallError:

@@ -79,13 +79,7 @@ _RULES = ColumnRules(
 
 
 def file_schema(schema: Schema, rows: pa.Schema, partitioned_by: Collection[int]) -> pa.Schema:
-    """Return the schema of a data file for rows with these columns. See `ColumnRules.file_schema`.
-
-    Args:
-        schema: the schema of the table.
-        rows: the columns of the rows.
-        partitioned_by: the field ids of the partition columns.
-    """
+    """Return the schema of a data file; `partitioned_by` has field ids. See `ColumnRules.file_schema`."""
     return _RULES.file_schema(
         _arrow_schema(schema), rows, lambda column: any(number in partitioned_by for number in _numbers(column))
     )
@@ -98,11 +92,7 @@ def new_schema(rows: pa.Schema) -> Schema:
 
 
 def lacking(schema: Schema, rows: pa.Schema) -> list[tuple[tuple[str, ...], IcebergType]]:
-    """Return the columns of the rows that a table lacks: the path of each, and its new type.
-
-    Raises:
-        ConfigurationError: with each column that has no table type.
-    """
+    """Return path and new type of each column that a table lacks. `ConfigurationError` has each without a type."""
     return [
         (path, _iceberg_type(kind, iter(range(1, 1 << 31))))
         for path, kind in _RULES.lacking(_arrow_schema(schema), rows)

@@ -13,16 +13,11 @@ KEPT = 5
 
 
 def to_expire(metadata: TableMetadata, older_than: timedelta, now: float) -> list[int]:
-    """Return the snapshots that are older than a duration and not retained.
+    """Return the snapshots that are older than a duration and not retained. `now` is in seconds since 1970.
 
     A branch retains its newest snapshots. Their number is the largest of its own setting, the table's setting and
     `KEPT`. It also retains those younger than its own `max-snapshot-age-ms`. Snapshots of branches and tags are
     retained.
-
-    Args:
-        metadata: the metadata of the table.
-        older_than: minimum age of an expired snapshot.
-        now: seconds since 1970.
     """
     bound = (now - older_than.total_seconds()) * 1000
     old = {snapshot.snapshot_id for snapshot in metadata.snapshots if snapshot.timestamp_ms < bound}

@@ -114,11 +114,7 @@ class StoreOfFiles:
         return f"StoreOfFiles({self.location!r})"
 
     def __call__(self) -> tuple[pafs.FileSystem, str]:
-        """Return the filesystem, and the location's path in it.
-
-        Raises:
-            ConfigurationError: only pyiceberg can access it.
-        """
+        """Return the filesystem and the path in it. Raises `ConfigurationError` if only pyiceberg can access it."""
         known = {
             name: resolve_secret(value) if isinstance(value, SecretStr) else value
             for name, value in self.properties.items()
@@ -130,8 +126,7 @@ class StoreOfFiles:
 def filesystem_of(io: FileIO, location: str) -> tuple[pafs.FileSystem, str]:
     """Return the pyarrow filesystem through which a FileIO accesses a location, and the path in it.
 
-    Raises:
-        ConfigurationError: the FileIO is not one of pyiceberg's two.
+    Raises `ConfigurationError` if the FileIO is not one of pyiceberg's two.
     """
     if isinstance(io, PyArrowFileIO):
         scheme, host, path = io.parse_location(location, io.properties)

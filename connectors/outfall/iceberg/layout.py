@@ -81,14 +81,9 @@ class IcebergLayout(FileLayout):
 
     @classmethod
     def of(cls, metadata: TableMetadata, open_area: Callable[[str], DataArea]) -> IcebergLayout:
-        """Describe the data files of a table.
+        """Describe the data files of a table. `open_area` creates the area for a root location.
 
-        Args:
-            metadata: the metadata of the table.
-            open_area: creates the area for a root location.
-
-        Raises:
-            ConfigurationError: the table's properties require files that the sink cannot write.
+        Raises `ConfigurationError` if the table's properties require files that the sink cannot write.
         """
         properties, schema, spec = metadata.properties, metadata.schema(), metadata.spec()
         _check_partitions(schema, spec)
@@ -198,12 +193,7 @@ class IcebergLayout(FileLayout):
         return plan
 
     def manifest_file(self, file: DataFile, path: str) -> ManifestDataFile:
-        """Create a manifest entry from the result of a task.
-
-        Args:
-            file: the result of the task.
-            path: the location of the file, in the form of the table.
-        """
+        """Create a manifest entry from the result of a task. `path` is the file's location in the table's form."""
         told = file.statistics
         known: dict[str, Any] = {
             "content": DataFileContent.DATA,
@@ -332,8 +322,7 @@ def _named_twice(kinds: Iterable[IcebergType]) -> str | None:
 def _check_partitions(schema: Schema, spec: PartitionSpec) -> None:
     """Reject a partitioning for which pyiceberg writes invalid manifests: Avro permits each of these types once.
 
-    Raises:
-        ConfigurationError: two partition fields have the same named Avro type.
+    Raises `ConfigurationError` if two partition fields have the same named Avro type.
     """
     twice = _named_twice(each.field_type for each in spec.partition_type(schema).fields)
     if twice is not None:
@@ -350,11 +339,7 @@ def _shown(spec: PartitionSpec) -> str:
 
 
 def new_spec(schema: Schema, terms: Iterable[PartitionTerm]) -> PartitionSpec:
-    """Return the partition spec of a created table.
-
-    Raises:
-        ConfigurationError: with each term whose column is missing or not supported.
-    """
+    """Return a new table's partition spec. `ConfigurationError` has each term of a missing or unsupported column."""
     problems, fields = [], []
     for number, term in enumerate(terms, start=1000):
         transform = parse_transform(term.transform)
@@ -385,8 +370,7 @@ def _data_root(metadata: TableMetadata) -> str:
 def _codec(properties: Mapping[str, str]) -> str:
     """Return the compression of data files, and reject unsupported properties.
 
-    Raises:
-        ConfigurationError: another format, encryption, or a compression that pyarrow does not support.
+    Raises `ConfigurationError` for another format, encryption, or a compression that pyarrow does not support.
     """
     kind = properties.get("write.format.default", "parquet").lower()
     codec = properties.get("write.parquet.compression-codec", "zstd").lower()

@@ -41,11 +41,7 @@ class PartitionTerm:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a term.
-
-        Raises:
-            ValueError: with the problem.
-        """
+        """Parse a term; `ValueError` states the problem."""
         function = _FUNCTION.fullmatch(text.strip())
         if function is None:
             return cls("identity", _column(text), "")

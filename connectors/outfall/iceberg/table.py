@@ -59,14 +59,10 @@ As a ValueError: another branch was committed to meanwhile, so the sequence numb
 
 @dataclass(frozen=True)
 class IcebergTable(LoadedTable):
-    """One state of a table, as returned by its catalog.
+    """One state of a table, as returned by its catalog; pyiceberg's table is only read.
 
-    Args:
-        loaded: pyiceberg's table; only read.
-        catalogue: the catalog of the table.
-        branch: the branch to commit to.
-        summary: additional entries of each snapshot summary.
-        where: the table, for texts.
+    Commits go to `branch`. `summary` has additional entries of each snapshot summary, and `where` names the table in
+    texts.
     """
 
     loaded: Table
@@ -328,8 +324,7 @@ class IcebergTable(LoadedTable):
     def check_replaceable(self) -> None:
         """Reject the replacement of single partitions if pyiceberg cannot rewrite the table's partition values.
 
-        Raises:
-            ConfigurationError: the table has, or had, such partitions.
+        Raises `ConfigurationError` if the table has, or had, such partitions.
         """
         if not self._can_rewrite:
             raise ConfigurationError(
@@ -356,8 +351,7 @@ class IcebergTable(LoadedTable):
     def _places(self, older: PartitionSpec) -> list[int | None]:
         """Return the positions of the current partition's values in a partition of another spec.
 
-        Raises:
-            TargetError: it does not determine all of them.
+        Raises `TargetError` if it does not determine all of them.
         """
         known = {(each.source_id, str(each.transform)): index for index, each in enumerate(older.fields)}
         places: list[int | None] = []

@@ -87,17 +87,10 @@ def missing_parts(
 ) -> frozenset[str]:
     """Return the parts whose rows must be written. The rows of the other parts are in the target.
 
-    Args:
-        place: the epoch of the writer.
-        step: the step's record, locked and checked by `check_step`.
-        found: the ledger rows of the parts, locked.
-        wanted: the ledger rows after the rows are written.
-
-    Raises:
-        FencedError: the target has a later epoch.
-        ReplayDiffersError: the target has the epoch with other rows.
-        TargetLostError: a ledger row is missing or behind the recovery log.
-        TargetAheadError: a ledger row is ahead of the recovery log.
+    The step's record is locked and checked by `check_step`. `found` has the ledger rows of the parts, locked, and
+    `wanted` those after the rows are written. Raises `FencedError` if the target has a later epoch,
+    `ReplayDiffersError` if it has the epoch with other rows, `TargetLostError` if a ledger row is missing or behind the
+    recovery log, and `TargetAheadError` if one is ahead of it.
     """
     return frozenset(part for part, row in wanted.items() if _is_missing(place, step, found.get(part), row))
 
@@ -105,9 +98,8 @@ def missing_parts(
 def check_step(target: str, step: TargetRecord | None, writer: WriterInitContext | SealContext) -> TargetRecord:
     """Reject a writer whose BEGIN did not open the target last, and a ledger without that BEGIN.
 
-    Raises:
-        FencedError: another BEGIN opened the target since.
-        TargetLostError: the ledger has no record of this BEGIN.
+    Raises `FencedError` if another BEGIN opened the target since, and `TargetLostError` if the ledger has no record of
+    this BEGIN.
     """
     if step is None or step.generation < writer.generation:
         what = f"the ledger has no record of generation {writer.generation} of this query"
@@ -119,14 +111,9 @@ def check_step(target: str, step: TargetRecord | None, writer: WriterInitContext
 def check_sealed(place: PartContext, found: Mapping[str, PartRow], offsets: Mapping[str, int]) -> int:
     """Reject an epoch unless each part matches its state; return the number of rows of the epoch.
 
-    Args:
-        place: the epoch of the driver.
-        found: the ledger rows of the parts, under the step's lock.
-        offsets: the states of all parts after the epoch.
-
-    Raises:
-        ReplayDiffersError: a failed attempt wrote rows to a part for which the replay has none.
-        TargetLostError: a part ends before its state.
+    `found` has the ledger rows under the step's lock, and `offsets` the states of all parts after the epoch. Raises
+    `ReplayDiffersError` if a failed attempt wrote rows to a part for which the replay has none, and `TargetLostError`
+    if a part ends before its state.
     """
     for part, offset in offsets.items():
         row = found.get(part)
@@ -142,18 +129,10 @@ def check_states(
 ) -> None:
     """Compare the ledger with the recovery log before an epoch begins.
 
-    The ledger may be ahead by parts of the epoch that begins now, if an earlier attempt did not finish it.
-
-    Args:
-        place: the epoch that begins.
-        completed: the last completed epoch.
-        found: the ledger rows of the parts.
-        offsets: the recorded states.
-        opened: whether the newest recorded generation has opened the target, so that each part with a state has a row.
-
-    Raises:
-        TargetLostError: a part ends before its state.
-        TargetAheadError: a part ends after its state.
+    The ledger may be ahead by parts of the epoch that begins now, if an earlier attempt did not finish it. `completed`
+    is the last completed epoch. `opened` tells whether the newest recorded generation has opened the target, so that
+    each part with a state has a row. Raises `TargetLostError` if a part ends before its state, and `TargetAheadError`
+    if it ends after it.
     """
     for part in sorted(found.keys() | offsets.keys()):
         row, offset = found.get(part), offsets.get(part, 0)

@@ -35,11 +35,7 @@ class TargetContents(ABC):
 
 
 def check_existing(contents: TargetContents, existing: Existing, step_id: str) -> None:
-    """Reject a target with existing data, unless `on_existing` allows it. Changes nothing.
-
-    Raises:
-        TargetNotEmptyError: names the data.
-    """
+    """Raise `TargetNotEmptyError` for existing data in a target, unless `on_existing` allows it. Changes nothing."""
     for record in contents.nested():
         raise nested_targets(contents.where, step_id, record)
     if existing.others == "delete":

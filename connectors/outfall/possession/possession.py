@@ -76,11 +76,7 @@ class TargetPort(ABC, Generic[R]):
 
     @abstractmethod
     def read(self) -> FoundRecord[R] | None:
-        """Return the record of the step; `None` if there is none.
-
-        Raises:
-            TargetLostError: It cannot be read.
-        """
+        """Return the record of the step; `None` if there is none. Raises `TargetLostError` if it cannot be read."""
 
     def written(self, context: TargetContext[Any]) -> int | None:
         """Return an epoch of the log that is in the target, so that the record must exist; `None` if there is none."""
@@ -99,16 +95,14 @@ class TargetPort(ABC, Generic[R]):
     def check_data(self, found: FoundRecord[R] | None, context: TargetContext[Any]) -> None:
         """Compare the data of the step with the log, beyond its record. Called unless no BEGIN was ever written.
 
-        Raises:
-            TargetLostError, TargetAheadError: They do not match.
+        Raises `TargetLostError` or `TargetAheadError` if they do not match.
         """
 
     @abstractmethod
     def check_existing(self, context: TargetContext[Any]) -> None:
         """Reject what the target contains in the first epoch, unless `on_existing` allows it. Changes nothing.
 
-        Raises:
-            TargetNotEmptyError: Names what was found.
+        `TargetNotEmptyError` names what was found.
         """
 
 
@@ -124,8 +118,7 @@ class RecordPort(TargetPort[R]):
     def update(self, change: Change[R]) -> R | None:
         """Replace the record, atomically and durably. If another driver was faster, call `change` again.
 
-        Returns:
-            The new record; `None` if there is none.
+        Returns the new record; `None` if there is none.
         """
 
     def open(self, context: TargetContext[Any], change: Change[R]) -> R | None:
@@ -144,11 +137,7 @@ class RecordPort(TargetPort[R]):
         return missing_record(self.where, self.name, epoch, step=context.step_id, epoch=context.epoch)
 
     def check_publishing(self, found: FoundRecord[R], context: CommitterInitContext) -> None:
-        """Reject publishing by a driver that no longer has the target.
-
-        Raises:
-            FencedError: Another driver has opened it since.
-        """
+        """Raise `FencedError` if another driver has opened the target since, so that this one must not publish."""
         for record in self.records(found, context):
             check_publishing(self.where, record, context)
 
@@ -171,14 +160,10 @@ class RecordPort(TargetPort[R]):
 def check(port: TargetPort[R], context: TargetContext[Any]) -> FoundRecord[R] | None:
     """Compare a target with the log. Changes nothing. Called by `SupportsTarget.check_target`.
 
-    Returns:
-        The record, if the target is ahead of the log and may be rolled back: `open_target` gets it. Otherwise `None`.
-
-    Raises:
-        TargetNotEmptyError: In the first epoch, the target contains data that `on_existing` does not allow.
-        TargetLostError: The target is behind the log, or its record is missing.
-        TargetAheadError: The target is ahead of the log.
-        FencedError: The driver of another copy of the log has opened the target.
+    Returns the record if the target is ahead of the log and may be rolled back (`open_target` gets it), otherwise
+    `None`. Raises `TargetNotEmptyError` if the target contains data in the first epoch that `on_existing` does not
+    allow, `TargetLostError` if it is behind the log or its record is missing, `TargetAheadError` if it is ahead of the
+    log, and `FencedError` if the driver of another copy of the log has opened it.
     """
     found = port.read() if context.incarnation else None
     ahead = False
@@ -203,17 +188,10 @@ def check(port: TargetPort[R], context: TargetContext[Any]) -> FoundRecord[R] | 
 def open_target(port: RecordPort[R], context: TargetContext[Any], ahead: FoundRecord[R] | None) -> None:
     """Take possession of a target on the first run, and write this BEGIN into its record. Called after each BEGIN.
 
-    Args:
-        port: The target.
-        context: The state of the log.
-        ahead: What `check` returned. The target is rolled back only if nobody has written its record since: BEGIN was
-            appended directly after the entries that were read before the check, so any difference is the work of
-            another driver.
-
-    Raises:
-        TargetNotEmptyError: Another query has taken possession since the check.
-        TargetLostError: The record is missing.
-        FencedError: Another driver has opened the target since the check.
+    `ahead` is what `check` returned. The target is rolled back only if nobody has written its record since: BEGIN was
+    appended directly after the entries that were read before the check, so any difference is the work of another
+    driver. Raises `TargetNotEmptyError` if another query has taken possession since the check, `TargetLostError` if the
+    record is missing, and `FencedError` if another driver has opened the target since the check.
     """
 
     def opened(found: FoundRecord[R]) -> R:
@@ -260,11 +238,9 @@ def _open_first(port: RecordPort[R], context: TargetContext[Any]) -> None:
 def advance(port: RecordPort[R], context: CommitterInitContext) -> R:
     """Write, before an epoch is published, that it is being published. Returns the record.
 
-    Durable: a record without an epoch that the log has as completed counts as an older copy.
-
-    Raises:
-        TargetLostError: The record is missing. Nothing may be published.
-        FencedError: Another driver has opened the target since. Nothing may be published.
+    Durable: a record without an epoch that the log has as completed counts as an older copy. Raises `TargetLostError`
+    if the record is missing, and `FencedError` if another driver has opened the target since. Nothing may be published
+    then.
     """
 
     def advanced(found: FoundRecord[R]) -> R:
@@ -299,11 +275,7 @@ def removed(port: RecordPort[R], context: TargetContext[Any]) -> TargetError:
 
 
 def check_opened(port: TargetPort[R], found: FoundRecord[R], context: TargetContext[Any]) -> None:
-    """Reject a target that another driver has opened since `check`. Called under the lock of the record.
-
-    Raises:
-        FencedError: Another driver has opened it.
-    """
+    """Raise `FencedError` if another driver has opened a target since `check`. Called under the lock of the record."""
     for record in port.records(found, context):
         check_opening(port.where, record, context)
 

@@ -42,11 +42,7 @@ __all__ = [
 
 
 def sink_from_options(options: Mapping[str, str]) -> S3Sink:
-    """Create a sink from Spark options (`bucket` and `prefix`, or `path`; `format`, `part_bytes`, also `partBytes`, …).
-
-    Raises:
-        ConfigurationError: names every unknown or wrong option.
-    """
+    """Create a sink from Spark options in snake or camel case. `ConfigurationError` names each unknown or wrong one."""
     parsed = dict(parse_options(S3Options, options))
     key = parsed["sse_customer_key"]
     return S3Sink(**(parsed | {"sse_customer_key": None if key is None else key.get_secret_value()}))

@@ -29,13 +29,7 @@ def abort_uploads(store: Store, incarnation: str, generation: int | None) -> int
 
 
 def find_uploads(store: Store, incarnation: str, generation: int | None) -> Iterator[tuple[str, str]]:
-    """Yield key and id of each upload of an incarnation's older generations.
-
-    Args:
-        store: the bucket.
-        incarnation: the incarnation.
-        generation: the first generation to keep; `None` to keep none.
-    """
+    """Yield key and id of each upload of an incarnation's generations before `generation`; of all if it is `None`."""
     root = store.options.root
     given: dict[str, Any] = {"Prefix": root}
     while True:
@@ -52,14 +46,7 @@ def find_uploads(store: Store, incarnation: str, generation: int | None) -> Iter
 
 
 def dead_pieces(store: Store, incarnation: str, generation: int, live: set[str]) -> list[str]:
-    """Return the keys of pieces of an incarnation's older generations that no recorded state names.
-
-    Args:
-        store: the bucket.
-        incarnation: the incarnation.
-        generation: the first generation to keep.
-        live: the names in recorded states.
-    """
+    """Return the keys of an incarnation's pieces, older than `generation`, that no recorded state names (`live`)."""
     start = key_of(store, "")
     names = [key.removeprefix(start) for key in store.keys(f"{start}{incarnation}/")]
     return [start + name for name in names if name not in live and _is_before(name, incarnation, generation)]
@@ -75,12 +62,7 @@ def delete_pieces(store: Store, incarnation: str, generation: int, live: set[str
 
 
 def delete(store: Store, keys: Sequence[str]) -> None:
-    """Delete objects, a thousand at a time.
-
-    Raises:
-        TransientError: S3 did not respond in time.
-        TargetError: some objects could not be deleted.
-    """
+    """Delete objects, a thousand at a time. Raises the errors of `Store.demand`; `TargetError` also if some remain."""
     doing = f"deleting below {store.options.url()}"
     for start in range(0, len(keys), _AT_ONCE):
         # Not quiet: a response with a result for each key is known to be complete.

@@ -28,9 +28,8 @@ class ConnectionCheck:
     def check(self) -> list[str]:
         """Try the operations that the sink needs; return one sentence per result.
 
-        Raises:
-            TransientError: the store did not respond until `retry_deadline`.
-            TargetError: names the rejected operation, the reason, and the permission or correction.
+        Raises `TransientError` if the store did not respond until `retry_deadline`, and `TargetError` with the rejected
+        operation, the reason, and the permission or correction.
         """
         found = [self._list(), self._upload()]
         obstacle = self._obstacle()

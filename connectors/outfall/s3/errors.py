@@ -150,20 +150,12 @@ def status_of(error: BaseException | None) -> int:
 
 
 def asked(send: Callable[[], Mapping[str, Any]], request: str, sent: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Send a request, and return its response if it is complete and belongs to the request.
+    """Send a request with boto3 (`send`), and return its response if it is complete and belongs to the request.
 
     If a connection ends within the headers of a response, boto3 treats missing data as empty: a listing without keys,
-    an object without bytes, a part without an ETag.
-
-    Args:
-        send: sends the request with boto3.
-        request: its name, for example `"head_object"`.
-        sent: its arguments.
-
-    Raises:
-        ResponseParserError: the response is truncated or belongs to another request. The request may have succeeded.
-        ClientError: as raised by boto3.
-        BotoCoreError: as raised by boto3.
+    an object without bytes, a part without an ETag. Raises `ResponseParserError` if the response is truncated or
+    belongs to another request; the request that was sent may have succeeded. boto3's `ClientError` and `BotoCoreError`
+    pass unchanged.
     """
     try:
         answer = send()
@@ -299,13 +291,7 @@ _KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")
 
 
 def translated(doing: str, error: BaseException, tried: float | None = None) -> OutfallError:
-    """Translate an error of boto3.
-
-    Args:
-        doing: the failed operation, for example `"completing s3://bucket/key"`.
-        error: one of `FAILURES`.
-        tried: for how long the operation was retried, in seconds.
-    """
+    """Translate one of `FAILURES` in an operation such as `"completing s3://…"`, retried for `tried` seconds."""
     what, why = f"{doing} failed", describe(error)
     if classify(error) not in PASSING:
         return TargetError(what, why=why, do=_remedy(error))

@@ -32,8 +32,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 def bucket_and_prefix(path: Any, bucket: Any, prefix: Any) -> tuple[str, str]:
     """Return bucket and prefix, without `/` at the ends, from the two options or from `path`.
 
-    Raises:
-        ValueError: both or neither are given, or one is invalid. The message omits values that may contain a secret.
+    Raises `ValueError` if both or neither are given, or one is invalid. The message omits values that may contain a
+    secret.
     """
     if path is not None:
         if bucket or prefix:

@@ -92,8 +92,7 @@ class ObjectRecords:
     def find(self, incarnation: str) -> FoundRecord[ObjectRecord] | None:
         """Return a step's record, with the ETag of its object; `None` if there is none.
 
-        Raises:
-            TargetLostError: it cannot be read.
+        Raises `TargetLostError` if it cannot be read.
         """
         content = self._store.read(self.key(incarnation))
         if content is None:
@@ -109,11 +108,9 @@ class ObjectRecords:
         return FoundRecord(record, content.etag)
 
     def write(self, record: ObjectRecord, over: FoundRecord[ObjectRecord] | None) -> bool:
-        """Write a step's record over the version that was read; `None` if there was none.
+        """Write a step's record over the version that was read, `None` if there was none; return whether it was.
 
-        Returns:
-            Whether it was written. If not, there is another version or none; or an earlier attempt has written it, but
-            its response was lost.
+        If not, there is another version or none; or an earlier attempt has written it, but its response was lost.
         """
         if over is None:
             condition = {"IfNoneMatch": "*"} if record.conditional else {}
@@ -145,10 +142,8 @@ class ObjectRecords:
     def check_task(self, context: WriterInitContext) -> None:
         """Check in a task that it has access to the driver's bucket, and that no other driver has opened the prefix.
 
-        Raises:
-            UnsharedTargetError: names this host and the prefix.
-            TargetLostError: another query has overwritten the prefix.
-            FencedError: another driver has opened the prefix.
+        Raises `UnsharedTargetError` with this host and the prefix, `TargetLostError` if another query has overwritten
+        the prefix, and `FencedError` if another driver has opened it.
         """
         found = self.find(context.incarnation)
         if found is not None:
@@ -163,16 +158,9 @@ class ObjectRecords:
         )
 
     def refuse_stale(self, context: WriterInitContext, what: str) -> None:
-        """Raise an error if an attempt lacks an upload or a piece because it is stale.
+        """Raise `StaleWriterError` if an attempt lacks an upload or a piece because a newer driver opened the prefix.
 
-        Args:
-            context: the attempt.
-            what: the failed operation.
-
-        Raises:
-            StaleWriterError: a newer driver has opened the prefix.
-            UnsharedTargetError: see `check_task`.
-            TargetLostError: see `check_task`.
+        Raises `UnsharedTargetError` and `TargetLostError` like `check_task`. `what` is the failed operation.
         """
         try:
             self.check_task(context)
@@ -212,15 +200,9 @@ class ObjectRecords:
     def refuses_to_replace(self, key: str) -> bool:
         """Return whether the store supports `If-None-Match`, by a test with an object and an upload that are removed.
 
-        Both are tested, because some stores support the condition for puts but not for uploads. An object that an
-        earlier test has left does not matter.
-
-        Args:
-            key: an unused key below `_outfall/`.
-
-        Raises:
-            TransientError: the store did not respond in time.
-            TargetError: the store rejects the test for another reason.
+        Both are tested, because some stores support the condition for puts but not for uploads. The key is an unused
+        one below `_outfall/`; an object that an earlier test has left does not matter. Raises `TransientError` if the
+        store did not respond in time, and `TargetError` if it rejects the test for another reason.
         """
         condition = {"IfNoneMatch": "*"}
         try:
@@ -233,12 +215,7 @@ class ObjectRecords:
     def refuses_another_version(self, key: str) -> bool:
         """Return whether the store supports `If-Match`, by a put over a version that does not exist.
 
-        Args:
-            key: an unused key below `_outfall/`. An object that the test creates is removed.
-
-        Raises:
-            TransientError: the store did not respond in time.
-            TargetError: the store rejects the test for another reason.
+        An object that the test creates is removed. The key and the errors are as for `refuses_to_replace`.
         """
         if self._refused("put_object", Key=key, Body=b"4", IfMatch=f'"{"0" * 32}"'):
             return True

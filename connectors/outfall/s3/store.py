@@ -119,14 +119,8 @@ class Store:
     def ask(self, request: str, **arguments: Any) -> Mapping[str, Any]:
         """Send one request, and return its response if it is complete and belongs to the request.
 
-        Args:
-            request: a method of boto3's client, for example `"head_object"`.
-            arguments: arguments other than the bucket and those of the options.
-
-        Raises:
-            ClientError: see `errors.asked`. After expired credentials, the next request uses new ones.
-            BotoCoreError: see `errors.asked`.
-            ResponseParserError: see `errors.asked`.
+        `arguments` are those other than the bucket and those of the options. Raises the errors of `errors.asked`. After
+        expired credentials, the next request uses new ones.
         """
         client = self.access.client()
         sent = {"Bucket": self.options.bucket, **self._added(request), **arguments}
@@ -140,25 +134,14 @@ class Store:
     def call(self, doing: str, request: str, **arguments: Any) -> Mapping[str, Any]:
         """Send a repeatable request, with retries after transient errors until `retry_deadline`.
 
-        Args:
-            doing: the operation for messages, for example `"uploading a part of s3://bucket/key"`.
-            request: a method of boto3's client.
-            arguments: arguments other than the bucket and those of the options.
-
-        Raises:
-            TransientError: the deadline has passed.
-            TargetError: the user must act.
-            ClientError: a response that the caller must handle: TAKEN, GONE, INCOMPLETE.
+        `doing` is the operation for messages, for example `"uploading a part of s3://bucket/key"`; `arguments` are as
+        for `ask`. Raises `TransientError` if the deadline has passed, `TargetError` if the user must act, and
+        `ClientError` for a response that the caller must handle: TAKEN, GONE, INCOMPLETE.
         """
         return self.again(doing, lambda: self.ask(request, **arguments))
 
     def demand(self, doing: str, request: str, **arguments: Any) -> Mapping[str, Any]:
-        """Send a request like `call`, for which every error is a failure.
-
-        Raises:
-            TransientError: see `call`.
-            TargetError: see `call`.
-        """
+        """Send a request like `call`, for which every error is a failure: `TransientError` or `TargetError`."""
         try:
             return self.call(doing, request, **arguments)
         except FAILURES as error:
@@ -202,12 +185,7 @@ class Store:
         return None if found is None else found.body
 
     def read(self, key: str) -> VersionedContent | None:
-        """Return a small object's content with its ETag; `None` if there is none.
-
-        Raises:
-            TransientError: see `call`.
-            TargetError: see `call`.
-        """
+        """Return a small object's content with its ETag; `None` if there is none. Raises the errors of `demand`."""
 
         def read() -> VersionedContent:
             answer = self.ask("get_object", Key=key)
@@ -232,10 +210,7 @@ class Store:
     def put(self, key: str, body: bytes, **arguments: Any) -> None:
         """Write a small object of the sink, with its name in the metadata.
 
-        Raises:
-            TransientError: see `call`.
-            TargetError: see `call`.
-            ClientError: TAKEN or GONE, for a conditional request.
+        Raises the errors of `call`; `ClientError` only for a conditional request: TAKEN or GONE.
         """
         named = {"Metadata": {_NAME: key.removeprefix(self.options.root)}}
         doing = f"writing {self.url(key)}"
@@ -247,12 +222,7 @@ class Store:
             raise translated(doing, error) from error
 
     def keys(self, prefix: str, *, after: str = "", most: int = 1000) -> Iterator[str]:
-        """Yield the keys that begin with a prefix and sort after another key, in the order of their UTF-8 bytes.
-
-        Raises:
-            TransientError: see `call`.
-            TargetError: see `call`.
-        """
+        """Yield the keys with a prefix that sort after another key, by UTF-8 bytes. Raises the errors of `demand`."""
         given: dict[str, Any] = {"Prefix": prefix, "MaxKeys": most} | ({"StartAfter": after} if after else {})
         while True:
             page = self.demand(f"listing {self.url(prefix)}", "list_objects_v2", **given)

@@ -190,11 +190,7 @@ class PrefixPort(RecordPort[ObjectRecord], TargetContents):
             return []
 
     def _keys_below(self) -> Iterator[str]:
-        """Yield all keys below the prefix.
-
-        Raises:
-            TargetNotEmptyError: one of them is the record of another query, whose prefix is inside this one.
-        """
+        """Yield all keys below the prefix. Raises `TargetNotEmptyError` for the record of a query inside it."""
         root = self._store.options.root
         for key in self._store.keys(root):
             match = _NESTED_RECORD.fullmatch(key, len(root))

@@ -52,21 +52,14 @@ class UploadAttempt:
     def touch(self) -> None:
         """Check before the first byte that the task reaches the driver's bucket and the driver is still the last one.
 
-        Raises:
-            UnsharedTargetError: see `ObjectRecords.check_task`.
-            TargetLostError: see `ObjectRecords.check_task`.
-            FencedError: see `ObjectRecords.check_task`.
+        Raises the errors of `ObjectRecords.check_task`.
         """
         if not self._in_touch:
             ObjectRecords(self.store).check_task(self.context)
             self._in_touch = True
 
     def begin(self, path: str, suffix: str) -> Upload:
-        """Begin an object in a partition directory.
-
-        Raises:
-            ValueRefusedError: its key would be too long.
-        """
+        """Begin an object in a partition directory. Raises `ValueRefusedError` if its key would be too long."""
         self.touch()
         name = AttemptName.of(self.context, len(self._uploads), suffix, step_id=self.context.step_id)
         key = self.store.options.root + (f"{path}/{name}" if path else str(name))
@@ -98,12 +91,7 @@ class UploadAttempt:
         reached("s3: object ended")
 
     def hand_over(self) -> list[StagedObject]:
-        """Wait until all bytes are durable, and return the objects.
-
-        Raises:
-            TransientError: a part could not be sent.
-            TargetError: S3 rejected a part.
-        """
+        """Wait until all bytes are durable, and return the objects. Raises the errors of `Upload.staged`."""
         staged = [each() for each in self._ended]
         reached("s3: staged")
         self._handed_over = True
@@ -154,9 +142,7 @@ class Upload:
     def write(self, buffers: Sequence[pa.Buffer]) -> None:
         """Add bytes, and send each complete part. All parts except the last have the same size, as R2 requires.
 
-        Raises:
-            TransientError: this part or an earlier one could not be sent.
-            TargetError: S3 rejected this part or an earlier one.
+        Raises `TransientError` if this part or an earlier one could not be sent, and `TargetError` if S3 rejected it.
         """
         for buffer in buffers:
             self.size += self._pending.add([buffer])
@@ -167,13 +153,8 @@ class Upload:
     def copy(self, key: str, size: int) -> None:
         """Copy an object of the bucket as the next part, within S3. Buffered bytes become a part before it.
 
-        Args:
-            key: its key.
-            size: its size in bytes, at least S3's smallest part unless it is the last part.
-
-        Raises:
-            TransientError: an earlier part could not be sent.
-            TargetError: S3 rejected an earlier part.
+        Its `size` in bytes is at least S3's smallest part unless it is the last part. Raises the errors of `write` for
+        earlier parts.
         """
         self.end()
         self.size += size
@@ -195,12 +176,7 @@ class Upload:
         return self._staged(rows, content=encoded(self._pending.take_all()))
 
     def staged(self, rows: int) -> StagedObject:
-        """Wait until all parts are durable, and return the object.
-
-        Raises:
-            TransientError: a part could not be sent.
-            TargetError: S3 rejected a part.
-        """
+        """Wait until all parts are durable, and return the object. Raises the errors of `write`."""
         parts = tuple(future.result() for future in self._sent)
         return self._staged(rows, upload_id=self._upload_id, parts=parts)
 

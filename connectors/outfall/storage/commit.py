@@ -73,9 +73,8 @@ class StagingArea(ABC, Generic[C]):
     def publish(self, staged: C) -> None:
         """Publish once, without retries and without replacing anything.
 
-        Raises:
-            NotPublishedError: it was not published, or this is unknown.
-            CommitRefusedError: it was changed, in staging or after it was published.
+        Raises `NotPublishedError` if it was not published or this is unknown, and `CommitRefusedError` if it was
+        changed, in staging or after it was published.
         """
 
     @abstractmethod

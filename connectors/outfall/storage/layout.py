@@ -51,14 +51,7 @@ def layout_path(incarnation: str) -> str:
 def check_layout(where: str, was: DirectoryLayout, options: StorageOptions, step_id: str) -> None:
     """Reject options with which a reader of the directory could not read the old and the new files together.
 
-    Args:
-        where: The directory.
-        was: The stored layout.
-        options: The options of the sink.
-        step_id: The step.
-
-    Raises:
-        ConfigurationError: Names the option, and its former value.
+    `ConfigurationError` names the option, and its former value in the stored layout.
     """
     now = DirectoryLayout.of(options)
     if was == now:
@@ -78,14 +71,8 @@ def check_layout(where: str, was: DirectoryLayout, options: StorageOptions, step
 def check_partitions(where: str, options: StorageOptions, paths: Iterable[str], step_id: str) -> None:
     """Reject visible directories that are not partition directories of the sink, before an overwrite deletes them.
 
-    Args:
-        where: The target.
-        options: The options of the sink.
-        paths: Visible paths below the target: of files, or of directories with a `/` at their end.
-        step_id: The step.
-
-    Raises:
-        TargetNotEmptyError: Names the first of them.
+    `paths` are visible paths below the target: of files, or of directories with a `/` at their end.
+    `TargetNotEmptyError` names the first such directory.
     """
     for directory in (path.rpartition("/")[0] for path in paths):
         if directory and not options.may_contain(directory):

@@ -29,10 +29,8 @@ class RollBounds:
     def due(self, size: int, since: float, rows: int = 0) -> bool:
         """Return whether a file has reached a bound. An empty file never has.
 
-        Args:
-            size: its size in bytes.
-            since: the time of its creation or of its oldest row, in seconds since 1970.
-            rows: its number of rows, if they are counted.
+        `size` is in bytes. `since` is the time of the file's creation or of its oldest row, in seconds since 1970.
+        `rows` is 0 if they are not counted.
         """
         if size == rows == 0:
             return False

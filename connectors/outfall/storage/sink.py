@@ -61,11 +61,7 @@ class StorageSink(SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee)
         return bound
 
     def bound_context(self) -> WriterInitContext:
-        """Return the attempt that writes.
-
-        Raises:
-            ConfigurationError: `bind` was not called.
-        """
+        """Return the attempt that writes. Raises `ConfigurationError` if `bind` was not called."""
         if self.context is None:
             raise ConfigurationError(
                 "the sink has no writer context", do="run the sink through outfall, which calls bind() first"

@@ -52,15 +52,8 @@ class ColumnRules:
     def file_schema(self, table: pa.Schema, rows: pa.Schema, needed: IsNeeded) -> pa.Schema:
         """Return the schema of a data file for rows with these columns. It lacks columns that the rows lack.
 
-        Top-level columns have the table's order and names. Inside a struct, fields keep the order of the rows.
-
-        Args:
-            table: the columns of the table.
-            rows: the columns of the rows.
-            needed: see `IsNeeded`.
-
-        Raises:
-            ConfigurationError: with each column that does not fit.
+        Top-level columns have the table's order and names. Inside a struct, fields keep the order of the rows. Raises
+        `ConfigurationError` with each column that does not fit.
         """
         fit = _Fit(self)
         fields = dict(fit.columns(list(table), list(rows), "", needed))
@@ -73,11 +66,7 @@ class ColumnRules:
         return pa.schema([fields[column.name].with_name(column.name) for column in table if column.name in fields])
 
     def new_columns(self, rows: pa.Schema) -> pa.Schema:
-        """Return the columns of a table created for rows. All are optional.
-
-        Raises:
-            ConfigurationError: with each column that has no table type.
-        """
+        """Return the columns, all optional, of a new table. `ConfigurationError` has each that has no table type."""
         fit = _Fit(self)
         made = fit.new_fields(rows, "")
         if not made and not fit.problems:
@@ -86,11 +75,7 @@ class ColumnRules:
         return pa.schema(made)
 
     def lacking(self, table: pa.Schema, rows: pa.Schema) -> Lacking:
-        """Return the columns of the rows that a table lacks, with their new types.
-
-        Raises:
-            ConfigurationError: with each column that has no table type.
-        """
+        """Return the columns of the rows that a table lacks, with their new types. Raises like `new_columns`."""
         fit = _Fit(self)
         found = list(fit.lacking(list(table), list(rows), ()))
         fit.check("columns cannot be added to the table: ", _CHANGE)
@@ -144,11 +129,7 @@ class _Fit:
         return f"{name} differs only in case from {path}{near}{other}"
 
     def fits(self, kind: pa.DataType, given: pa.DataType, name: str, needed: IsNeeded) -> pa.DataType:
-        """Return the type in the file for values of a given type.
-
-        Raises:
-            _MisfitError: values would change.
-        """
+        """Return the type in the file for values of a given type. Raises `_MisfitError` if values would change."""
         given = self._plain(given)
         if _is.is_null(given):
             return kind
@@ -209,11 +190,7 @@ class _Fit:
         return made
 
     def new_type(self, given: pa.DataType, name: str) -> pa.DataType:
-        """Return the type of a new table column for values of a type.
-
-        Raises:
-            _MisfitError: no type preserves the values.
-        """
+        """Return the type of a new column for values of a type. Raises `_MisfitError` if none preserves them."""
         given = self._plain(given)
         if _is.is_struct(given):
             return pa.struct(self.new_fields(given, f"{name}."))

@@ -42,11 +42,8 @@ class TableCommitter(Committer[EpochFiles]):
     Lost files must never be committed later by an old driver. Before the committer reports data as lost, a commit
     without files revokes its generation and moves the head.
 
-    Args:
-        load: loads the table; `None` if it does not exist. Without retries.
-        load_patiently: the same, with retries after transient errors.
-        context: the context of the epoch.
-        options: the options of the sink.
+    `load` works without retries, `load_patiently` with retries after transient errors. Both return `None` if the table
+    does not exist.
     """
 
     strict = True
@@ -99,13 +96,9 @@ class TableCommitter(Committer[EpochFiles]):
     def _until_settled(self, request: Request, once: Once, load: Load) -> str | None:
         """Repeat until the loaded head is the head that was replaced.
 
-        Returns:
-            The reason for a failure; `None` after success.
-
-        Raises:
-            FencedError: a newer driver, or a driver with another copy of the recovery data, has committed.
-            TargetLostError: the table was rolled back, or its record is missing.
-            TransientError: the table cannot be read.
+        Returns the reason for a failure; `None` after success. Raises `FencedError` if a newer driver, or a driver with
+        another copy of the recovery data, has committed, `TargetLostError` if the table was rolled back or its record
+        is missing, and `TransientError` if the table cannot be read.
         """
         reason = ""
         for _ in range(_TRIES):
@@ -182,8 +175,7 @@ class TableCommitter(Committer[EpochFiles]):
     def _record(self, request: Request, table: LoadedTable) -> TableRecord | None:
         """Return the table's record of the step, if it permits this driver and epoch to commit.
 
-        Raises:
-            FencedError, TargetLostError: see `_until_settled`.
+        Raises `FencedError` and `TargetLostError` like `_until_settled`.
         """
         context, files = self._context, request.committable
         found = table.record(context.incarnation)

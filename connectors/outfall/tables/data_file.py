@@ -100,12 +100,8 @@ class EpochFiles(TaskFiles):
     ) -> Sequence[CommittableMessage[EpochFiles]]:
         """Create one committable from the results of the tasks; none if there are neither files nor rows to remove.
 
-        Args:
-            results: the result of each task.
-            overwrite: whether the first epoch removes the previous rows of the table, even if it is empty.
-
-        Raises:
-            ResponsesError: tasks used different descriptions of the table.
+        With `overwrite`, the first epoch removes the previous rows of the table, even if it is empty. Raises
+        `ResponsesError` if tasks used different descriptions of the table.
         """
         written = [result.value for result in results]
         removes = overwrite and any(each.published is None for each in written)

@@ -39,21 +39,17 @@ class FileLayout(ABC):
         """Return the columns of a file for rows with these columns, in the table's order, types and nullability.
 
         Rows are cast to it column by column, matched by the name from `column_of`. Fields have the metadata that
-        readers find columns by (Parquet field ids).
-
-        Raises:
-            ConfigurationError: with each column that does not fit and the remedy: a column that the table lacks, a
-                missing column that the table requires or is partitioned by, or a type that would change values.
+        readers find columns by (Parquet field ids). Raises `ConfigurationError` with each column that does not fit and
+        the remedy: a column that the table lacks, a missing column that the table requires or is partitioned by, or a
+        type that would change values.
         """
 
     @abstractmethod
     def partition(self, batch: pa.RecordBatch) -> Sequence[pa.Array]:
         """Return the value of each partition field for each row of a batch that is already cast.
 
-        None for an unpartitioned table. The types of the values support Arrow's dictionary encoding.
-
-        Raises:
-            ValueRefusedError: a value has no partition; with column and row.
+        None for an unpartitioned table. The types of the values support Arrow's dictionary encoding. Raises
+        `ValueRefusedError` with column and row if a value has no partition.
         """
 
     @abstractmethod
@@ -78,9 +74,8 @@ class FileLayout(ABC):
 class LoadedTable(ABC):
     """One loaded state of a table, on the driver. It does not show later changes; load the table again for those.
 
-    Raises, in every method that accesses the catalog or the store:
-        TransientError: a transient error: unreachable, overloaded, timed out.
-        TargetError: a permanent error: no permission, no such catalog, a damaged table.
+    Every method that accesses the catalog or the store raises `TransientError` after a transient error (unreachable,
+    overloaded, timed out) and `TargetError` after a permanent one (no permission, no such catalog, a damaged table).
     """
 
     where: str
@@ -100,8 +95,8 @@ class LoadedTable(ABC):
     def with_columns(self, rows: pa.Schema) -> FileLayout:
         """Return the layout of data files if the missing columns were added. Without changes.
 
-        Raises:
-            ConfigurationError: a column cannot be added, for its type or because another name differs only in case.
+        Raises `ConfigurationError` if a column cannot be added, for its type or because another name differs only in
+        case.
         """
 
     @abstractmethod
@@ -136,19 +131,9 @@ class LoadedTable(ABC):
     ) -> LoadedTable:
         """Add the files and write the record, in one commit that succeeds only if the head is as it was loaded.
 
-        Without files it is a commit without rows, which moves the head.
-
-        Args:
-            files: the files to add.
-            record: the record to write; `head` and `order` are filled in.
-            replace: the partitions whose rows this commit removes, as the strings in `DataFile.partition`; `None` for
-                all rows of the table.
-
-        Returns:
-            The table after the commit.
-
-        Raises:
-            HeadMovedError, UnclearCommitError: see there.
+        Without files it is a commit without rows, which moves the head. `head` and `order` of the record are filled in.
+        The commit removes the rows of the partitions in `replace`, as the strings in `DataFile.partition`; `None` means
+        all rows of the table. Returns the table after the commit. Raises `HeadMovedError` or `UnclearCommitError`.
         """
 
     @abstractmethod

@@ -23,13 +23,9 @@ _TRIES = 5
 
 
 class TablePort(TargetPort[TableRecord]):
-    """The table of one step. The commit of an epoch writes the record, on the head that was loaded.
+    """The table of one step, which may not exist: then `table` is `None`. `where` names it in texts.
 
-    Args:
-        where: the table, for texts.
-        table: the loaded table; `None` if it does not exist.
-        incarnation: the step.
-        existing: what becomes of existing rows.
+    The commit of an epoch writes the record, on the head that was loaded.
     """
 
     ahead = "restore the newest recovery data; or compare the table with the source, and start with a new checkpoint"
@@ -80,16 +76,10 @@ def check_history(
     published: int | None,
     context: TargetContext[Any] | CommitterInitContext,
 ) -> None:
-    """Reject a table from which data of the step was rolled back after its commit.
+    """Raise `TargetLostError` for a table from which data of the step was rolled back after its commit.
 
-    Args:
-        table: the loaded table.
-        found: its record of the step.
-        published: the newest epoch in the table, as recorded when the epoch began.
-        context: the epoch that begins or is to be committed.
-
-    Raises:
-        TargetLostError: it was rolled back or restored.
+    `found` is its record of the step, and `published` the newest epoch in the table, as recorded when the epoch began.
+    `context` is of the epoch that begins or is to be committed.
     """
     gone = table.left_out(found) if found.epoch >= 0 else None
     if gone is None and not found.goes_before(published, context.begun):
@@ -172,9 +162,8 @@ def revoke_older(
     after its BEGIN. If a newer generation of this log has committed, nothing is necessary. Otherwise this function
     commits without rows.
 
-    Returns:
-        The current table. `None` if its record shows that the log was copied or that the table was rolled back, which a
-        commit would hide from the next check; also `None` if other writers kept committing.
+    Returns the current table. `None` if its record shows that the log was copied or that the table was rolled back,
+    which a commit would hide from the next check; also `None` if other writers kept committing.
     """
     newest = max(each.generation for each in found)
     for _ in range(_TRIES):

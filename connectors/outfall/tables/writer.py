@@ -180,11 +180,7 @@ class _Cast:
         self._columns = [by_name[name] if name in by_name else folded[name.lower()] for name in self.schema.names]
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Convert the columns to the order and the types of the table.
-
-        Raises:
-            ValueRefusedError: a value does not fit; with its column.
-        """
+        """Convert the columns to the table's order and types. `ValueRefusedError` has the column of a misfit."""
         columns = [
             _cast(batch.column(index), field, self._log)
             for index, field in zip(self._columns, self.schema, strict=True)

@@ -97,11 +97,7 @@ class PartFiles:
             return None
 
     def check(self, segment: int | None, offset: int) -> int:
-        """Return the length of a file, which must hold at least `offset` bytes.
-
-        Raises:
-            TargetLostError: it is shorter or missing.
-        """
+        """Return the length of a file; raise `TargetLostError` if it is missing or shorter than `offset` bytes."""
         size = self.size(segment)
         if (size or 0) < offset:
             raise self._lost(segment, offset, size)
@@ -110,8 +106,7 @@ class PartFiles:
     def open(self, segment: int | None, offset: int) -> int:
         """Open a file that must hold at least `offset` bytes. It is created only if no byte of it is recorded.
 
-        Raises:
-            TargetLostError: it is shorter or missing. It was not changed.
+        Raises `TargetLostError`, without a change, if it is shorter or missing.
         """
         try:
             # Appending never leaves a hole if another program truncates the file between a check and a write.
@@ -125,11 +120,7 @@ class PartFiles:
         return fd
 
     def create(self, segment: int) -> int:
-        """Create a segment and open it.
-
-        Raises:
-            TargetNotEmptyError: a file with its name exists.
-        """
+        """Create a segment and open it. Raises `TargetNotEmptyError` if a file with its name exists."""
         path = self.path(segment)
         try:
             return os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o666)
@@ -144,9 +135,7 @@ class PartFiles:
     def check_end(self, fd: int, segment: int | None, offset: int) -> None:
         """Check that an open file still has its name, and that it ends where its writer does.
 
-        Raises:
-            TargetLostError: it is shorter, missing or replaced.
-            TransientError: it is longer.
+        Raises `TargetLostError` if it is shorter, missing or replaced, and `TransientError` if it is longer.
         """
         path = self.path(segment)
         try:
@@ -197,19 +186,11 @@ class PartFiles:
     def cut_back(
         self, segment: int | None, offset: int, later: Sequence[int] | None = None, *, again: bool = False
     ) -> int:
-        """Truncate the part durably to its recorded position.
+        """Truncate the part durably to its recorded position; return the length of its file before, in bytes.
 
-        Args:
-            segment: the current file in the part's state.
-            offset: its recorded length in bytes.
-            later: the segments after it, if they are known.
-            again: whether an earlier call may have died, so that the result is synced even if nothing is left to do.
-
-        Returns:
-            The length of the file before the call, in bytes.
-
-        Raises:
-            TargetLostError: the file is shorter or missing. It was not changed.
+        The current file has `offset` recorded bytes; `later` has the segments after it, if they are known. With
+        `again`, an earlier call may have died, so the result is synced even if nothing is left to do. Raises
+        `TargetLostError`, without a change, if the file is shorter or missing.
         """
         size = self.check(segment, offset)
         self.remove(self.later(segment) if later is None else later)
@@ -227,8 +208,7 @@ class PartFiles:
     def cut(self, fd: int, segment: int | None, offset: int) -> bool:
         """Truncate an open file to its recorded length; return whether it was longer.
 
-        Raises:
-            TargetLostError: it is shorter, or another program truncated it at this moment.
+        Raises `TargetLostError` if it is shorter, or another program truncated it at this moment.
         """
         size = os.fstat(fd).st_size
         if size == offset:

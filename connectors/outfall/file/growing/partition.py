@@ -180,14 +180,9 @@ def _name_created() -> int:
 
 
 def _sync_name(directory: str, created: int) -> bool:
-    """Make a name durable.
+    """Make a name in a directory durable. Return whether the directory was synced.
 
-    Args:
-        directory: its directory.
-        created: the tick of `_name_created`, taken after the file was created.
-
-    Returns:
-        Whether the directory was synced. If not, it has already been synced for another file since then.
+    If not, it has been synced for another file since `created`, the tick of `_name_created` after the file was created.
     """
     if _durable.get(directory, 0) > created:
         return False

@@ -52,12 +52,7 @@ class GrowingRecord:
 
 
 class GrowingPort(DirectoryPort[GrowingRecord, LocalStore]):
-    """The growing files of one step in a directory.
-
-    Args:
-        starts: the start states of the parts.
-        incarnation: the step.
-    """
+    """The growing files of one step in a directory, with the start states of its parts."""
 
     locks = True
 
@@ -81,8 +76,7 @@ class GrowingPort(DirectoryPort[GrowingRecord, LocalStore]):
     ) -> Sequence[TargetRecord]:
         """Return the BEGIN of the step, and before BEGIN those of the writers too, which may be later.
 
-        Raises:
-            StaleWriterError: another query has taken over.
+        Raises `StaleWriterError` if another query has taken over.
         """
         entries = [found.stored.entry]
         if context.generation == 0:

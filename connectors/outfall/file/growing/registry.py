@@ -205,13 +205,10 @@ class WritablePart:
     _fd: int
 
     def take_over(self, mine: RegisterEntry) -> bool:
-        """Check that an attempt may open the part.
+        """Check that an attempt may open the part; return whether another attempt of the same BEGIN had it before.
 
-        Returns:
-            Whether another attempt of the same BEGIN had it before, whose truncation may not be durable.
-
-        Raises:
-            StaleWriterError: a newer writer has the part, another BEGIN opened the parts last, or they are sealed.
+        The truncation by that attempt may not be durable. Raises `StaleWriterError` if a newer writer has the part,
+        another BEGIN opened the parts last, or they are sealed.
         """
         self._refuse_unopened(mine)
         found = self._writer()
@@ -224,11 +221,7 @@ class WritablePart:
         write_line(self._fd, mine.line(), _PARTS + part_index(self.part))
 
     def check_still(self, mine: RegisterEntry) -> None:
-        """Check that an attempt is still the part's writer.
-
-        Raises:
-            StaleWriterError: it is not.
-        """
+        """Raise `StaleWriterError` unless an attempt is still the part's writer."""
         self._refuse_unopened(mine)
         found = self._writer()
         if found != mine:
@@ -291,9 +284,8 @@ class Register:
     def writing(self, part: str) -> Iterator[WritablePart]:
         """Hold a part for one write.
 
-        Raises:
-            TransientError: another attempt or a driver is stopped while it holds a lock; the message names it.
-            TargetLostError: the directory is missing.
+        Raises `TransientError`, which names the holder, if another attempt or a driver is stopped while it holds a
+        lock, and `TargetLostError` if the directory is missing.
         """
         with (
             locked(self._lock(part), self.store.patience, holder=lambda _: self._writers([part])),
@@ -303,12 +295,7 @@ class Register:
 
     @contextmanager
     def alone(self) -> Iterator[LockedRegister]:
-        """Lock the register exclusively, which excludes all writers.
-
-        Raises:
-            TransientError: as for `writing`.
-            TargetLostError: the directory is missing.
-        """
+        """Lock the register exclusively, which excludes all writers. Raises the errors of `writing`."""
         with locked(self.path, self.store.patience, holder=self._holders) as fd:
             write_line(fd, json.dumps({"host": socket.gethostname(), "pid": os.getpid()}), _ALONE)
             yield LockedRegister(fd)

@@ -16,12 +16,9 @@ from outfall.trace_points import reached
 def seal_parts(register: Register, context: SealContext, seals: Sequence[PartSeal[FileState]]) -> None:
     """Check all parts against their states, and close them to all writers of this and older generations.
 
-    Raises:
-        SealError: another attempt than the winner wrote a part last, its length differs, or another driver opened the
-            register last.
-        FencedError: a newer driver, or one of its attempts, has the parts.
-        StaleWriterError: another query has the parts.
-        TargetLostError: a part without a task result has lost bytes.
+    Raises `SealError` if another attempt than the winner wrote a part last, its length differs, or another driver
+    opened the register last; `FencedError` if a newer driver, or one of its attempts, has the parts; `StaleWriterError`
+    if another query has them; and `TargetLostError` if a part without a task result has lost bytes.
     """
     mine = RegisterEntry.sealed_by(context)
     with explained("sealing", register.path), register.alone() as held:

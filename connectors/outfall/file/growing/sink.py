@@ -111,8 +111,7 @@ class GrowingFiles(
     def _beyond(self, context: TargetContext[FileState]) -> TargetNotEmptyError | None:
         """Find bytes and segments beyond the states. A seal leaves none: a failed attempt or another writer did.
 
-        Raises:
-            TargetLostError: a file is shorter than its recorded length.
+        Raises `TargetLostError` if a file is shorter than its recorded length.
         """
         found = None
         # Only once in a run, because a directory may hold many files. Later checks only read the next segment.

@@ -29,12 +29,8 @@ class PartStarts:
     def of(self, parts: Sequence[str], *, ours: bool) -> Mapping[str, FileState]:
         """Return the start states of new parts, from the files that exist.
 
-        Args:
-            parts: the parts.
-            ours: whether the step has taken possession of the directory.
-
-        Raises:
-            TargetNotEmptyError: a file holds data, and cannot be continued or must not be.
+        `ours` tells whether the step has taken possession of the directory. Raises `TargetNotEmptyError` if a file
+        holds data, and cannot be continued or must not be.
         """
         segments = self.segments() if parts else {}
         return {part: self._of(part, segments.get(part, []), ours) for part in parts}
@@ -55,8 +51,7 @@ class PartStarts:
     def check(self, context: TargetContext[FileState]) -> None:
         """Reject files that have changed since the check before BEGIN: the first writer would truncate them.
 
-        Raises:
-            TransientError: names the file, and its length before and now.
+        Raises `TransientError` with the file, and its length before and now.
         """
         for part, found in self.of(list(context.states), ours=False).items():
             state = context.states[part]

@@ -20,14 +20,8 @@ def explained(
 ) -> Iterator[None]:
     """Convert an `OSError` to an error that names the path, which errors of file descriptors do not have.
 
-    Args:
-        doing: the operation, for example `"writing"`.
-        path: its path.
-        part: its part, if any.
-        then: the consequence of the failure.
-
-    Raises:
-        TransientError: with the reason of the operating system.
+    The `TransientError` also has the operation (`doing`, for example `"writing"`), the reason of the operating system,
+    and the consequence (`then`).
     """
     try:
         yield
@@ -43,12 +37,9 @@ def explained(
 
 
 def write_all(fd: int, buffers: Sequence[Any]) -> int:
-    """Append all bytes of the buffers to a file that was opened with `O_APPEND`.
+    """Append all bytes of the buffers to a file that was opened with `O_APPEND`; return their number.
 
     The system may accept only some of the bytes (a signal, a nearly full disk), so this repeats until all are written.
-
-    Returns:
-        The number of bytes written.
     """
     left = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
     total = 0

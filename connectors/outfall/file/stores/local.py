@@ -30,12 +30,7 @@ class LocalStore(FileStore):
     share = "mount the same directory under this path for the driver and all executors (NFS, a shared volume)"
 
     def __init__(self, path: str, patience: Patience) -> None:
-        """Create a store for a directory, which may be missing.
-
-        Args:
-            path: its path.
-            patience: the timeout of its locks.
-        """
+        """Create a store for a directory, which may be missing. `patience` is the timeout of its locks."""
         self.root = path
         self.patience = patience
 
@@ -127,13 +122,9 @@ class LocalStore(FileStore):
 
     @contextmanager
     def record_held(self, incarnation: str) -> Iterator[tuple[FileRecord, Callable[[FileRecord], None]]]:
-        """Lock a step's record.
+        """Lock a step's record. Yield it, and a function that replaces it durably.
 
-        Yields:
-            The record, and a function that replaces it durably.
-
-        Raises:
-            TargetLostError: the record is missing or cannot be read.
+        Raises `TargetLostError` if the record is missing or cannot be read.
         """
         path = self.record_path(incarnation)
         with locked(path, self.patience, create=False) as fd:

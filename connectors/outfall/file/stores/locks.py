@@ -34,22 +34,12 @@ def locked(
     shared: bool = False,
     holder: Callable[[int], str] | None = None,
 ) -> Iterator[int]:
-    """Hold a lock on a file. The file is never removed, because a waiting process would then lock a deleted file.
+    """Hold a lock on a file, and yield the file's descriptor.
 
-    Args:
-        path: the file.
-        patience: the timeout.
-        create: whether to create the file if it is missing.
-        shared: whether other processes may hold a shared lock at the same time.
-        holder: describes the possible holder, given the file's descriptor; by default the contents of the file.
-
-    Yields:
-        The file's descriptor.
-
-    Raises:
-        TransientError: another process holds the lock for longer than `patience`.
-        TargetLostError: the directory, or with `create=False` the file, does not exist.
-        ConfigurationError: the filesystem has no locks.
+    The file is never removed, because a waiting process would then lock a deleted file. `holder` describes the possible
+    holder, given the descriptor; by default that is the contents of the file. Raises `TransientError` if another
+    process holds the lock for longer than `patience`, `TargetLostError` if the directory, or with `create=False` the
+    file, does not exist, and `ConfigurationError` if the filesystem has no locks.
     """
     fd = _open(path, create)
     try:

@@ -44,9 +44,8 @@ class RemoteStore(FileStore):
     def __init__(self, location: Location) -> None:
         """Open the filesystem. Credentials come from its environment and from fsspec's configuration.
 
-        Raises:
-            ImportError: a package is missing; the message names it.
-            ConfigurationError: the client cannot be created, for example without credentials.
+        Raises `ImportError` if a package is missing, with its name, and `ConfigurationError` if the client cannot be
+        created, for example without credentials.
         """
         self.root = location.url()
         self.publishes_by_copy = location.scheme not in RENAMES

@@ -38,11 +38,7 @@ class FileRecord(StepRecord):
 
     @classmethod
     def parse(cls, line: str | bytes, path: str) -> Self:
-        """Parse the line of the record at `path`.
-
-        Raises:
-            TargetLostError: it cannot be parsed.
-        """
+        """Parse the line of the record at `path`. Raises `TargetLostError` if it cannot be parsed."""
         try:
             return cls.model_validate_json(line)
         except ValidationError as error:
@@ -145,8 +141,7 @@ class FileStore(ABC):
     def publish(self, file: StagedFile) -> None:
         """Move a staged file atomically to its published path. May be called in threads.
 
-        Raises:
-            FileNotFoundError: it is not staged, or no longer.
+        Raises `FileNotFoundError` if it is not staged, or no longer.
         """
 
     def staged_names(self) -> list[AttemptName]:
@@ -180,11 +175,7 @@ class FileStore(ABC):
 
     @abstractmethod
     def read_record(self, incarnation: str) -> FileRecord | None:
-        """Return a step's record; `None` if there is none.
-
-        Raises:
-            TargetLostError: it cannot be read.
-        """
+        """Return a step's record; `None` if there is none. Raises `TargetLostError` if it cannot be read."""
 
     @abstractmethod
     def create_record(self, record: FileRecord, layout: bytes) -> None:
@@ -201,11 +192,7 @@ class FileStore(ABC):
         """Return the bytes of a small file; `None` if there is no file."""
 
     def check_shared(self, incarnation: str) -> None:
-        """Check in a task that it has access to the directory that the driver opened.
-
-        Raises:
-            UnsharedTargetError: names this host and the path.
-        """
+        """Raise `UnsharedTargetError` in a task that has no access to the directory that the driver opened."""
         if not self.has_record(incarnation):
             raise unshared(self.root, self.record_path(incarnation), self.share)
 

@@ -194,12 +194,10 @@ class OpenFiles:
     """
 
     def __init__(self, limit: int, *, sync: bool) -> None:
-        """Keep at most `limit` descriptors open.
+        """Keep at most `limit` descriptors open, which is at least one.
 
-        Args:
-            limit: at least one.
-            sync: whether a file is synced before its descriptor is closed. The kernel reports a writeback error only
-                to open descriptors, so a file that must be durable has to be synced before it has none.
+        With `sync`, a file is synced before its descriptor is closed. The kernel reports a writeback error only to open
+        descriptors, so a file that must be durable has to be synced before it has none.
         """
         self._limit = limit
         self._sync = sync

@@ -42,11 +42,7 @@ _REASONS = [
 
 
 def check_type(field: pa.Field) -> None:
-    """Reject a type whose values cannot be read back from a directory name.
-
-    Raises:
-        ConfigurationError: names the column, its type and the remedy.
-    """
+    """Reject a type whose values cannot be read back from a directory name; `ConfigurationError` has the remedy."""
     kind = field.type
     if (
         _types.is_signed_integer(kind)
@@ -69,14 +65,9 @@ def check_type(field: pa.Field) -> None:
 
 
 def column_directories(column: pa.Array, name: str) -> Distinct:
-    """Return the directory names of a column's values.
+    """Return the directory names of a column's values: of at least one row, of a type that `check_type` accepts.
 
-    Args:
-        column: at least one row, of a type that `check_type` accepts.
-        name: the column name.
-
-    Raises:
-        ValueRefusedError: a value could not be read back, or cannot be a directory name; names column and row.
+    `ValueRefusedError` names column and row of a value that could not be read back, or cannot be a directory name.
     """
     if _types.is_temporal(column.type):
         check_years(column, name)
@@ -195,12 +186,8 @@ def level(name: str, values: pa.Array) -> pa.Array:
 def check_level(name: str | None, sample: str) -> None:
     """Reject a directory that Spark's readers skip, that leaves the root, or that filesystems do not support.
 
-    Args:
-        name: the unescaped text before the first `=`; `None` if there is no `=`.
-        sample: the longest escaped name of the directory, with the same beginning and end as all its names.
-
-    Raises:
-        ValueError: states the reason.
+    `name` is the unescaped text before the first `=`; `None` if there is no `=`. `sample` is the longest escaped name
+    of the directory, with the same beginning and end as all its names. `ValueError` states the reason.
     """
     if name == "":
         raise ValueError(f"the level {sample!r} has no name before its =")
@@ -218,11 +205,9 @@ def check_level(name: str | None, sample: str) -> None:
 
 @dataclass(frozen=True)
 class Distinct:
-    """Distinct values, in the order of the first row of each.
+    """Distinct values, in the order of the first row of each: at least one, and NULL may be one of them.
 
-    Args:
-        values: at least one value; NULL may be one of them.
-        rows: the index of the value of each row; `None` if all rows have the same value.
+    `rows` has the index of the value of each row; it is `None` if all rows have the same value.
     """
 
     values: pa.Array
@@ -260,8 +245,7 @@ class Distinct:
 def combined(columns: list[Distinct]) -> pa.Array | None:
     """Number the distinct combinations of column values, in the order of the first row of each.
 
-    Returns:
-        The number of the combination of each row; `None` if all rows have the same one.
+    Returns the number of the combination of each row; `None` if all rows have the same one.
     """
     varying = [column for column in columns if column.rows is not None]
     if len(varying) < 2:

@@ -130,28 +130,20 @@ class PartitionPaths:
     def stored_schema(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the files: all columns except those of `partition_by`.
 
-        Called before the first row is written, so that wrong options fail the query early.
-
-        Raises:
-            ConfigurationError: a column is missing, ambiguous or of a type that cannot be read back from a directory
-                name; the pattern does not fit its column; or no column is left for the files.
+        Called before the first row is written, so that wrong options fail the query early. Raises `ConfigurationError`
+        if a column is missing, ambiguous or of a type that cannot be read back from a directory name, if the pattern
+        does not fit its column, or if no column is left for the files.
         """
         columns = _PartitionColumns.of(self.options, schema)
         return pa.schema([schema.field(index) for index in columns.kept], metadata=schema.metadata)
 
     def split(self, batch: pa.RecordBatch, now: datetime) -> Iterator[tuple[str, pa.RecordBatch]]:
-        """Split a batch by partition, in the order of the first row of each partition.
+        """Split a batch of any size by partition, in the order of the first row of each partition.
 
-        Args:
-            batch: any number of rows. It is not changed; its memory is shared if the rows of a partition are adjacent.
-            now: the time of writing, with a zone; used only by a pattern without `directory_time`.
-
-        Yields:
-            The path of a partition and its rows in their order, without the columns of `partition_by`.
-
-        Raises:
-            ConfigurationError: as for `stored_schema`.
-            ValueRefusedError: a row has no directory; names column and row. Raised before the first partition.
+        Yields the path of a partition and its rows in their order, without the columns of `partition_by`. If the rows
+        of a partition are adjacent, they share the memory of the batch. `now`, with a zone, is used only by a pattern
+        without `directory_time`. Raises the errors of `stored_schema`, and before the first partition a
+        `ValueRefusedError` with column and row if a row has no directory.
         """
         if batch.num_rows == 0:
             return
@@ -193,13 +185,9 @@ def _paths(parts: list[Distinct], rows: pa.Array) -> list[str]:
 
 @dataclass(frozen=True)
 class _PartitionColumns:
-    """Columns by their index in a schema.
+    """Columns by their index in a schema: those that become directories, in this order, and those kept in the files.
 
-    Args:
-        partition: the columns that become directories, in this order.
-        kept: the columns of the files.
-        time: the column that the pattern formats.
-        levels: the levels of the pattern; empty without a pattern.
+    The pattern formats the column `time` in `levels`, which are empty without a pattern.
     """
 
     partition: tuple[int, ...]
@@ -209,11 +197,7 @@ class _PartitionColumns:
 
     @classmethod
     def of(cls, options: PartitionOptions, schema: pa.Schema) -> _PartitionColumns:
-        """Find and check the columns.
-
-        Raises:
-            ConfigurationError: names the column and the reason.
-        """
+        """Find and check the columns; `ConfigurationError` names a wrong column and the reason."""
         partition = tuple(_find(schema, name, "partition_by") for name in options.partition_by)
         _check_partition(schema, partition)
         kept = tuple(index for index in range(len(schema)) if index not in partition)

@@ -21,12 +21,7 @@ _FLOORS = {10: "day", 13: "hour", 16: "minute", 19: "second"}
 
 @dataclass(frozen=True)
 class Level:
-    """One directory level of a pattern.
-
-    Args:
-        name: the text before the first `=`; `None` if there is no `=`.
-        value: the pieces after it.
-    """
+    """One directory level of a pattern: `name=value`, as text and pieces. `name` is `None` if there is no `=`."""
 
     name: str | None
     value: tuple[Piece, ...]
@@ -50,11 +45,7 @@ class Level:
         return re.fullmatch("".join(map(_expression, self.value)), directory) is not None
 
     def check(self) -> None:
-        """Reject a level whose names are all invalid.
-
-        Raises:
-            ValueError: states the reason.
-        """
+        """Reject a level whose names are all invalid; `ValueError` states the reason."""
         check_level(self.name, self._sample())
         if self.name is not None and self.varies:
             check_level(self.name, f"{escape_text(self.name)}={NULL_NAME}")
@@ -68,8 +59,7 @@ class Level:
 def parse_levels(pattern: str, allowed: frozenset[str] = TIMESTAMP) -> tuple[Level, ...]:
     """Parse a pattern whose slashes, quoted or not, separate directories.
 
-    Raises:
-        ValueError: the pattern cannot be written like Spark, or has directories that Spark's readers skip.
+    Raises `ValueError` if it cannot be written like Spark, or has directories that Spark's readers skip.
     """
     groups: list[list[Piece]] = [[]]
     for piece in Pattern.parse(pattern, allowed).pieces:
@@ -87,15 +77,9 @@ def parse_levels(pattern: str, allowed: frozenset[str] = TIMESTAMP) -> tuple[Lev
 
 
 def time_directories(column: pa.Array, name: str, levels: tuple[Level, ...]) -> Distinct:
-    """Return the directories of the times in a column.
+    """Return the directories of at least one date or timestamp, by levels of a pattern that fits their type.
 
-    Args:
-        column: at least one date or timestamp.
-        name: the column name.
-        levels: the levels of a pattern that fits the type of the column.
-
-    Raises:
-        ValueRefusedError: a year cannot be written, or a NULL has no directory; names column and row.
+    Raises `ValueRefusedError` with column and row if a year cannot be written, or a NULL has no directory.
     """
     check_years(column, name)
     if any("XXX" in level.value for level in levels):
@@ -114,15 +98,7 @@ def time_directories(column: pa.Array, name: str, levels: tuple[Level, ...]) -> 
 
 
 def clock_directories(now: datetime, levels: tuple[Level, ...]) -> Distinct:
-    """Return the directories of the time of writing, in UTC.
-
-    Args:
-        now: the time, with a zone.
-        levels: the levels of the pattern.
-
-    Raises:
-        ValueError: `now` has no zone.
-    """
+    """Return the directories of the time of writing, in UTC. Raises `ValueError` if `now` has no zone."""
     if now.tzinfo is None:
         raise ValueError("the time of writing needs a zone")
     return Distinct(_paths(pa.array([now], pa.timestamp("us", "UTC")), "now", levels), None)
@@ -173,9 +149,7 @@ def _check_names(levels: tuple[Level, ...]) -> None:
 def hidden_name(levels: tuple[Level, ...], above: bool) -> str | None:
     """Return the name of a level that Spark's readers cannot find, because an unnamed level precedes it.
 
-    Args:
-        levels: the levels of a pattern.
-        above: whether levels of columns precede them.
+    `above` tells whether levels of columns precede those of the pattern.
     """
     varied, between = above, False
     for found in levels:

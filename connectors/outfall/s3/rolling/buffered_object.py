@@ -253,10 +253,7 @@ def merged(levels: Sequence[int]) -> tuple[int, int]:
     """Return how many of the last pieces a new piece absorbs, and the resulting level.
 
     This works like the carry of a counter: if fifteen pieces of the new one's level precede it, they are merged into
-    one piece of the next level.
-
-    Args:
-        levels: the levels of the small pieces, in order.
+    one piece of the next level. `levels` are those of the small pieces, in order.
     """
     count = level = 0
     while len(levels) - count >= MERGED - 1:
@@ -271,11 +268,7 @@ def copied(sizes: Sequence[int], part_bytes: int, smallest: int) -> list[bool]:
     """Plan the composition of an object: which pieces are copied within S3, and which must be read.
 
     A piece is copied if it is as large as a part, and if the bytes read before it are empty or large enough for a part.
-
-    Args:
-        sizes: the sizes of the pieces, in order.
-        part_bytes: the size of the parts into which read bytes are split.
-        smallest: the smallest part that S3 accepts, except for the last.
+    Read bytes are split into parts of `part_bytes`; S3 accepts none below `smallest`, except for the last.
     """
     plan, read = [], 0
     for size in sizes:

@@ -124,12 +124,7 @@ class Pieces:
         return piece
 
     def wait(self) -> None:
-        """Wait until all pieces are durable.
-
-        Raises:
-            TransientError: a piece could not be stored.
-            TargetError: S3 rejected a piece.
-        """
+        """Wait until all pieces are durable; raise `TransientError`, or `TargetError` if S3 rejected one."""
         for future in self._putting.values():
             future.result()
 
@@ -140,12 +135,7 @@ class Pieces:
         return key_of(self._store, piece.name)
 
     def read(self, piece: StoredPiece) -> bytes:
-        """Return a piece's bytes.
-
-        Raises:
-            TargetLostError: the piece is missing.
-            StaleWriterError: the piece is missing because this attempt is stale.
-        """
+        """Return a piece's bytes. If it is missing, raise `StaleWriterError` if stale, else `TargetLostError`."""
         key = self.key(piece)
         body = self._store.get(key)
         if body is None or len(body) != piece.size:
