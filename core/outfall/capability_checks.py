@@ -164,11 +164,7 @@ class ResolvedSink:
         return self.sink.output_modes() if SupportsTarget in self.capabilities else OUTPUT_MODES
 
     def in_save_mode(self, mode: SaveMode | None) -> Any:
-        """Return the sink for a save mode of a batch job. See `SupportsTarget.in_save_mode`.
-
-        Raises:
-            ConfigurationError: The sink does not support the mode, or its options contradict it.
-        """
+        """Return the sink for a save mode of a batch job. See `SupportsTarget.in_save_mode`, also for its error."""
         if SupportsTarget in self.capabilities:
             return self.sink.in_save_mode(mode)
         if mode in ("error", "overwrite"):
@@ -199,10 +195,8 @@ def routes_by_default(sink: object) -> bool:
 def check_unresumed(sink: ResolvedSink) -> None:
     """Reject a sink whose failed epoch can be completed but not rolled back, for a job that cannot be repeated.
 
-    The tasks of such a sink publish in place. A replay distinguishes repeated rows from new ones by comparison.
-
-    Raises:
-        CapabilityError: The sink requires `epoch` and `recovery`.
+    The tasks of such a sink publish in place, and a replay distinguishes repeated rows from new ones by comparison.
+    Raises `CapabilityError`, because the sink requires `epoch` and `recovery`.
     """
     children = sink.children().values()
     for child in children:
@@ -218,11 +212,7 @@ def check_unresumed(sink: ResolvedSink) -> None:
 
 
 def check_output_mode(sink: ResolvedSink, mode: str) -> None:
-    """Reject a streaming query that sends changed rows again if the sink only adds rows.
-
-    Raises:
-        ConfigurationError: States the alternatives.
-    """
+    """Reject a query that sends changed rows again if the sink only adds rows. The error states the alternatives."""
     modes = sink.output_modes()
     if mode not in modes:
         raise ConfigurationError(
@@ -237,8 +227,7 @@ def check_output_mode(sink: ResolvedSink, mode: str) -> None:
 def check_sink(sink: Any) -> ResolvedSink:
     """Find out what a sink can do, and check that it fits together, before any data moves.
 
-    Raises:
-        CapabilityError: A capability is missing or does not fit the others.
+    Raises `CapabilityError` if a capability is missing or does not fit the others.
     """
     if isinstance(sink, type):
         raise CapabilityError(f"{sink.__name__} is a class, not a sink", do=f"create an instance: {sink.__name__}(…)")

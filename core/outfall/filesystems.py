@@ -47,18 +47,11 @@ _OPENING = {
 
 
 def open_filesystem(location: Location, wanted_for: str) -> tuple[Any, str]:
-    """Open the filesystem of a location, with credentials from its own environment or fsspec's configuration.
+    """Open the filesystem of a location that is not local, and return it with the path of the location in it.
 
-    Args:
-        location: A location that is not local.
-        wanted_for: The purpose, as the beginning of a sentence.
-
-    Returns:
-        The filesystem, without a cache for listings, and the path of the location in it.
-
-    Raises:
-        ImportError: A package is missing. The text names it.
-        ConfigurationError: The client cannot be created, for example without credentials.
+    It caches no listings. Credentials come from its own environment or fsspec's configuration. `wanted_for` is the
+    purpose, as the beginning of a sentence. Raises `ImportError`, which names the missing package, or
+    `ConfigurationError` if the client cannot be created, for example without credentials.
     """
     # Imported here because the import takes longer than all others for a log on a disk.
     import fsspec
@@ -88,12 +81,7 @@ def open_filesystem(location: Location, wanted_for: str) -> tuple[Any, str]:
 
 
 def _explain_client(error: Exception, what: str) -> OutfallError:
-    """Return an error with a remedy for an error of a client.
-
-    Args:
-        error: The error of the client.
-        what: What failed, as the beginning of a sentence.
-    """
+    """Return an error with a remedy for a client's error. `what` says what failed, as the beginning of a sentence."""
     why = f"{type(error).__name__}: {error}"
     if is_unset(error):
         do = "provide credentials and region in the environment of the store's client, on driver and executors"

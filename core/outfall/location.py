@@ -63,8 +63,7 @@ class Location:
     def parse(cls, text: str, purpose: Purpose) -> Location:
         """Parse an absolute path or a URL.
 
-        Raises:
-            ConfigurationError: The location is relative, contains credentials, or does not fit the purpose.
+        Raises `ConfigurationError` if the location is relative, contains credentials, or does not fit the purpose.
         """
         if not isinstance(text, str) or not text.strip() or "\0" in text:
             shown = masked(text) if isinstance(text, str) else text

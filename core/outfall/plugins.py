@@ -38,9 +38,8 @@ def names(group: str) -> list[str]:
 def find(group: str, name: str) -> Any | None:
     """Import the object that is registered under a name. Return `None` if there is none.
 
-    Raises:
-        ConfigurationError: Several distributions register the name, or the registered object does not exist.
-        ImportError: The module, or an extra that it requires, is not installed.
+    Raises `ConfigurationError` if several distributions register the name or the registered object does not exist, and
+    `ImportError` if the module, or an extra that it requires, is not installed.
     """
     entries = {entry.value: entry for entry in entry_points(group=group, name=name)}
     if len(entries) > 1:

@@ -59,11 +59,9 @@ class ProcessClients(Generic[A]):
 
 
 def hide_secrets(client: Any, more: Iterable[str] = ()) -> None:
-    """Remove secrets from the errors that a boto3 client raises and returns, in case a server repeats them.
+    """Remove secrets from the errors that a new boto3 client raises and returns, in case a server repeats them.
 
-    Args:
-        client: A newly created client.
-        more: Secrets in its requests other than the credentials, such as a user's encryption key.
+    `more` are secrets in its requests other than the credentials, such as a user's encryption key.
     """
     given = [value for value in more if value]
 

@@ -25,10 +25,7 @@ class Redaction:
     """Removes secrets from texts, in any encoding, and also if the text is truncated within one.
 
     Finds plain, percent-encoded, JSON-escaped, HTML-escaped, quoted-printable, Base64 and hexadecimal forms, and nested
-    combinations of them.
-
-    Args:
-        secrets: Empty strings are ignored.
+    combinations of them. Empty strings among the secrets are ignored.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:

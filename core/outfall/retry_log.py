@@ -64,12 +64,8 @@ class RetryLog:
     """Logs retries as warnings. Keep one instance per process, in the module that retries.
 
     Thread-safe. A place has the outage: a server, a bucket, a step that commits. All retries at one place within
-    `interval` give one warning. The next warning states their number. A new outage is logged at once, also within
-    `interval`: it begins if a first attempt fails after `QUIET` seconds without a retry.
-
-    Args:
-        log: The logger.
-        interval: Seconds between two warnings of one outage.
+    `interval` seconds give one warning. The next warning states their number. A new outage is logged at once, also
+    within `interval`: it begins if a first attempt fails after `QUIET` seconds without a retry.
     """
 
     def __init__(self, log: logging.Logger, *, interval: float = INTERVAL) -> None:
@@ -97,16 +93,10 @@ class RetryLog:
     ) -> None:
         """Report a failed attempt that is retried. Logs it unless this outage was logged shortly before.
 
-        Called before each retry. Calls the watcher each time.
-
-        Args:
-            place: The name by which retries are counted, without credentials.
-            doing: The operation that failed, such as `"publishing t"`.
-            attempt: The number of the failed attempt, from 1.
-            attempts: The maximum number of attempts; `None` if it is unlimited.
-            reason: The reason, without secrets.
-            left: Seconds until the deadline; `None` if there is none.
-            now: The time on the caller's monotonic clock; `None` for the system's.
+        Called before each retry. Calls the watcher each time. Retries are counted by `place`, which has no credentials.
+        `doing` is the operation that failed, such as `"publishing t"`, and `reason` has no secrets. `attempt` counts
+        from 1; `attempts` is the maximum, or `None` if it is unlimited. `left` are the seconds until the deadline;
+        `None` if there is none. `now` is the time on the caller's monotonic clock; `None` for the system's.
         """
         now = time.monotonic() if now is None else now
         watch = _watcher.get()

@@ -27,22 +27,13 @@ def retried(
 ) -> T:
     """Call until it succeeds, and return the result.
 
-    Pauses are exponential with full jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS 2015). An attempt that
-    fails after the deadline is the last one; a pause may end after the deadline.
+    Pauses are exponential with full jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS 2015). A pause has at
+    most `first_wait` seconds, which doubles with each attempt up to `longest_wait`. The deadline is in seconds from the
+    start of the first attempt. An attempt that fails after it is the last one; a pause may end after it.
 
-    Args:
-        call: The repeatable call.
-        passes: Called with each error; returns whether it is transient.
-        deadline: Seconds from the start of the first attempt.
-        first_wait: Maximum of the first pause in seconds. It doubles with each attempt.
-        longest_wait: Maximum of all pauses in seconds.
-        log: Logs the retries; `None` to retry in silence.
-        describe: Called with the error before each pause; returns what is logged. Required with `log`.
-        now: The monotonic clock.
-        sleep: Waits for a pause.
-
-    Raises:
-        BaseException: The error of the last attempt: permanent, or the first one after the deadline.
+    `passes` says whether an error is transient. Raises the error of the last attempt: permanent, or the first one after
+    the deadline. `describe` is called with the error before each pause, and returns what is logged. It is required with
+    `log`, without which retries are silent.
     """
     started = now()
 

@@ -37,9 +37,7 @@ def log_rows_field() -> Any:
 class RowLog:
     """Writes about rejected rows in errors and log lines, as `log_rows` permits.
 
-    Args:
-        log_rows: the option.
-        keys: the columns that identify a row, as far as known.
+    `keys` are the columns that identify a row, as far as known.
     """
 
     log_rows: LogRows = "keys"
@@ -51,12 +49,7 @@ class RowLog:
         return self.log_rows == "full"
 
     def name(self, where: str, row: str) -> str:
-        """Return how to call a row.
-
-        Args:
-            where: what can always be said, such as "row 7 of its task".
-            row: the row as JSON.
-        """
+        """Return how to call a row, given as JSON. `where` is what can always be said, such as "row 7 of its task"."""
         if self.full:
             return printable(f"{where}, {_cut(row, _EXCERPT)}")
         found = _parsed(row) if self.log_rows == "keys" else None
@@ -72,11 +65,8 @@ class RowLog:
     def quoted(self, text: str, rows: Iterable[str]) -> str:
         """Return what a destination said about rows, with `***` in place of their values, in any encoding.
 
-        Values of fewer than four characters are not found, nor those that the destination has changed or truncated.
-
-        Args:
-            text: the destination's words.
-            rows: the rows that it may quote, as JSON.
+        The rows that it may quote are JSON. Values of fewer than four characters are not found, nor those that the
+        destination has changed or truncated.
         """
         if self.full or not text:
             return printable(text)

@@ -68,8 +68,7 @@ class SourceOptions(SinkOptions):
 def split_options(options: Mapping[str, str]) -> tuple[SourceOptions, dict[str, str]]:
     """Split the options into those of `format("outfall")` and those of the sink.
 
-    Raises:
-        ConfigurationError: `sink` is missing, or an option of `format("outfall")` is invalid.
+    Raises `ConfigurationError` if `sink` is missing, or an option of `format("outfall")` is invalid.
     """
     own = {plain_name(name) for name in SourceOptions.model_fields}
     api = {name: value for name, value in options.items() if plain_name(name) in own}
@@ -86,10 +85,7 @@ def split_options(options: Mapping[str, str]) -> tuple[SourceOptions, dict[str, 
 def make_sink(name: str, options: Mapping[str, str]) -> Any:
     """Return a sink from its options, for `format("outfall")`.
 
-    Raises:
-        ConfigurationError: The sink does not exist, an option is invalid, or the sink requires `write_stream`.
-        CapabilityError: Sinks do not fit together.
-        ImportError: The extra of the sink is not installed.
+    Raises the errors of `build_sink`, and `ConfigurationError` if the sink requires `write_stream`.
     """
     sink = build_sink(name, options)
     check_for_options(sink, name)
@@ -97,18 +93,11 @@ def make_sink(name: str, options: Mapping[str, str]) -> Any:
 
 
 def build_sink(name: str, options: Mapping[str, str]) -> Any:
-    """Return a sink from its options, for any API.
+    """Return the sink that is registered under a name in `outfall.plugins.SINKS` from its options, for any API.
 
     An option of `outfall.plugins.WRAPPERS` goes to the sink if the sink has it, otherwise to a wrapper around it.
-
-    Args:
-        name: The name of the sink, as registered in `outfall.plugins.SINKS`.
-        options: Its options as strings.
-
-    Raises:
-        ConfigurationError: The sink does not exist, or an option is invalid.
-        CapabilityError: Sinks do not fit together.
-        ImportError: The extra of the sink is not installed.
+    Raises `ConfigurationError` if the sink does not exist or an option is invalid, `CapabilityError` if sinks do not
+    fit together, and `ImportError` if the extra of the sink is not installed.
     """
     factory = plugins.find(plugins.SINKS, in_own_case(name, plugins.names(plugins.SINKS)))
     if factory is None:
@@ -133,10 +122,8 @@ def build_sink(name: str, options: Mapping[str, str]) -> Any:
 def build_children(options: Mapping[str, str]) -> dict[str, Any]:
     """Return the children of a composite sink. The options of each begin with its name and a dot.
 
-    Raises:
-        ConfigurationError: As in `build_sink`, with the name of the child; or an option has no name before it.
-        CapabilityError: Sinks do not fit together.
-        ImportError: The extra of a sink is not installed.
+    Raises the errors of `build_sink`, with the name of the child in a `ConfigurationError`, which is also raised if an
+    option has no name before it.
     """
     children: dict[str, dict[str, str]] = {}
     for key, value in options.items():
@@ -169,11 +156,7 @@ def _child(name: str, options: Mapping[str, str], named: Sequence[str]) -> Any:
 
 
 def check_for_options(sink: Any, name: str) -> None:
-    """Reject a sink that requires more than `format("outfall")` supports.
-
-    Raises:
-        ConfigurationError: The sink requires `write_stream`.
-    """
+    """Reject a sink that requires `write_stream`, because `format("outfall")` does not support it."""
     resolved = check_sink(sink)
     if resolved.fixed or SupportsPreWriteTopology in resolved.capabilities or resolved.keeps_writer_state():
         what = (
@@ -203,11 +186,7 @@ def _unknown(name: str) -> ConfigurationError:
 
 
 def _sink_names() -> list[str]:
-    """Return the names of the installed sinks.
-
-    Raises:
-        ConfigurationError: There are none, not even those of this distribution.
-    """
+    """Return the names of the installed sinks, or raise if there are none, not even those of this distribution."""
     if known := plugins.names(plugins.SINKS):
         return known
     raise ConfigurationError(

@@ -71,8 +71,7 @@ class EpochTelemetry:
     def committing(self, began_at: float) -> Iterator[None]:
         """Report the body as the phase `commit`, which ends the epoch.
 
-        Args:
-            began_at: The Unix time of BEGIN, for an epoch that another process began.
+        `began_at` is the Unix time of BEGIN, for an epoch that another process began.
         """
         if not _INSTALLED:
             yield

@@ -16,10 +16,6 @@ def reached(step: str) -> None:
 
 
 def listen(listener: Listener) -> Callable[[], None]:
-    """Add a listener in this process.
-
-    Returns:
-        A function that removes the listener.
-    """
+    """Add a listener in this process, and return a function that removes it."""
     _listeners.append(listener)
     return lambda: _listeners.remove(listener)

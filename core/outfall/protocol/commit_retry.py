@@ -97,16 +97,7 @@ class CommitLoop:
         metrics: Metrics,
         on_committed: Callable[[str], None] = lambda group: None,
     ) -> None:
-        """Prepare to commit.
-
-        Args:
-            committer: The committer.
-            policy: The deadline and pauses.
-            place: Step and epoch, for texts.
-            clock: The clock.
-            metrics: Counts the retries.
-            on_committed: Called with the name of each group that is completely committed.
-        """
+        """Prepare to commit. `on_committed` is called with the name of each group that is completely committed."""
         self._committer = committer
         self._policy = policy
         self._place = place
@@ -121,10 +112,9 @@ class CommitLoop:
         Each round commits the groups one by one. A failed group is omitted from the next round, and its error is raised
         at the end. If data is lost and none is published, the remaining requests are not committed.
 
-        Raises:
-            CommitRefusedError: A request failed for a known reason, and the policy is to fail.
-            CommitError: A request failed for an unknown reason, or the deadline passed.
-            TransientError, TerminalError: Several groups failed.
+        Raises `CommitRefusedError` if a request failed for a known reason and the policy is to fail, and `CommitError`
+        if the reason is unknown or the deadline passed. If several groups failed, raises `TransientError` or
+        `TerminalError`.
         """
         self._groups = self._grouped(requests)
         clock, policy = self._clock, self._policy
@@ -155,11 +145,7 @@ class CommitLoop:
         return list(groups.values())
 
     def _round(self) -> None:
-        """Commit the unresolved requests once.
-
-        Raises:
-            _UnresolvedError: Some of them request a retry.
-        """
+        """Commit the unresolved requests once. Raises `_UnresolvedError` if some of them request a retry."""
         for group in self._groups:
             if not group.pending():
                 continue

@@ -58,20 +58,11 @@ class EpochCoordinator:
         registry: RunRegistry = PROCESS_REGISTRY,
         clock: Clock | None = None,
     ) -> None:
-        """Check the capabilities of the sink.
+        """Check that the capabilities of the sink fit together and with the options, or raise `CapabilityError`.
 
-        Args:
-            sink: The sink.
-            step_id: The user's name for the sink in this query.
-            recovery: The location of the log.
-            options: How epochs run.
-            run: Identifies this run of the query within the process. `None` if no position is remembered between
-                epochs: in a batch job, or in an API whose epochs begin in separate processes.
-            registry: What this process keeps between epochs.
-            clock: The clock.
-
-        Raises:
-            CapabilityError: The sink's capabilities do not fit together, or not with these options.
+        `step_id` is the user's name for the sink in this query. `run` identifies this run of the query within the
+        process. It is `None` if no position is remembered between epochs: in a batch job, or in an API whose epochs
+        begin in separate processes. `registry` is what this process keeps between epochs.
         """
         resolved = check_sink(sink)
         options = options or EpochOptions()
@@ -92,16 +83,12 @@ class EpochCoordinator:
         """Take over the step for one epoch.
 
         Called on the driver before any task runs. Finishes epochs that an earlier run recorded. For a completed epoch,
-        no entry is written, and the ticket instructs the tasks to drop their rows.
+        no entry is written, and the ticket instructs the tasks to drop their rows. `epoch` is Spark's batch id; `None`
+        if only the tasks learn it.
 
-        Args:
-            epoch: Spark's batch id; `None` if only the tasks learn it.
-            query_id: Spark's query id, if known.
-
-        Raises:
-            UnexpectedEpochError, ForeignRecordsError, TargetError, PartsChangedError, RecordError: Nothing was written.
-            FencedError: Another driver has taken over since this run's last epoch.
-            StepInUseError: This run has already written this step in this epoch.
+        If it raises `UnexpectedEpochError`, `ForeignRecordsError`, `TargetError`, `PartsChangedError` or `RecordError`,
+        nothing was written. Raises `FencedError` if another driver has taken over since this run's last epoch, and
+        `StepInUseError` if this run has already written this step in this epoch.
         """
         position = self._step.position()
         if position is not None and epoch is not None and position.done == epoch:
@@ -116,17 +103,12 @@ class EpochCoordinator:
             return take_over(self._step, position, begin)
 
     def begin_drain(self) -> Ticket | None:
-        """Take over the step for an epoch without a batch that delivers buffered rows.
+        """Take over the step for an epoch without a batch that delivers buffered rows; return `None` if there are none.
 
-        Called on the driver instead of `begin`. Finishes epochs that an earlier run recorded. A query that runs at the
-        same time is fenced.
-
-        Returns:
-            The ticket for `outfall.protocol.draining`. `None` if no rows are buffered; then no entry is written.
-
-        Raises:
-            CapabilityError: The sink has no `SupportsBufferedRows`.
-            ForeignRecordsError, TargetError, PartsChangedError, RecordError, FencedError: As in `begin`.
+        Called on the driver instead of `begin`. The ticket is for `outfall.protocol.draining`. Finishes epochs that an
+        earlier run recorded, and fences a query that runs at the same time. If no rows are buffered, no entry is
+        written. Raises `CapabilityError` if the sink has no `SupportsBufferedRows`, and `ForeignRecordsError`,
+        `TargetError`, `PartsChangedError`, `RecordError` and `FencedError` as `begin` does.
         """
         if SupportsBufferedRows not in self._step.capabilities:
             raise CapabilityError(
@@ -141,12 +123,8 @@ class EpochCoordinator:
     def resume(self, responses: Sequence[TaskResponse]) -> Ticket:
         """Continue from a BEGIN that another process of this driver wrote, to finish its epoch.
 
-        Args:
-            responses: At least one task result, which names its BEGIN.
-
-        Raises:
-            ResponsesError: There is no task result.
-            FencedError: Another driver has written to the log since that BEGIN.
+        Each task result names its BEGIN, so `ResponsesError` is raised if there is none. Raises `FencedError` if
+        another driver has written to the log since that BEGIN.
         """
         step = self._step
         if not responses:
@@ -167,11 +145,10 @@ class EpochCoordinator:
         Called on the driver with the results of all tasks, after `begin` or `resume` on this object. No results at all
         mean that the epoch has no rows.
 
-        Raises:
-            FencedError: Another driver has taken over. This driver published nothing.
-            ResponsesError, SealError: The results are not valid. The epoch can run again.
-            CommitError, CommitRefusedError, LostCommittableError: The epoch is recorded, but not completely published.
-            EpochAbandonedError: Recorded data was lost. The epoch can run again.
+        `ResponsesError` and `SealError` mean that the results are not valid, and `EpochAbandonedError` that recorded
+        data was lost: the epoch can run again. `FencedError` means that another driver has taken over, and that this
+        driver published nothing. After `CommitError`, `CommitRefusedError` and `LostCommittableError`, the epoch is
+        recorded, but not completely published.
         """
         with self._step.telemetry.committing(ticket.began_at):
             return self._finish(ticket, CollectedResponses(ticket, responses))
@@ -192,17 +169,12 @@ class EpochCoordinator:
         return result
 
     def withdraw(self) -> bool:
-        """Roll back a failed epoch of a step whose log will be deleted.
+        """Roll back a failed epoch of a step whose log will be deleted, and return whether the log may be deleted.
 
-        Called on the driver instead of the next `begin`. Fences the zombie tasks of the failed epoch, truncates and
-        cleans up their data, and releases the target.
-
-        Returns:
-            Whether the log may be deleted. False if an epoch is recorded, or rows are buffered, that only the log can
-            finish.
-
-        Raises:
-            OutfallError: The target could not be cleaned up. The log is still required for it.
+        It may not if an epoch is recorded, or rows are buffered, that only the log can finish. Called on the driver
+        instead of the next `begin`. Fences the zombie tasks of the failed epoch, truncates and cleans up their data,
+        and releases the target. Raises `OutfallError` if the target could not be cleaned up: the log is still required
+        for it.
         """
         step = self._step
         view = step.journal.read()

@@ -35,18 +35,11 @@ REWRITES = 2
 
 
 def drain(make_coordinator: Callable[[], EpochCoordinator]) -> EpochResult | None:
-    """Deliver all buffered rows, in this process.
+    """Deliver all buffered rows, in this process. Return `None` if no rows were buffered.
 
-    Args:
-        make_coordinator: Returns a coordinator of the step. Called once per attempt.
-
-    Returns:
-        The outcome, with `rows_drained`. Counts and seconds are the sums over all epochs of the drain. `None` if no
-        rows were buffered.
-
-    Raises:
-        CapabilityError: The sink has no `SupportsBufferedRows`, or delivers no row.
-        OutfallError: See `EpochCoordinator`.
+    `make_coordinator` is called once per attempt. The outcome has `rows_drained`; its counts and seconds are the sums
+    over all epochs of the drain. Raises `CapabilityError` if the sink has no `SupportsBufferedRows` or delivers no row,
+    and the errors of `EpochCoordinator`.
     """
     done: EpochResult | None = None
     while (result := _drain_epoch(make_coordinator)) is not None:

@@ -50,15 +50,11 @@ class EpochCommit:
         self._started = step.clock.now()
 
     def settle(self) -> bool:
-        """Finish an epoch that an earlier run recorded.
+        """Finish an epoch that an earlier run recorded, and return whether it is now completed.
 
-        Returns:
-            Whether the epoch is now completed. False if data was lost before any was published, and the epoch must be
-            written again.
-
-        Raises:
-            LostCommittableError: Data was lost, and part of the epoch is or may be published.
-            EntryExistsError: Another driver has continued meanwhile.
+        False means that data was lost before any was published, and the epoch must be written again. Raises
+        `LostCommittableError` if data was lost, and part of the epoch is or may be published. Raises `EntryExistsError`
+        if another driver has continued meanwhile.
         """
         _log.info("step %s: finishing recorded epoch %d", self._step_id, self._prepared.epoch)
         if not self._journal.view.committing and not self._all_there():
@@ -70,13 +66,11 @@ class EpochCommit:
         return True
 
     def publish(self) -> Completed:
-        """Commit, run the post-commit topology, record COMPLETED and clean up.
+        """Commit, run the post-commit topology, record COMPLETED and clean up. Raises the errors of `CommitLoop.run`.
 
-        Raises:
-            EpochAbandonedError: Data was lost, and the target proves that no data of the epoch was published.
-            LostCommittableError: Data was lost, and part of the epoch is or may be published.
-            CommitError, CommitRefusedError: See `CommitLoop.run`.
-            EntryExistsError: Another driver has continued meanwhile.
+        If data was lost, raises `EpochAbandonedError` if the target proves that no data of the epoch was published, and
+        `LostCommittableError` if part of it is or may be published. Raises `EntryExistsError` if another driver has
+        continued meanwhile.
         """
         if SupportsCommitter in self._capabilities and self._prepared.committables:
             self._commit()

@@ -59,12 +59,8 @@ class Heartbeat(BaseModel):
 def read_heartbeats(log: RecoveryLog, *, generation: int, now: datetime) -> list[Heartbeat]:
     """Return the heartbeats of the last 90 seconds, of processes that retry or died while retrying.
 
-    Never raises: a store that fails and an invalid heartbeat give none.
-
-    Args:
-        log: The log with the heartbeats.
-        generation: The newest generation; older heartbeats are ignored.
-        now: The current time, UTC.
+    Never raises: a store that fails and an invalid heartbeat give none. `generation` is the newest one; older
+    heartbeats are ignored. `now` is in UTC.
     """
     try:
         found = [_decoded(data) for data in log.heartbeats()]
@@ -78,12 +74,7 @@ def read_heartbeats(log: RecoveryLog, *, generation: int, now: datetime) -> list
 def remove_stale(log: RecoveryLog, *, now: datetime) -> None:
     """Remove the heartbeats of processes that died while retrying. For `outfall gc`, because no epoch may follow.
 
-    Args:
-        log: The log with the heartbeats.
-        now: The current time, UTC.
-
-    Raises:
-        OutfallError: The store failed.
+    `now` is in UTC. Raises `OutfallError` if the store failed.
     """
     for beat in map(_decoded, log.heartbeats()):
         if beat is not None and _is_stale(beat, now):
@@ -108,14 +99,7 @@ def heartbeat(
     """Write a heartbeat while the body runs, from the first retry of this thread on.
 
     It is removed if the body ends without an error. After an error it remains with the reason until it is stale or
-    cleaned up.
-
-    Args:
-        recovery: The location of the log.
-        step_id: The step id.
-        who: As in `Heartbeat`.
-        phase: As in `Heartbeat`.
-        place: Returns generation and epoch.
+    cleaned up. `place` returns generation and epoch; `who` and `phase` are as in `Heartbeat`.
     """
     writer = _Writer(recovery, step_id, who, phase, place)
     try:

@@ -124,8 +124,7 @@ class JournalView:
     def after(self, number: int, entry: Entry) -> JournalView:
         """Return the view after one more entry.
 
-        Raises:
-            RecordError: An earlier entry is missing, or the entry is of another incarnation.
+        Raises `RecordError` if an earlier entry is missing, or the entry is of another incarnation.
         """
         if self.last and number != self.last + 1:
             raise _missing(number - 1, entry.step)
@@ -210,11 +209,7 @@ class Journal:
     def __init__(self, log: RecoveryLog, step_id: str, clock: Clock, known: KnownEntries | None = None) -> None:
         """Start before the first entry of `log`.
 
-        Args:
-            log: The log.
-            step_id: Its step.
-            clock: The clock.
-            known: The entries that this process has read or appended in earlier epochs, from `known`.
+        `known` are the entries that this process has read or appended in earlier epochs, from the property `known`.
         """
         self._clock = clock
         self._log = log
@@ -242,8 +237,7 @@ class Journal:
     def read(self) -> JournalView:
         """Read the log to its end.
 
-        Raises:
-            RecordError: A relevant entry is damaged, of another step, or of a newer format.
+        Raises `RecordError` if a relevant entry is damaged, of another step, or of a newer format.
         """
         self.view = self._tail_view(TAIL) or self._tail_view(None) or JournalView()
         return self.view
@@ -251,8 +245,7 @@ class Journal:
     def read_all(self) -> list[Entry]:
         """Read the log to its end, and return all of its entries from one consistent read.
 
-        Raises:
-            RecordError: An entry is damaged, of another step, or of a newer format.
+        Raises `RecordError` if an entry is damaged, of another step, or of a newer format.
         """
         entries = self._decoded(self._log.read())
         self.view = self._view_of(entries, whole=True) or JournalView()
@@ -261,8 +254,7 @@ class Journal:
     def append(self, entry: Entry) -> int:
         """Append an entry after the last one read, with the current time.
 
-        Raises:
-            EntryExistsError: Another driver has appended an entry. See `RecoveryLog.append`.
+        Raises `EntryExistsError` if another driver has appended an entry. See `RecoveryLog.append`.
         """
         entry = entry.model_copy(update={"time": utc_time(self._clock)})
         data = encode_entry(entry)

@@ -73,8 +73,7 @@ class Ticket:
     def skips(self, epoch: int) -> bool:
         """Return whether the rows of the epoch are dropped.
 
-        Raises:
-            UnexpectedEpochError: The epoch is neither the completed one nor the one to write.
+        Raises `UnexpectedEpochError` if the epoch is neither the completed one nor the one to write.
         """
         if self.completed is not None and epoch == self.completed:
             return True
@@ -146,9 +145,7 @@ class CollectedResponses:
     def __init__(self, ticket: Ticket, responses: Sequence[TaskResponse]) -> None:
         """Check the results against their ticket.
 
-        Raises:
-            ResponsesError: The results contradict each other.
-            FencedError: A result is of another generation.
+        Raises `ResponsesError` if they contradict each other, and `FencedError` if one is of another generation.
         """
         self._ticket = ticket
         self.responses = sorted(responses, key=lambda response: response.worker_index)

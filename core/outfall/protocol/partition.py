@@ -44,12 +44,7 @@ class ResolvedPartition:
     """The argument of its `flush`; `None` if it has none."""
 
     def write(self, rows: Rows, value_column: str | None) -> None:
-        """Write rows in the form that the partition takes.
-
-        Args:
-            rows: The rows.
-            value_column: The column with the sink's values; `None` for rows.
-        """
+        """Write rows in the form that the partition takes. `value_column` has the sink's values; `None` for rows."""
         if not isinstance(rows, pa.RecordBatch):
             if self.takes_values:
                 self.partition.write_batch(rows)
@@ -103,16 +98,9 @@ def open_partition(
     states: Mapping[str, Any] | None = None,
     recovered: Sequence[Any] = (),
 ) -> ResolvedPartition:
-    """Open the part of the context, or a writer of a dynamic sink.
+    """Open the part of the context with its `states` by name, or a writer of a dynamic sink with `recovered` states.
 
-    Args:
-        resolved: The sink.
-        context: The identity of the writer.
-        states: The states of a fixed sink's part, by name.
-        recovered: The states of a dynamic sink's writer.
-
-    Raises:
-        CapabilityError: The partition lacks a method that the sink's capabilities require. It is closed.
+    Raises `CapabilityError` if the partition lacks a method that the sink's capabilities require. It is then closed.
     """
     partition = _build(resolved, context, states or {}, recovered)
     try:
@@ -144,8 +132,7 @@ def _build(
 def check_partition(resolved: ResolvedSink, opened: ResolvedPartition) -> None:
     """Check an open partition against the capabilities of its sink, before the first row is written.
 
-    Raises:
-        CapabilityError: A method is missing or has the wrong signature.
+    Raises `CapabilityError` if a method is missing or has the wrong signature.
     """
     partition, has = opened.partition, resolved.capabilities
     needed = ["write_batch"] if SupportsArrow not in opened.capabilities else []

@@ -69,9 +69,7 @@ def hand_over_serializer(resolved: ResolvedSink) -> SimpleVersionedSerializer[An
 def buffered_in(resolved: ResolvedSink, state: Any) -> BufferedRecord | None:
     """Return the buffered rows of a state as the recovery data records them; `None` if there are none.
 
-    Args:
-        resolved: The sink.
-        state: A writer state or the state of a part. For a part with several states, a mapping from name to state.
+    The state is that of a writer or of a part. For a part with several states, it is a mapping from name to state.
     """
     if SupportsBufferedRows not in resolved.capabilities:
         return None
@@ -112,8 +110,7 @@ def carried_to_log(
 ) -> tuple[dict[str, StoredValue], list[StoredValue]]:
     """Return the states of the tasks' results as the log records them.
 
-    Raises:
-        ConfigurationError: They are larger than a ticket can be. Nothing is recorded yet.
+    Raises `ConfigurationError` if they are larger than a ticket can be. Nothing is recorded yet.
     """
     if recovery.reaches_tasks:
         return dict(states), list(writer_states)

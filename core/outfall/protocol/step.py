@@ -165,8 +165,7 @@ class Step:
     def remember(self, done: int | None) -> None:
         """Remember the end of the log, as last read or written, as the position of this run.
 
-        Args:
-            done: The batch that this run has just completed or skipped.
+        `done` is the batch that this run has just completed or skipped.
         """
         if self.run is not None:
             position = RunPosition(self.run, self.journal.view.last, done)

@@ -44,17 +44,11 @@ TAKEOVER_ATTEMPTS = 20
 
 
 def take_over(step: Step, position: RunPosition | None, begin: Callable[[JournalView], T]) -> T:
-    """Read the log and begin, as the newest driver of the step.
+    """Read the log and begin the epoch with `begin`, as the newest driver of the step.
 
-    Args:
-        step: The step.
-        position: The position of this run of the query in the log; `None` before its first epoch.
-        begin: Begins the epoch for the given log. Called again if an older driver has written to the log meanwhile.
-
-    Raises:
-        FencedError: Another driver has taken over since this run's last epoch.
-        RecordError: Entries that this run has read or written are missing.
-        OutfallError: An error of `begin`.
+    `begin` is called again if an older driver has written to the log meanwhile, and its errors are raised. The position
+    is `None` before this run's first epoch. Raises `FencedError` if another driver has taken over since this run's last
+    epoch, and `RecordError` if entries are missing that this run has read or written.
     """
     for tries in range(TAKEOVER_ATTEMPTS):
         found = step.journal.read()
@@ -101,12 +95,8 @@ def is_overtaken(step: Step, error: BaseException) -> bool:
 def begin_batch(step: Step, view: JournalView, batch: int | None, query_id: str | None, *, first: bool) -> Ticket:
     """Begin the epoch of a batch. For a completed one, append nothing and let the tasks drop its rows.
 
-    Args:
-        step: The step.
-        view: Its log, read to the end.
-        batch: The engine's batch number; `None` if only the tasks learn it.
-        query_id: The engine's query id, if known.
-        first: Whether this is the run's first epoch, which logs the start line.
+    `view` is the log, read to its end. `batch` is `None` if only the tasks learn it. The `first` epoch of a run logs
+    the start line.
     """
     check_identity(step.step_id, step.resolved, view, query_id)
     options = step.options
@@ -137,10 +127,7 @@ def begin_batch(step: Step, view: JournalView, batch: int | None, query_id: str 
 def begin_drain(step: Step, view: JournalView, *, first: bool) -> Ticket | None:
     """Begin an epoch without a batch that delivers buffered rows. Return `None` if there are none.
 
-    Args:
-        step: The step.
-        view: Its log, read to the end.
-        first: Whether this is the run's first epoch, which logs the start line.
+    `view` is the log, read to its end. The `first` epoch of a run logs the start line.
     """
     check_identity(step.step_id, step.resolved, view, None)
     view = _settled(step, view, first=first)
@@ -161,13 +148,8 @@ def begin_epoch(
 ) -> Ticket:
     """Check the target, append BEGIN, and open the target.
 
-    Args:
-        step: The step.
-        view: Its log, without an open epoch.
-        epoch: The requested number; `None` for the next one.
-        query_id: The engine's query id, if known.
-        drain: Whether the epoch has no batch.
-        starting: Whether this is the run's first epoch.
+    `view` is a log without an open epoch. `epoch` is `None` for the next number. `drain` is for an epoch without a
+    batch, and `starting` for the run's first epoch.
     """
     sink, journal = step.resolved, step.journal
     expected = epoch if epoch is not None else expected_epoch(view, adopt=step.options.adopt_checkpoint)

@@ -30,16 +30,9 @@ class CheckedTarget:
 
 
 def check_target(step: Step, view: JournalView, *, epoch: int | None, starting: bool) -> CheckedTarget:
-    """Let the sink compare its target with the log, before BEGIN.
+    """Let the sink compare its target with the log, before BEGIN. `starting` is for the first epoch of this run.
 
-    Args:
-        step: The step.
-        view: Its log.
-        epoch: The epoch that begins, if known.
-        starting: Whether it is the first epoch of this run.
-
-    Raises:
-        TargetError: The target contradicts the log.
+    `epoch` is `None` if it is not known yet. Raises `TargetError` if the target contradicts the log.
     """
     sink, resolved, log = step.sink, step.resolved, step.journal.log
     if SupportsTarget not in step.capabilities:
@@ -61,14 +54,7 @@ def check_target(step: Step, view: JournalView, *, epoch: int | None, starting: 
 
 
 def open_target(resolved: ResolvedSink, checked: CheckedTarget, before: JournalView, begun: JournalView) -> None:
-    """Let the sink create what its tasks require.
-
-    Args:
-        resolved: The sink.
-        checked: Its target.
-        before: The log without this epoch's BEGIN.
-        begun: The log with it.
-    """
+    """Let the sink create what its tasks require. The log is given without and with this epoch's BEGIN."""
     if SupportsTarget in resolved.capabilities and checked.context is not None:
         context = replace(
             checked.context,
@@ -83,14 +69,7 @@ def open_target(resolved: ResolvedSink, checked: CheckedTarget, before: JournalV
 
 
 def target_context(step_id: str, view: JournalView, states: Mapping[str, Any], epoch: int | None) -> TargetContext[Any]:
-    """Return the context of a target before an epoch.
-
-    Args:
-        step_id: The step id.
-        view: The log.
-        states: The states of a fixed sink's parts.
-        epoch: The epoch that begins, if known.
-    """
+    """Return the context of a target before `epoch`, if known. `states` are those of a fixed sink's parts."""
     return TargetContext(
         step_id=step_id,
         incarnation=view.incarnation or "",
@@ -116,15 +95,11 @@ def clean_up_context(
     lost: Mapping[int, str] | None,
     final: bool = False,
 ) -> CleanUpContext:
-    """Return the context of a clean-up. It reads the states on demand, while the log is open.
+    """Return the context of a clean-up. It reads the states on demand from `log`, while that is open.
 
-    Args:
-        resolved: The sink, whose serializers read the states.
-        step_id: The step id.
-        view: The log: names of its incarnation below its generation may be removed, except those in its states.
-        log: The log with large states.
-        lost: The BEGINs whose attempts failed, see `CleanUpContext.lost`.
-        final: Whether the last epoch of this incarnation is completed.
+    Names of the incarnation of `view` below its generation may be removed, except those in its states. `lost` are the
+    BEGINs whose attempts failed, see `CleanUpContext.lost`. `final` says whether the last epoch of this incarnation is
+    completed.
     """
 
     def read_writer_states() -> Sequence[Any]:

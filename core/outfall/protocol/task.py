@@ -64,10 +64,8 @@ class EpochTask:
     def __init__(self, sink: Any, ticket: Ticket, identity: TaskIdentity, *, value_column: str | None = None) -> None:
         """Check that this task may write the epoch.
 
-        Raises:
-            TerminalError: The task runs another version than the driver.
-            ForeignRecordsError: The recovery data belongs to another query.
-            UnexpectedEpochError: The epoch is not the one that the driver began.
+        Raises `TerminalError` if the task runs another version than the driver, `ForeignRecordsError` if the recovery
+        data belongs to another query, and `UnexpectedEpochError` if the epoch is not the one that the driver began.
         """
         check_version(ticket.outfall, outfall_version(), ticket.step_id)
         check_query(ticket.step_id, ticket.query_id, identity.query_id)
@@ -185,16 +183,9 @@ class PartRunner:
     ) -> None:
         """Build the partition, from its recorded states if there are any.
 
-        Args:
-            resolved: The sink.
-            context: The identity of the writer.
-            log: The log with large states.
-            states: The recorded states of a fixed sink's part, by name.
-            recovered: The recorded states of a dynamic sink's writer.
-            value_column: The column with the sink's values; `None` for rows.
-
-        Raises:
-            CapabilityError: The partition lacks a method that the sink's capabilities require.
+        These are `states` by name for a fixed sink's part, and `recovered` for a dynamic sink's writer. Large states
+        are in `log`. `value_column` has the sink's values; `None` for rows. Raises `CapabilityError` if the partition
+        lacks a method that the sink's capabilities require.
         """
         self._resolved = resolved
         self._capabilities = resolved.capabilities
@@ -233,8 +224,7 @@ class PartRunner:
     def flush(self, end_of_input: bool) -> None:
         """Flush at the end of the epoch. A task flushes all its parts before it finishes the first one.
 
-        Args:
-            end_of_input: Whether a sink that buffers rows across epochs must deliver them.
+        At the `end_of_input`, a sink that buffers rows across epochs must deliver them.
         """
         reached("task: before flush")
         self._opened.flush(end_of_input=end_of_input or SupportsBufferedRows not in self._capabilities)
@@ -243,8 +233,7 @@ class PartRunner:
     def finish(self, end_of_input: bool) -> PartResponse:
         """Return the committables and the state. Nothing is written afterwards.
 
-        Raises:
-            CapabilityError: Rows remain buffered although the input ends, and none was delivered.
+        Raises `CapabilityError` if rows remain buffered although the input ends, and none was delivered.
         """
         committables = self._prepare_commit()
         reached("task: after prepare_commit")

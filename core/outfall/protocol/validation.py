@@ -23,9 +23,8 @@ from outfall.protocol.states import state_names
 def check_identity(step_id: str, sink: ResolvedSink, view: JournalView, query_id: str | None) -> None:
     """Reject recovery data of another query, sink or target.
 
-    Raises:
-        FencedError: The step continues in another store.
-        ForeignRecordsError: Names the recorded and the current value.
+    Raises `FencedError` if the step continues in another store. `ForeignRecordsError` names the recorded and the
+    current value.
     """
     if view.moved_to is not None:
         raise FencedError(
@@ -54,8 +53,7 @@ def check_identity(step_id: str, sink: ResolvedSink, view: JournalView, query_id
 def check_children(step_id: str, sink: ResolvedSink, view: JournalView) -> None:
     """Reject a change of the recorded children. Additions are accepted.
 
-    Raises:
-        ForeignRecordsError: Names each child that is missing or has another target than before.
+    Raises `ForeignRecordsError`, which names each child that is missing or has another target than before.
     """
     children = sink.children()
     problems = []
@@ -87,17 +85,10 @@ def expected_epoch(view: JournalView, *, adopt: bool) -> int | None:
 
 
 def check_batch(step_id: str, view: JournalView, batch: int, *, adopt: bool, any_later: bool) -> None:
-    """Reject a batch whose epoch is neither the last recorded one nor the next.
+    """Reject a batch whose epoch is neither the last recorded one nor the next, with `UnexpectedEpochError`.
 
-    Args:
-        step_id: The step id, for the error text.
-        view: The log, before an open epoch is resolved.
-        batch: The number from Spark or the user.
-        adopt: Whether an empty log may begin at any number.
-        any_later: Whether numbers may be skipped.
-
-    Raises:
-        UnexpectedEpochError: Names the found and the expected number.
+    The number is from Spark or the user. `view` is the log before an open epoch is resolved. With `adopt`, an empty log
+    may begin at any number; with `any_later`, numbers may be skipped.
     """
     epoch = batch + view.drains
     # A drain has no batch: while one is unfinished, the same batches are valid as before it.
@@ -116,16 +107,10 @@ def check_batch(step_id: str, view: JournalView, batch: int, *, adopt: bool, any
 
 
 def listed_parts(step_id: str, resolved: ResolvedSink, recorded: Sequence[str]) -> tuple[str, ...]:
-    """Return the parts of a fixed sink, or nothing for a dynamic one.
+    """Return the parts of a fixed sink, or nothing for a dynamic one. `recorded` are the parts that have a state.
 
-    Args:
-        step_id: The step id, for the error text.
-        resolved: The sink.
-        recorded: The parts that have a state.
-
-    Raises:
-        CapabilityError: The result is not a list of unique strings, or is empty.
-        PartsChangedError: A part with a state is not listed.
+    Raises `PartsChangedError` if a part with a state is not listed, and `CapabilityError` if the result is empty or is
+    not a list of unique strings.
     """
     if not resolved.fixed:
         return ()
@@ -156,11 +141,7 @@ def listed_parts(step_id: str, resolved: ResolvedSink, recorded: Sequence[str]) 
 
 
 def check_query(step_id: str, recorded: str | None, found: str | None) -> None:
-    """Reject recovery data of another Spark query. Unknown ids are not compared.
-
-    Raises:
-        ForeignRecordsError: The ids differ.
-    """
+    """Reject recovery data of another Spark query with `ForeignRecordsError`. Unknown ids are not compared."""
     if recorded is not None and found is not None and recorded != found:
         raise ForeignRecordsError(
             f"the recovery data belongs to Spark query {recorded}, not to {found}",
@@ -241,19 +222,9 @@ def _less(epoch: int | None, drains: int) -> int | None:
 def returned_list(
     owner: object, method: str, value: Any, *, step: str | None = None, part: str | None = None
 ) -> Sequence[Any]:
-    """Return the value of a method that must return a list or tuple.
+    """Return the value of a method that must return a list or tuple, or raise `CapabilityError`.
 
     A string would be split into its characters, and each would be recorded, so that the step could not continue.
-
-    Args:
-        owner: The object with the method.
-        method: The name of the method.
-        value: The returned value.
-        step: The step id, if known.
-        part: The name of the part, if any.
-
-    Raises:
-        CapabilityError: The value is neither a list nor a tuple.
     """
     if isinstance(value, list | tuple):
         return value

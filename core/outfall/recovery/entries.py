@@ -252,8 +252,7 @@ def encode_entry(entry: Any) -> bytes:
 def decode_entry(raw: LogEntry, step_id: str) -> Entry:
     """Return the entry in the bytes of a log.
 
-    Raises:
-        RecordError: The bytes are not an entry, or the entry is of a newer format or another step.
+    Raises `RecordError` if the bytes are not an entry, or the entry is of a newer format or another step.
     """
     do = "restore the recovery data from a copy, or start the query with a new checkpoint"
     try:
@@ -280,11 +279,7 @@ def decode_entry(raw: LogEntry, step_id: str) -> Entry:
 
 
 def store_value(serializer: SimpleVersionedSerializer[T], value: T) -> StoredValue:
-    """Serialize a value into a record.
-
-    Raises:
-        SerializationError: The value cannot be serialized.
-    """
+    """Serialize a value into a record, or raise `SerializationError`."""
     return StoredValue.of(serializer.version, serializer.serialize(value))
 
 
@@ -338,9 +333,8 @@ def copy_value(
 def load_value(serializer: SimpleVersionedSerializer[T], stored: StoredValue, *, log: RecoveryLog | None = None) -> T:
     """Return the deserialized value of a record.
 
-    Raises:
-        SerializationError: The version is unknown, or the bytes are damaged.
-        RecordError: The data next to the log is missing, or is not the recorded data.
+    Raises `SerializationError` if the version is unknown or the bytes are damaged, and `RecordError` if the data next
+    to the log is missing or is not the recorded data.
     """
     data = stored.inline()
     if data is None:

@@ -170,8 +170,7 @@ class FileLog(RecoveryLog):
     def _create_entry(self, number: int, data: bytes) -> None:
         """Create the file of an entry, completely, durably and exclusively.
 
-        Raises:
-            EntryExistsError: The number is taken.
+        Raises `EntryExistsError` if the number is taken.
         """
 
     @abstractmethod

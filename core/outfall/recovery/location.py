@@ -31,8 +31,7 @@ _RECOVERY = Purpose(
 def recovery_location(text: str) -> Location:
     """Parse an absolute path or a URL.
 
-    Raises:
-        ConfigurationError: The location is relative, contains credentials, or cannot store a log.
+    Raises `ConfigurationError` if the location is relative, contains credentials, or cannot store a log.
     """
     return Location.parse(text, _RECOVERY)
 
@@ -50,9 +49,8 @@ class StoreClientError(Exception):
 def explained(doing: str, step_id: str | None, where: str) -> Iterator[None]:
     """Convert an error of the block into one that states operation, location, cause and remedy.
 
-    Raises:
-        ConfigurationError: The location or its permissions must be changed, or credentials are missing.
-        TransientError: Any other error. The written data may or may not exist.
+    Raises `ConfigurationError` if the location or its permissions must be changed, or credentials are missing. Any
+    other error becomes `TransientError`: the written data may or may not exist.
     """
     try:
         yield

@@ -204,11 +204,7 @@ class RecoveryConfig(ABC):
 
 
 def check_step_id(step_id: str) -> str:
-    """Return the step id if it is a valid name of a directory and of a table.
-
-    Raises:
-        ConfigurationError: The step id is not valid.
-    """
+    """Return the step id if it is a valid name of a directory and of a table. Raises `ConfigurationError` otherwise."""
     # Rejected rather than escaped: two ids must not share a directory, and users search for theirs with `ls`.
     if not isinstance(step_id, str) or not _STEP_ID.fullmatch(step_id):
         raise ConfigurationError(
@@ -249,8 +245,7 @@ def state_generation(name: str) -> int | None:
 def check_state_name(name: str) -> str:
     """Return the name of a state from a record, if it is valid.
 
-    Raises:
-        RecordError: The name is not of the form of `state_name`, and could lead out of the directory.
+    Raises `RecordError` if it is not of the form of `state_name`, and could lead out of the directory.
     """
     if state_generation(name) is None:
         raise RecordError(f"{name!r} is not a valid name of a state", do="restore the recovery data from a copy")
@@ -258,17 +253,11 @@ def check_state_name(name: str) -> str:
 
 
 def require_newest(newest: int, after: int, *, where: str, step_id: str) -> None:
-    """Check, before an append, that the writer has read the newest entry. For stores.
+    """Check, before an append, that the writer has read the newest entry, numbered `newest` in the store. For stores.
 
-    Args:
-        newest: The number of the newest entry in the store.
-        after: The number of the newest entry that the writer has read.
-        where: The store, for error texts.
-        step_id: The step id.
-
-    Raises:
-        EntryExistsError: There is a newer entry.
-        RecordError: The newest entry is older: the log was emptied or replaced.
+    `after` is the number of the newest entry that the writer has read, and `where` is the store, for error texts.
+    Raises `EntryExistsError` if there is a newer entry, and `RecordError` if the newest entry is older: the log was
+    emptied or replaced.
     """
     if newest > after:
         raise EntryExistsError(after + 1)

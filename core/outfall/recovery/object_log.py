@@ -63,12 +63,7 @@ class ObjectStore:
     """
 
     def __init__(self, location: Location) -> None:
-        """Open the filesystem of a location, with credentials from its own environment or fsspec's configuration.
-
-        Raises:
-            ImportError: A package is missing. The text names it.
-            ConfigurationError: The client cannot be created, for example without credentials.
-        """
+        """Open the filesystem of a location, with credentials and errors as in `open_filesystem`."""
         self._location = location
         self._fs, _ = open_filesystem(location, "recovery in")
         # fsspec's memory filesystem checks and then writes. It is local to the process, so a lock makes this atomic.
@@ -103,13 +98,10 @@ class ObjectStore:
             return [_content(result) for result in found]
 
     def create(self, path: str, data: bytes) -> bool:
-        """Create an object exclusively.
+        """Create an object exclusively, and return whether this call has created it.
 
         A client that receives no response retries its request, and the retry is then rejected because of the first one.
         A rejection therefore counts only if the object has other content. Two callers must not pass the same bytes.
-
-        Returns:
-            Whether this call has created the object.
         """
         with self._calling():
             return self._create(path, data)
@@ -137,10 +129,8 @@ class ObjectStore:
     def prove_exclusive_create(self) -> None:
         """Create an object twice, once per process and location, and check that the second attempt is rejected.
 
-        Older releases of the packages and some servers accept the condition and ignore it.
-
-        Raises:
-            ConfigurationError: The second attempt was not rejected.
+        Older releases of the packages and some servers accept the condition and ignore it. Raises `ConfigurationError`
+        if the second attempt was not rejected.
         """
         if self._location.url() in _proved:
             return

@@ -31,12 +31,8 @@ class BarSeries:
 def bar_plot(title: str, unit: str, axis: str, bars: Sequence[str], series: Sequence[BarSeries]) -> str:
     """Return a bar plot as an HTML `figure`, with one stacked bar per name.
 
-    Args:
-        title: The title.
-        unit: The unit of the values.
-        axis: The label of the bars, such as `epoch`, shown with the first and the last name.
-        bars: A name per bar.
-        series: One or two series, with a value of at least 0 per bar.
+    It has one or two series, with a value of at least 0 per bar. `axis` is the label of the bars, such as `epoch`,
+    shown with the first and the last name.
     """
     sums = [sum(values) for values in zip(*(each.values for each in series), strict=True)]
     counted = all(isinstance(value, int) for each in series for value in each.values)

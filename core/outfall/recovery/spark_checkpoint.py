@@ -72,15 +72,10 @@ class SparkCheckpoint:
     def make_durable(self, batch: int | None, everything: bool) -> None:
         """Sync the files that a batch depends on, so that Spark can run it again after any crash after BEGIN.
 
-        Called on the driver, immediately before BEGIN.
-
-        Args:
-            batch: The batch that begins; the newest planned one if `None`.
-            everything: Whether the files of earlier batches were never synced.
-
-        Raises:
-            RecordError: The batch is not in the checkpoint, or its state is already damaged.
-            TransientError, ConfigurationError: The disk failed, or cannot be read.
+        Called on the driver, immediately before BEGIN. The batch is the newest planned one if `None`. `everything` says
+        whether the files of earlier batches were never synced. Raises `RecordError` if the batch is not in the
+        checkpoint or its state is already damaged, and `TransientError` or `ConfigurationError` if the disk failed or
+        cannot be read.
         """
         with explained("syncing Spark's checkpoint", None, self.root):
             planned = self.numbered("offsets")
@@ -177,9 +172,8 @@ class SparkCheckpoint:
     def damage(self, name: str, *, thoroughly: bool = False) -> str | None:
         """Return the damage of a file as the end of a sentence; `None` if it is complete.
 
-        Args:
-            name: Relative to the checkpoint.
-            thoroughly: Whether to compare the bytes with their checksum, and not only the size.
+        The name is relative to the checkpoint. `thoroughly` compares the bytes with their checksum, and not only the
+        size.
         """
         path = self.path(name)
         try:
@@ -226,9 +220,8 @@ class SparkCheckpoint:
     def lost_state(self, version: int, *, thoroughly: bool = False) -> list[str]:
         """Return the missing and damaged files of a version of the state.
 
-        Args:
-            version: The version, which the batch of this number reads and the previous batch created.
-            thoroughly: Whether to compare bytes with checksums, and to detect missing files.
+        The batch with the number of the version reads it, and the previous batch created it. `thoroughly` compares
+        bytes with checksums, and detects missing files.
         """
         if version < 1:
             return []

@@ -63,9 +63,8 @@ class SqliteDatabase:
     def __init__(self, path: str, step_id: str, deadline: float) -> None:
         """Open the database, or create it.
 
-        Raises:
-            RecordError: The database is damaged, foreign, of a newer release, or was copied without its WAL.
-            sqlite3.Error: An error of SQLite.
+        Raises `RecordError` if it is damaged, foreign, of a newer release, or was copied without its WAL, and the
+        errors of SQLite.
         """
         make_durably(os.path.dirname(path))
         self._path = path
@@ -93,11 +92,7 @@ class SqliteDatabase:
         return self._connection
 
     def require_same_file(self) -> None:
-        """Reject a file that was unlinked, because later readers would not find its entries.
-
-        Raises:
-            RecordError: The file was removed or replaced.
-        """
+        """Raise `RecordError` if the file was removed or replaced, because later readers would not find its entries."""
         try:
             same = os.path.samestat(os.stat(self._path), self._file)
         except FileNotFoundError:
@@ -274,12 +269,9 @@ class ReadOnlyDatabase(SqliteDatabase):
     """
 
     def __init__(self, path: str, step_id: str, deadline: float) -> None:
-        """Open the database.
+        """Open the database, with the errors of `SqliteDatabase`.
 
-        Raises:
-            RecordError: The database is damaged, foreign, of a newer release, or was copied without its WAL.
-            TransientError: The database does not have the tables of this release yet.
-            sqlite3.Error: An error of SQLite.
+        Raises `TransientError` if it does not have the tables of this release yet.
         """
         self._path = path
         self._step_id = step_id
@@ -307,8 +299,7 @@ class ReadOnlyDatabase(SqliteDatabase):
     def require_same_file(self) -> None:
         """Reject data that was read from a file which changed meanwhile.
 
-        Raises:
-            TransientError: A driver has opened the database meanwhile.
+        Raises `TransientError` if a driver has opened the database meanwhile.
         """
         now = os.stat(self._path)
         same = (now.st_ino, now.st_size, now.st_mtime_ns) == (
@@ -361,10 +352,8 @@ def _wal_size(path: str) -> int:
 def explained(doing: str, step_id: str, path: str, deadline: float) -> Iterator[None]:
     """Convert an error of SQLite or its disk in the block into one that states operation, path, cause and remedy.
 
-    Raises:
-        RecordError: The database is damaged.
-        ConfigurationError: The database cannot be opened or written at this path.
-        TransientError: The database is locked, its disk is full, or any other error.
+    Raises `RecordError` if the database is damaged, `ConfigurationError` if it cannot be opened or written at this
+    path, and `TransientError` if it is locked, its disk is full, or for any other error.
     """
     try:
         with disk_explained(doing, step_id, path):

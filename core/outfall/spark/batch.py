@@ -145,11 +145,7 @@ _RUN_AGAIN = "If the job may run again, pass epoch= and recovery=: then it write
 
 
 def check_resumed_mode(mode: str) -> None:
-    """Reject a save mode other than "append" for a job with recovery data.
-
-    Raises:
-        ConfigurationError: The mode is not "append".
-    """
+    """Reject a save mode other than "append" for a job with recovery data."""
     if mode != "append":
         raise ConfigurationError(
             f"mode={mode!r} is not valid with epoch and recovery",
@@ -184,13 +180,8 @@ def remove_recovery(recovery: RecoveryConfig) -> None:
 def end_failed(recovery: RecoveryConfig, step_id: str, make_coordinator: Callable[[], EpochCoordinator]) -> str | None:
     """Roll back a failed job and delete its log. Raises nothing, so that the error of the job is not hidden.
 
-    Args:
-        recovery: The location of the log.
-        step_id: The step id of the job.
-        make_coordinator: Returns a coordinator of the job's step, on that log.
-
-    Returns:
-        The location and the purpose of a log that is kept, as one sentence; `None` if it was deleted.
+    Returns the location and the purpose of a log that is kept, as one sentence; `None` if it was deleted.
+    `make_coordinator` returns a coordinator of the job's step, on that log.
     """
     try:
         with closing(make_coordinator()) as coordinator:

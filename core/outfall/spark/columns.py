@@ -62,8 +62,7 @@ class RowColumns:
     def find(self, argument: str, text: str) -> FoundColumn:
         """Return the column that an argument names, literally or as in Spark, with fields and back-ticks.
 
-        Raises:
-            ConfigurationError: No column or more than one column has the name.
+        Raises `ConfigurationError` if no column or more than one column has the name.
         """
         pieces = [text] if text in self.names else _pieces(text)
         if not pieces or pieces[0] not in self.names:
@@ -75,11 +74,7 @@ class RowColumns:
         return FoundColumn((_position(self.names.index(pieces[0])), *pieces[1:]), ".".join(pieces))
 
     def check_unique(self, *names: str) -> None:
-        """Reject duplicate column names, among all columns if none is given.
-
-        Raises:
-            ConfigurationError: Names a duplicate.
-        """
+        """Reject duplicate column names, among all columns if none is given. The error names a duplicate."""
         for name in names or self.names:
             if self.names.count(name) > 1:
                 raise ConfigurationError(
@@ -101,15 +96,9 @@ def named(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
 def check_schema(resolved: ResolvedSink, schema: StructType, *, case_sensitive: bool = False) -> None:
     """Let a sink reject columns that it cannot write, before any data moves.
 
-    A sink that changes the DataFrame itself checks its columns in the tasks.
-
-    Args:
-        resolved: The sink.
-        schema: The columns.
-        case_sensitive: Whether the session distinguishes names that differ only in case; unknown in a data source.
-
-    Raises:
-        ConfigurationError: A column has a type that the sink or Arrow does not support.
+    A sink that changes the DataFrame itself checks its columns in the tasks. `case_sensitive` says whether the session
+    distinguishes names that differ only in case, which is unknown in a data source. Raises `ConfigurationError` if the
+    sink or Arrow does not support the type of a column.
     """
     if SupportsTarget in resolved.capabilities and SupportsPreWriteTopology not in resolved.capabilities:
         found = arrow_schema(schema)
@@ -119,8 +108,7 @@ def check_schema(resolved: ResolvedSink, schema: StructType, *, case_sensitive: 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema of the batches in a Python worker, with timestamps in UTC.
 
-    Raises:
-        ConfigurationError: Spark has no Arrow type for a column.
+    Raises `ConfigurationError` if Spark has no Arrow type for a column.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas import types

@@ -45,19 +45,11 @@ class EpochWriter:
         end_of_input: bool = False,
         final: bool = False,
     ) -> None:
-        """Check the arguments without rows.
+        """Check the arguments without rows. For `any_later` and `final`, see `EpochOptions`.
 
-        Args:
-            sink: The sink.
-            recovery: The location of the log.
-            settings: The settings of the step.
-            any_later: See `EpochOptions`.
-            end_of_input: Whether the sink must deliver all buffered rows after an epoch.
-            final: See `EpochOptions`.
-
-        Raises:
-            CapabilityError: The sink's capabilities do not fit together, or it cannot be pickled.
-            ConfigurationError: The settings do not fit the sink.
+        With `end_of_input`, the sink must deliver all buffered rows after an epoch. Raises `CapabilityError` if the
+        sink's capabilities do not fit together or it cannot be pickled, and `ConfigurationError` if the settings do not
+        fit it.
         """
         settings = settings.for_sink(sink)
         settings.check(sink)
@@ -80,13 +72,7 @@ class EpochWriter:
     def write(self, df: DataFrame, epoch: int, *, query: RunningQuery = NO_QUERY) -> EpochResult:
         """Write one epoch, or skip it if it is completed. Called on the driver.
 
-        Args:
-            df: The rows, not streaming.
-            epoch: Their number.
-            query: The query of the batch.
-
-        Raises:
-            ConfigurationError: The sink does not support the query's output mode.
+        The rows are not streaming. Raises `ConfigurationError` if the sink does not support the query's output mode.
         """
         if query.output_mode is not None:
             check_output_mode(self._resolved, query.output_mode)
@@ -113,10 +99,8 @@ class EpochWriter:
     def check(self, df: DataFrame) -> None:
         """Reject rows that cannot be written, before any data moves. Called on the driver.
 
-        Checks the same columns only once per process, because the sink may query its target.
-
-        Raises:
-            ConfigurationError: A column is missing, or has a type that cannot be written.
+        Raises `ConfigurationError` if a column is missing, or has a type that cannot be written. Checks the same
+        columns only once per process, because the sink may query its target.
         """
         if df.schema != self._checked:
             self._settings.check_rows(self._resolved, df)
@@ -158,8 +142,7 @@ class EpochWriter:
     def _prepared(self, df: DataFrame, ticket: Ticket) -> tuple[DataFrame, tuple[str, ...], str | None]:
         """Prepare the rows for the tasks: apply the pre-write topology, route, and select the written columns.
 
-        Returns:
-            The rows under positional names, the original names, and the name of the value column.
+        Returns the rows under positional names, the original names, and the name of the value column.
         """
         settings, fixed = self._settings, self._resolved.fixed
         shapes = SupportsPreWriteTopology in self._resolved.capabilities

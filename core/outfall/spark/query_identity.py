@@ -37,9 +37,8 @@ NO_QUERY = RunningQuery(None, None)
 def running_query(df: DataFrame) -> RunningQuery:
     """Return the query of a micro-batch on a classic session. Called on the thread of the foreachBatch function.
 
-    Raises:
-        ConfigurationError: The thread is another one, or there is no stream. Without the query id, a batch of another
-            query could be taken for a replay, and its rows would be dropped.
+    Raises `ConfigurationError` if the thread is another one, or there is no stream. Without the query id, a batch of
+    another query could be taken for a replay, and its rows would be dropped.
     """
     context = df.sparkSession.sparkContext
     query_id = context.getLocalProperty(QUERY_ID)

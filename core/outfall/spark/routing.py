@@ -41,14 +41,9 @@ def route(
 ) -> DataFrame:
     """Add the part column, and repartition so that the rows of each part are in one task.
 
-    Args:
-        df: The rows, with unique column names.
-        sink: A fixed sink.
-        parts: The number of its parts.
-        key: The routing column; `None` only for a single part.
-        null_key: "error" or "empty".
-        tasks: The maximum number of tasks. Part i is written by task i modulo this number.
-        order_by: Columns by which the rows of each part are sorted.
+    The rows have unique column names, and the sink is fixed, with this number of parts. The key is `None` only for a
+    single part; `null_key` is "error" or "empty". At most `tasks` tasks write, part i in task i modulo this number.
+    `order_by` sorts the rows of each part.
     """
     routed = _with_part(df, sink, parts, key=key, null_key=null_key)
     routed = _repartition(routed, min(parts, tasks))

@@ -59,9 +59,8 @@ class StepSettings:
     def check(self, sink: Any) -> None:
         """Check the settings against a sink. Called once per query or job.
 
-        Raises:
-            CapabilityError: The sink's capabilities do not fit together.
-            ConfigurationError: The settings do not fit the sink.
+        Raises `CapabilityError` if the sink's capabilities do not fit together, and `ConfigurationError` if the
+        settings do not fit it.
         """
         resolved = check_sink(sink)
         if resolved.fixed:
@@ -89,11 +88,7 @@ class StepSettings:
         return replace(self, key=resolved.routing_key())
 
     def check_key(self, sink: Any, parts: int) -> None:
-        """Reject several parts without a key.
-
-        Raises:
-            ConfigurationError: The key is missing.
-        """
+        """Reject several parts without a key."""
         if self.key is None and parts > 1:
             raise ConfigurationError(
                 f"{type(sink).__name__} has {parts} parts, but no key routes the rows to them",
@@ -103,8 +98,7 @@ class StepSettings:
     def check_rows(self, resolved: ResolvedSink, df: DataFrame) -> None:
         """Check the named columns, and let the sink check the columns that it gets.
 
-        Raises:
-            ConfigurationError: A column is missing, or has a type that cannot be written.
+        Raises `ConfigurationError` if a column is missing, or has a type that cannot be written.
         """
         if not resolved.bears_speculation() and df.sparkSession.conf.get("spark.speculation", "false") == "true":
             raise ConfigurationError(

@@ -233,11 +233,7 @@ def drain(
 
 
 def checkpoint_recovery(checkpoint: str | os.PathLike[str] | None) -> str:
-    """Return the checkpoint location as a recovery location.
-
-    Raises:
-        ConfigurationError: The location is missing or relative.
-    """
+    """Return the checkpoint location as a recovery location. Raises `ConfigurationError` if missing or relative."""
     if checkpoint is None or not os.fspath(checkpoint).strip():
         raise ConfigurationError(
             "no checkpoint location is given, so there is no location for the recovery log",

@@ -93,11 +93,8 @@ class PartFunction:
 def task_identity(epoch: int | None) -> TaskIdentity:
     """Return the identity of this attempt of this task. Called in a task.
 
-    Args:
-        epoch: The epoch, if the driver has it; `None` to use Spark's batch id.
-
-    Raises:
-        TerminalError: There is no task, or no batch id.
+    The epoch is `None` if the driver does not have it, to use Spark's batch id. Raises `TerminalError` if there is no
+    task, or no batch id.
     """
     context = TaskContext.get()
     if context is None:

@@ -9,12 +9,9 @@ OLDEST_FOR_OPTIONS = (4, 1)
 
 
 def pyspark_version() -> tuple[int, int]:
-    """Return the major and minor version of the PySpark that would be imported.
+    """Return the major and minor version of the PySpark that would be imported. Raises `ImportError` if there is none.
 
     Read from the module and not from a distribution, because clusters provide PySpark without one.
-
-    Raises:
-        ImportError: PySpark is not installed.
     """
     try:
         found = str(importlib.import_module("pyspark").__version__)
@@ -27,11 +24,7 @@ def pyspark_version() -> tuple[int, int]:
 
 
 def check_pyspark(oldest: tuple[int, int] = OLDEST) -> None:
-    """Reject a PySpark that is missing or too old.
-
-    Raises:
-        ImportError: Names the found and the required version.
-    """
+    """Reject a PySpark that is missing or too old. The `ImportError` names the found and the required version."""
     found = pyspark_version()
     if found < oldest:
         raise ImportError(

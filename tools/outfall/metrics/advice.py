@@ -31,10 +31,7 @@ class Trouble:
 def troubles(step: StepStatus, location: str, now: datetime) -> list[Trouble]:
     """Return the problems of a step, the most severe first.
 
-    Args:
-        step: the step, with the epochs to analyze.
-        location: the recovery location, for commands in the advice.
-        now: the time, UTC.
+    The status has the epochs to analyze. The location is for commands in the advice, and `now` is in UTC.
     """
     found = [*_of_the_log(step), *_of_the_state(step, location, now), *_of_rows(step, location), *_of_epochs(step)]
     return sorted(found, key=lambda trouble: trouble.severity != "failed")

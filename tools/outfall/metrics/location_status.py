@@ -66,12 +66,9 @@ def problems(found: LocationStatus) -> Iterator[tuple[str, str]]:
 
 
 def look_at(recovery: RecoveryConfig, steps: Sequence[str] = (), *, last: int) -> LocationStatus:
-    """Read the steps of a location. Never writes. Errors become part of the result.
+    """Read the last epochs of each step of a location. Never writes. Errors become part of the result.
 
-    Args:
-        recovery: the location.
-        steps: step ids. If empty, all steps; if there are none, the steps of the checkpoints below.
-        last: number of epochs per step.
+    If no step ids are given, reads all steps; if there are none, the steps of the checkpoints below.
     """
     url = recovery.url()
     try:

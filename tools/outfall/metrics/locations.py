@@ -22,8 +22,7 @@ _OTHERS = {"outfall", "offsets", "commits", "sources", "state", "_temporary", "_
 def locations_in(recovery: RecoveryConfig) -> list[RecoveryConfig]:
     """Return the location itself if it has steps, else the locations below it. Other stores are returned as they are.
 
-    Raises:
-        ConfigurationError, TransientError: the store cannot be listed.
+    Raises `ConfigurationError` or `TransientError` if the store cannot be listed.
     """
     searched = isinstance(recovery, CheckpointRecoveryConfig) and not recovery.steps()
     return locations_below(recovery) if searched else [recovery]
@@ -32,10 +31,8 @@ def locations_in(recovery: RecoveryConfig) -> list[RecoveryConfig]:
 def locations_below(recovery: RecoveryConfig) -> list[RecoveryConfig]:
     """Return locations with steps at most 4 levels below a directory or prefix.
 
-    The search does not descend into a location with steps.
-
-    Raises:
-        ConfigurationError, TransientError: the store cannot be listed.
+    The search does not descend into a location with steps. Raises `ConfigurationError` or `TransientError` if the store
+    cannot be listed.
     """
     return list(_search(recovery, DEPTH)) if isinstance(recovery, CheckpointRecoveryConfig) else []
 

@@ -56,11 +56,8 @@ dt { color: var(--soft) } dd { margin: 0 }
 def report_page(found: LocationStatus, now: datetime) -> str:
     """Return the page: state, problems, advice and plots of the last epochs for each step.
 
-    Texts from logs are escaped and credentials are masked. The page has no script and loads nothing.
-
-    Args:
-        found: the location, with the epochs to show.
-        now: the time of reading, UTC.
+    Texts from logs are escaped and credentials are masked. The page has no script and loads nothing. `now` is the time
+    of reading, UTC.
     """
     steps = list(named_steps(found))
     sections = [_section(number, step, now) for number, step in enumerate(steps)]

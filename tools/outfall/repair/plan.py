@@ -222,9 +222,7 @@ class _Examination:
     def _spoilt_commits(self, damaged: Mapping[str, str], *, with_state: bool = False) -> list[int]:
         """Return the newest commits to remove. Spark reads only the last one.
 
-        Args:
-            damaged: the damaged files.
-            with_state: whether the last completed batch must build its state again.
+        `with_state` says whether the last completed batch must build its state again.
         """
         return list(
             takewhile(

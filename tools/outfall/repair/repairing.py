@@ -31,13 +31,7 @@ ASIDE = "outfall-repair"
 
 
 class _Step:
-    """A step's log, read completely.
-
-    Args:
-        name: the step.
-        journal: its journal, which has read the entries.
-        entries: all entries of the log.
-    """
+    """A step's log, read completely: its journal has read the entries."""
 
     def __init__(self, name: str, journal: Journal, entries: Sequence[Entry]) -> None:
         self.name = name
@@ -73,12 +67,7 @@ class _Step:
 
 
 class CheckpointRepair:
-    """The repair of one query's checkpoint, from `opened`.
-
-    Args:
-        checkpoint: Spark's checkpoint.
-        steps: the query's steps, whose logs are open and read.
-    """
+    """The repair of one query's checkpoint, from `opened`. The logs of the steps are open and read."""
 
     def __init__(self, checkpoint: SparkCheckpoint, steps: Sequence[_Step]) -> None:
         self.checkpoint = checkpoint
@@ -88,8 +77,7 @@ class CheckpointRepair:
     def plan(self) -> Plan:
         """Read the checkpoint, and decide. Writes nothing.
 
-        Raises:
-            TransientError, ConfigurationError: the disk failed, or cannot be read.
+        Raises `TransientError` or `ConfigurationError` if the disk failed, or cannot be read.
         """
         with explained("reading Spark's checkpoint", None, self.checkpoint.root):
             return examine(self.checkpoint, self.progress)
@@ -97,9 +85,8 @@ class CheckpointRepair:
     def carry_out(self, plan: Plan) -> None:
         """Fence running drivers, and move the files of the plan aside. Deletes nothing.
 
-        Raises:
-            FencedError: a driver has written since the logs were read; no file was moved, or all were moved back.
-            TransientError, ConfigurationError: a store or the disk failed; the same holds.
+        Raises `FencedError` if a driver has written since the logs were read, and `TransientError` or
+        `ConfigurationError` if a store or the disk failed. In each case, no file was moved, or all were moved back.
         """
         if plan.moves:
             with explained("repairing Spark's checkpoint", None, self.checkpoint.root):
@@ -148,15 +135,9 @@ class CheckpointRepair:
 def opened(location: str, recovery: Sequence[RecoveryConfig], steps: Sequence[str] = ()) -> Iterator[CheckpointRepair]:
     """Read the logs of a query, and keep them open, so that its drivers are fenced from there on.
 
-    Args:
-        location: Spark's checkpoint location.
-        recovery: locations of the steps' logs; several if steps have their own locations.
-        steps: the steps of the query; if empty, all steps recorded for the query.
-
-    Raises:
-        ConfigurationError: this is no checkpoint, or the locations have no step of the query.
-        RecordError: a log is damaged.
-        TransientError: a store failed.
+    Steps can have their own recovery locations. If no steps are given, these are all steps recorded for the query.
+    Raises `ConfigurationError` if the location is no checkpoint or the recovery locations have no step of the query,
+    `RecordError` if a log is damaged, and `TransientError` if a store failed.
     """
     checkpoint = SparkCheckpoint.at(location)
     if checkpoint is None:

@@ -30,11 +30,7 @@ _TYPES: dict[str, pa.DataType] = {
 
 
 def parse_ddl(text: str) -> pa.Schema:
-    """Parse a DDL string.
-
-    Raises:
-        ConfigurationError: the string is invalid or has a duplicate column.
-    """
+    """Parse a DDL string. Raises `ConfigurationError` if it is invalid or has a duplicate column."""
     parser = _Parser(text)
     fields = parser.fields(end=None)
     names = [field.name for field in fields]

@@ -33,12 +33,8 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 class FileLetters:
     """Reads the dead letters in a file, or in all files of a directory except hidden (staged) files.
 
-    Args:
-        location: an absolute path, or a URL of an object store or of HDFS.
-
-    Raises:
-        ConfigurationError: the location is invalid.
-        ImportError: the package for its filesystem is missing.
+    The location is an absolute path, or a URL of an object store or of HDFS. Raises `ConfigurationError` if it is
+    invalid, and `ImportError` if the package for its filesystem is missing.
     """
 
     def __init__(self, location: str) -> None:
@@ -53,9 +49,8 @@ class FileLetters:
     def __call__(self) -> Iterator[FoundLetter]:
         """Yield the dead letters, file by file in name order.
 
-        Raises:
-            ConfigurationError: the location does not exist or contains other data.
-            TransientError: a file cannot be read.
+        Raises `ConfigurationError` if the location does not exist or contains other data, and `TransientError` if a
+        file cannot be read.
         """
         try:
             paths = self._paths()

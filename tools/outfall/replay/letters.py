@@ -39,8 +39,7 @@ class FoundLetter:
 def letter_of(values: Mapping[str, Any], place: str) -> FoundLetter:
     """Create a dead letter from a record with the columns of `DEAD_LETTER_SCHEMA`, in the types of any format.
 
-    Raises:
-        ConfigurationError: the record is not a dead letter; the text has the location.
+    Raises `ConfigurationError`, with the location, if the record is not a dead letter.
     """
     missing = [name for name in _NEEDED if values.get(name) is None]
     if missing:

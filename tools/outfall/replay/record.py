@@ -65,8 +65,7 @@ def letters_step(step_id: str) -> str:
 def read_record(recovery: RecoveryConfig, step_id: str) -> ReplayRecord:
     """Read the record from the log of the selecting step. Writes nothing.
 
-    Raises:
-        TransientError, RecordError: the log cannot be read.
+    Raises `TransientError` or `RecordError` if the log cannot be read.
     """
     name = letters_step(step_id)
     with closing(recovery.open(name)) as log:
@@ -85,11 +84,7 @@ class RecordSink(
     SupportsTarget[ReplayRecord],
     SupportsStateSerializer[ReplayRecord],
 ):
-    """Stores its input in its state and has no target. Receives one item per epoch.
-
-    Args:
-        step_id: the writing step.
-    """
+    """Stores its input in its state and has no target. Receives one item per epoch. `step_id` is the writing step."""
 
     def __init__(self, step_id: str) -> None:
         self._step_id = step_id

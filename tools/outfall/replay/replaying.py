@@ -87,18 +87,9 @@ class ReplayResult:
 class LetterReplay:
     """Replays dead letters into one sink. Not thread-safe; concurrent processes fence each other.
 
-    Args:
-        sink: the sink for the rows.
-        recovery: location of the logs of both steps.
-        step_id: the writing step.
-        rows: converts dead letters to rows.
-        key: the routing column, for a sink with parts.
-        commit: the commit policy.
-        most: maximum number of dead letters per epoch.
-
-    Raises:
-        CapabilityError: the sink requires Spark.
-        ConfigurationError: the sink has parts, and the key is missing.
+    `recovery` is the location of the logs of both steps, and `step_id` is the writing one. `rows` converts dead letters
+    to rows. An epoch has at most `most` dead letters. Raises `CapabilityError` if the sink requires Spark, and
+    `ConfigurationError` if the sink has parts, and `key`, its routing column, is missing.
     """
 
     def __init__(
@@ -140,10 +131,8 @@ class LetterReplay:
     def run(self, letters: Iterable[FoundLetter]) -> ReplayResult:
         """Replay all dead letters that were not replayed before.
 
-        New dead letters of this run are left for the next run.
-
-        Raises:
-            OutfallError: the replay failed. The next run first writes the recorded selection, then selects the rest.
+        New dead letters of this run are left for the next run. After an `OutfallError`, the next run first writes the
+        recorded selection, then selects the rest.
         """
         result = ReplayResult()
         record = read_record(self._recovery, self._step_id)
@@ -261,11 +250,7 @@ class LetterReplay:
         return EpochTask(sink, ticket, identity).run([(sink.list_parts()[0], [choice])])
 
     def _is_unwritten(self, record: ReplayRecord) -> bool:
-        """Whether the last selection is not yet written.
-
-        Raises:
-            RecordError: the two logs do not belong to the same copy.
-        """
+        """Whether the last selection is not yet written. Raises `RecordError` if the logs are not of the same copy."""
         view = self._view(self._step_id)
         done = -1 if view.completed is None else view.completed - view.drains
         if done == record.batch - 1 and record.rows is not None:

@@ -26,20 +26,15 @@ AS_JSON = "json"
 class RowMaker:
     """Converts texts of dead letters to rows.
 
-    Args:
-        schema: the allowed columns; `None` for the columns of the text with JSON's own types.
-        column: the column for the whole text, if the text is not a row; else `None`.
+    `schema` has the allowed columns; `None` for the columns of the text with JSON's own types. `column` is for the
+    whole text, if that is not a row; else `None`.
     """
 
     schema: pa.Schema | None
     column: str | None = None
 
     def row(self, text: str) -> dict[str, Any]:
-        """Return the row, with values for Arrow.
-
-        Raises:
-            ValueError: the text does not match the columns; the message has the reason.
-        """
+        """Return the row, with values for Arrow. If the text does not match, raises `ValueError` with the reason."""
         row = {self.column: text} if self.column is not None else self._parsed(text)
         if self.schema is None:
             return row
@@ -62,8 +57,7 @@ class RowMaker:
     def batch(self, rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
         """Return a batch of rows with the same columns.
 
-        Raises:
-            ConfigurationError: without a schema, a column has values of several types.
+        Raises `ConfigurationError` if a column has values of several types, without a schema.
         """
         if self.schema is None:
             try:

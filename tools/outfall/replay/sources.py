@@ -31,14 +31,10 @@ _BROKERS_WAIT = 60.0
 def letters_at(location: str) -> Source:
     """Return a source for the dead letters at a location. It connects when it is called.
 
-    Args:
-        location: a path or URL of a file or a directory; `postgresql://user@host/database?table=schema.name`, plus
-            libpq parameters; or `kafka://host:9092/topic`, plus librdkafka properties as in recovery locations.
-            Passwords as `env:NAME` or `file:PATH`.
-
-    Raises:
-        ConfigurationError: the location is invalid or contains a secret.
-        ImportError: an extra is missing.
+    A location is a path or URL of a file or a directory; `postgresql://user@host/database?table=schema.name`, plus
+    libpq parameters; or `kafka://host:9092/topic`, plus librdkafka properties as in recovery locations. Passwords are
+    given as `env:NAME` or `file:PATH`. Raises `ConfigurationError` if the location is invalid or contains a secret, and
+    `ImportError` if an extra is missing.
     """
     scheme = urlsplit(location).scheme.lower()
     if scheme in ("postgresql", "postgres"):

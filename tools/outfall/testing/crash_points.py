@@ -100,11 +100,7 @@ def _name(spec: str) -> str:
 
 
 def _check_known(spec: str, more: Iterable[str]) -> None:
-    """Reject an unknown step name.
-
-    Raises:
-        ConfigurationError: the name is unknown; the text suggests the nearest name.
-    """
+    """Reject an unknown step name. The `ConfigurationError` suggests the nearest name."""
     from outfall.errors import ConfigurationError
     from outfall.testing.conformance.spying import STEPS
 
@@ -125,8 +121,7 @@ def _check_known(spec: str, more: Iterable[str]) -> None:
 def _steps_in_sources() -> tuple[set[str], set[str]]:
     """Find step names in the sources of Outfall and of modules that call `reached`.
 
-    Returns:
-        Names, and patterns for names that are composed at run time.
+    Returns names, and patterns for names that are composed at run time.
     """
     import outfall
 

@@ -52,9 +52,8 @@ class LoopDisk:
     def cut_power(self, *, names_reach_disk: bool = False) -> None:
         """Simulate a power loss: drop all data that is not on the disk. The disk fails until `restart`.
 
-        Args:
-            names_reach_disk: whether the journal reaches the disk at the last moment. Then names and lengths survive,
-                but unsynced content does not.
+        If `names_reach_disk`, the journal reaches the disk at the last moment. Then names and lengths survive, but
+        unsynced content does not.
         """
         fd = os.open(self.path, os.O_RDONLY)
         try:

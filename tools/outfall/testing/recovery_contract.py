@@ -47,11 +47,7 @@ class RecoveryContract:
     """Number of parts in the test with many parts."""
 
     def make_recovery(self, directory: Path) -> RecoveryConfig:
-        """Create a configuration of an empty store.
-
-        Args:
-            directory: an empty directory for this test.
-        """
+        """Create a configuration of an empty store, in an empty directory for this test."""
         raise NotImplementedError
 
     def stored_bytes(self, recovery: RecoveryConfig) -> int:

@@ -150,13 +150,9 @@ class TcpProxy:
     def _befall(
         self, data: bytes, connection: _Connection, direction: Direction, streams: dict[_Pending, _Stream]
     ) -> bytes:
-        """Apply the faults of this direction.
+        """Apply the faults of this direction, and return the bytes to forward.
 
-        Returns:
-            The bytes to forward.
-
-        Raises:
-            OSError: the connection is closed.
+        Raises `OSError` if the connection is closed.
         """
         _, sink = connection.ends(direction)
         with self._lock:

@@ -54,8 +54,7 @@ class VirtualEventQueue(EventQueue):
     def take(self, seconds: float | None = 0.0) -> Event | None:
         """Take the next event, and advance the time until there is one.
 
-        Raises:
-            TimeoutError: the wait would never end.
+        Raises `TimeoutError` if the wait would never end.
         """
         until = None if seconds is None else self.seconds + max(0.0, seconds)
         while not self._arrived and self._later and (until is None or self._later[0][0] <= until):

@@ -33,10 +33,9 @@ from outfall.source_options import build_sink, split_options
 class ChosenSink:
     """The sink given on the command line.
 
-    Args:
-        name: the value of `.option("sink", …)`; or, for sink objects, `package.module:function` (a function without
-            arguments) or `package.module:sink`. `None` if the options have it.
-        options: options of `format("outfall")`, in any spelling, including those of the API itself.
+    The name is the value of `.option("sink", …)`; or, for sink objects, `package.module:function` (a function without
+    arguments) or `package.module:sink`. It is `None` if the options have it. The options are those of
+    `format("outfall")`, in any spelling, including those of the API itself.
     """
 
     name: str | None
@@ -45,10 +44,8 @@ class ChosenSink:
     def make(self) -> Any:
         """Create the sink.
 
-        Raises:
-            ConfigurationError: the sink does not exist, or an option is invalid.
-            CapabilityError: the sink's capabilities contradict each other.
-            ImportError: the sink's module or extra is missing.
+        Raises `ConfigurationError` if the sink does not exist or an option is invalid, `CapabilityError` if its
+        capabilities contradict each other, and `ImportError` if its module or extra is missing.
         """
         if self.name is not None and ":" in self.name:
             sink = _imported(self.name, self.options)
@@ -74,10 +71,7 @@ def read_options(path: Path) -> dict[str, str]:
     """Read options from a file: JSON if its name ends in `.json`, else TOML.
 
     A table is a sink of a fan-out, or `dead_letter`: `path` in `[archive]` becomes `archive.path`. Lists become
-    comma-separated strings.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or does not contain options.
+    comma-separated strings. Raises `ConfigurationError` if the file cannot be read, or does not contain options.
     """
     try:
         text = path.read_text()
@@ -168,9 +162,8 @@ def nothing_recorded(recovery: RecoveryConfig, step: str) -> ConfigurationError:
 def chosen_step(recovery: RecoveryConfig, step: str | None) -> str:
     """Return the given step, else `sink`, else the only step.
 
-    Raises:
-        ConfigurationError: there are no steps, or several steps with other names.
-        TransientError: the store failed.
+    Raises `ConfigurationError` if there are no steps, or several steps with other names, and `TransientError` if the
+    store failed.
     """
     if step is not None:
         return step

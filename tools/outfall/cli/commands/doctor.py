@@ -41,11 +41,8 @@ class Finding:
 class Examination:
     """Checks one sink, and continues after a failed check where possible. Leaves nothing behind.
 
-    Args:
-        make_sink: creates the sink, or raises if its options are invalid.
-        recovery: location of the step's log, if there is one. The target is then compared with the log, else checked as
-            on the first run.
-        step_id: the step id.
+    `make_sink` raises if the sink's options are invalid. With `recovery`, the location of the step's log, the target is
+    compared with the log, else checked as on the first run.
     """
 
     def __init__(self, make_sink: Callable[[], Any], recovery: RecoveryConfig | None, step_id: str = "sink") -> None:

@@ -61,15 +61,9 @@ class Leftovers:
 
 
 class LeftoverCleaner:
-    """Finds or removes the leftovers of one step.
+    """Finds or removes the leftovers of one step. The sink has the options of the step's query.
 
-    Args:
-        sink: the step's sink, with the options of its query.
-        recovery: location of the step's log.
-        step_id: the step id.
-
-    Raises:
-        CapabilityError: the sink never leaves data that needs a clean-up.
+    Raises `CapabilityError` if the sink never leaves data that needs a clean-up.
     """
 
     def __init__(self, sink: Any, recovery: RecoveryConfig, step_id: str) -> None:
@@ -88,12 +82,8 @@ class LeftoverCleaner:
     def find(self, *, take_over: bool = False) -> Leftovers:
         """Return the data that `clean_up` would remove. Changes neither the target nor the log.
 
-        Args:
-            take_over: see `clean_up`.
-
-        Raises:
-            CapabilityError: the sink cannot list leftovers.
-            ConfigurationError, ForeignRecordsError, FencedError: see `clean_up`.
+        Raises `CapabilityError` if the sink cannot list leftovers, and `ConfigurationError`, `ForeignRecordsError` and
+        `FencedError` as `clean_up` does.
         """
         with self._read() as (view, log):
             recorded = view.unfinished.epoch if take_over and view.unfinished is not None else None
@@ -108,21 +98,15 @@ class LeftoverCleaner:
         return Leftovers(generation, names, recorded)
 
     def clean_up(self, *, take_over: bool = False, commit: CommitPolicy | None = None) -> int:
-        """Remove the leftovers.
+        """Remove the leftovers, and return the number of removed items.
 
-        Args:
-            take_over: whether to append a new generation, which fences a running query.
-            commit: policy for publishing recorded epochs in a takeover.
+        If the sink cannot list leftovers, items that the takeover itself cleaned up are not counted. `take_over`
+        appends a new generation, which fences a running query; `commit` is the policy for publishing recorded epochs
+        then.
 
-        Returns:
-            The number of removed items. If the sink cannot list leftovers, items that the takeover itself cleaned up
-            are not counted.
-
-        Raises:
-            ConfigurationError: nothing is recorded for this step.
-            ForeignRecordsError: the log belongs to another sink or target.
-            FencedError: the step was moved, or another driver took it over.
-            OutfallError: a takeover failed (see `EpochCoordinator.begin`), or the target failed.
+        Raises `ConfigurationError` if nothing is recorded for this step, `ForeignRecordsError` if the log belongs to
+        another sink or target, `FencedError` if the step was moved or another driver took it over, and `OutfallError`
+        if a takeover failed (see `EpochCoordinator.begin`) or the target failed.
         """
         if not take_over:
             with self._read() as (view, log):

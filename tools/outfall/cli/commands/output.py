@@ -71,12 +71,7 @@ def location_as_json(found: LocationStatus) -> dict[str, Any]:
 
 
 def table(columns: Iterable[str], *, right: Iterable[str] = ()) -> Table:
-    """Return an empty table without lines.
-
-    Args:
-        columns: headings, which can contain line breaks.
-        right: headings of the right-aligned columns.
-    """
+    """Return an empty table without lines. Headings can contain line breaks; `right` are the right-aligned ones."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     numbers = {heading.replace("\n", " ") for heading in right}
     for column in columns:

@@ -112,8 +112,7 @@ def _announce(recovery: RecoveryConfig, step: str, lost: Sequence[str]) -> None:
 def consequences(recovery: RecoveryConfig, step_id: str) -> list[str]:
     """Describe the consequences of a reset, one paragraph each; empty if nothing is recorded.
 
-    Raises:
-        TransientError, ConfigurationError: the store cannot be read.
+    Raises `TransientError` or `ConfigurationError` if the store cannot be read.
     """
     try:
         status = read_status(recovery, step_id, last=0)

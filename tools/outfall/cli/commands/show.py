@@ -51,16 +51,10 @@ class EpochRecords:
 
 
 def read_epoch(recovery: RecoveryConfig, step: str, epoch: int | None = None) -> EpochRecords:
-    """Read the records of an epoch. Writes nothing; safe while the query runs.
+    """Read the records of an epoch; `None` is the newest. Writes nothing; safe while the query runs.
 
-    Args:
-        recovery: the location of the log.
-        step: the step id.
-        epoch: the number, as in `outfall status`; `None` for the newest.
-
-    Raises:
-        ConfigurationError: the log has no records of the epoch; the text lists the available epochs.
-        RecordError: an entry is damaged or has a newer format.
+    The number is as in `outfall status`. Raises `ConfigurationError` if the log has no records of the epoch, with a
+    list of the available epochs, and `RecordError` if an entry is damaged or has a newer format.
     """
     with closing(recovery.open_read_only(step)) as log:
         found = {raw.number: decode_entry(raw, step) for raw in log.read()}

@@ -78,13 +78,9 @@ def _whole_screen(out: Console, as_json: bool) -> AbstractContextManager[Live | 
 
 
 def screen(found: Sequence[LocationStatus], now: datetime, width: int, height: int | None = None) -> RenderableType:
-    """Return one update: a line for each step, then the problems.
+    """Return one update: a line for each step, then the problems. `now` is in UTC.
 
-    Args:
-        found: the locations.
-        now: the time, UTC.
-        width: columns of the terminal.
-        height: lines of the terminal; `None` for any number. Hidden steps are counted.
+    Steps that do not fit in `height` lines of the terminal are hidden and counted; with `None`, all are shown.
     """
     found = all_printable([*found])
     rows = [

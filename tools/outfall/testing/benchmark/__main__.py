@@ -9,11 +9,7 @@ from outfall.errors import OutfallError
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure the given sink, and print the table.
-
-    Returns:
-        The exit code: 2 for invalid or missing arguments and extras.
-    """
+    """Measure the given sink, and print the table. Returns 2 for invalid or missing arguments and extras."""
     given = _parser().parse_args(arguments)
     try:
         # Imported here, so that a missing extra is a one-line error and `--help` needs no extra.

@@ -23,16 +23,7 @@ class Api(ABC):
 
     @abstractmethod
     def write(self, df: DataFrame, sink: Any, scratch: Path) -> int | None:
-        """Write rows as one epoch.
-
-        Args:
-            df: the rows.
-            sink: the sink.
-            scratch: an empty directory for the recovery log.
-
-        Returns:
-            The sink's byte counter, if it has one.
-        """
+        """Write rows as one epoch, with the log in an empty directory. Return the sink's byte counter, if any."""
 
     @abstractmethod
     def stream(self, df: DataFrame, sink: Any, checkpoint: Path) -> DataStreamWriter:

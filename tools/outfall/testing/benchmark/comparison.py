@@ -31,9 +31,8 @@ SinkFactory = Callable[[Path], Any]
 def load_factory(name: str) -> SinkFactory:
     """Find a function by `package.module:function`.
 
-    Raises:
-        ConfigurationError: the function does not exist.
-        ImportError: the module or one of its imports is missing.
+    Raises `ConfigurationError` if the function does not exist, and `ImportError` if the module or one of its imports is
+    missing.
     """
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name.isidentifier():
@@ -76,15 +75,7 @@ class Comparison:
 
 
 def compare(spark: SparkSession, make_sink: SinkFactory, api: Api, size: Size, scratch: Scratch) -> Comparison:
-    """Measure a sink and the empty sink alternately.
-
-    Args:
-        spark: a session in this process.
-        make_sink: called once per run.
-        api: the API that writes the rows.
-        size: the number of rows, runs and epochs.
-        scratch: directories for rows, targets and logs.
-    """
+    """Measure a sink and the empty sink alternately, in this process's session. `make_sink` is called once per run."""
     factories: dict[str, SinkFactory] = {EMPTY: lambda _: EmptySink(), SINK: make_sink}
     arrow_bytes = write_rows(scratch.rows / "many", size.rows)
     df = spark.read.schema(SCHEMA).parquet(str(scratch.rows / "many"))
@@ -171,9 +162,8 @@ def _seconds(figure: float) -> str:
 def run(given: argparse.Namespace) -> Comparison:
     """Measure and print.
 
-    Raises:
-        ConfigurationError: the arguments contradict each other.
-        ImportError: the sink's module or an extra is missing.
+    Raises `ConfigurationError` if the arguments contradict each other, and `ImportError` if the sink's module or an
+    extra is missing.
     """
     make_sink = load_factory(given.sink)
     api = _api(given.api, given.key)

@@ -44,11 +44,7 @@ def mixed_rows(start: int, rows: int) -> pa.Table:
 
 
 def write_rows(directory: Path, rows: int, *, per_file: int = _FILE_ROWS) -> int:
-    """Write Parquet files, the fastest format for Spark's reader.
-
-    Returns:
-        The bytes of the rows in Arrow, as a sink receives them.
-    """
+    """Write Parquet, the fastest format for Spark's reader. Return the bytes in Arrow, as a sink receives the rows."""
     directory.mkdir(parents=True)
     size = 0
     for start, count in _cut(rows, per_file):
@@ -73,11 +69,8 @@ def small_epochs(spark: SparkSession, directory: Path, *, epochs: int, rows: int
 def seconds_per_epoch(writer: DataStreamWriter) -> float:
     """Run a stream to its end, and return the median duration of its epochs without the first, a warm-up.
 
-    The duration covers the whole trigger: source, Spark's own log and write.
-
-    Raises:
-        StreamingQueryException: the query failed.
-        ValueError: the query had fewer than two epochs with rows.
+    The duration covers the whole trigger: source, Spark's own log and write. Raises `StreamingQueryException` if the
+    query failed, and `ValueError` if it had fewer than two epochs with rows.
     """
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()

@@ -101,15 +101,9 @@ def in_turn(
 ) -> dict[str, list[Run]]:
     """Run every job `pairs` times in rounds, so that the n-th runs of all jobs form a group.
 
-    Every second round runs in reverse order, so that drift and effects of the previous job affect all jobs.
-
-    Args:
-        jobs: jobs by name.
-        rows: number of rows that each job writes.
-        pairs: number of measured runs per job, at least 1.
-        cpu_seconds: returns the CPU seconds used so far.
-        between: called after each run, not measured.
-        warm_up: number of unmeasured rounds before.
+    Every second round runs in reverse order, so that drift and effects of the previous job affect all jobs. Each job
+    writes `rows` rows. Before, `warm_up` rounds run unmeasured, and `between` is called after each run, also
+    unmeasured. `cpu_seconds` returns the CPU seconds used so far.
     """
     if pairs < 1:
         raise ValueError(f"pairs is {pairs}, and must be at least 1")

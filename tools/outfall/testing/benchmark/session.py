@@ -77,14 +77,9 @@ _SETTINGS = {
 
 
 def start_session(master: str, settings: Mapping[str, str]) -> SparkSession:
-    """Start Spark.
+    """Start Spark with settings that replace the defaults. Raises `ImportError` if pyspark is not installed.
 
-    Args:
-        master: `local[…]`; other processes are not measured.
-        settings: Spark settings that replace the defaults.
-
-    Raises:
-        ImportError: pyspark is not installed.
+    The master is `local[…]`; other processes are not measured.
     """
     from outfall.spark.version_check import check_pyspark
 

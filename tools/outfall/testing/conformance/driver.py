@@ -60,8 +60,7 @@ class RemoteTasks(LocalDriver):
 def copied(sink: Any) -> Any:
     """Return the sink of a task: a pickled copy, with cloudpickle as fallback, as on Spark.
 
-    Raises:
-        ConformanceError: the sink cannot be pickled.
+    Raises `ConformanceError` if the sink cannot be pickled.
     """
     try:
         return pickle.loads(pickled(sink))  # noqa: S301 - our own bytes
@@ -95,8 +94,7 @@ def _halves(part: list[tuple[str | None, list[Any]]]) -> TaskRows:
 def status_of_child_killed_at(spec: str, action: Callable[[], Any]) -> int:
     """Run an action in a child process that dies by SIGKILL at a step.
 
-    Returns:
-        See `in_child`; 0 if the step was not reached.
+    Returns the status as `in_child` does; 0 if the step was not reached.
     """
 
     def run() -> None:
@@ -128,11 +126,7 @@ def result_of_child(action: Callable[[], Any]) -> Any:
 
 
 def in_child(action: Callable[[], Any]) -> int:
-    """Run an action in a child process.
-
-    Returns:
-        The exit status: 0 on success, 1 after an error, negative for a signal.
-    """
+    """Run an action in a child process. Return its exit status: 0, 1 after an error, or negative for a signal."""
     return _waited(_forked(action))
 
 

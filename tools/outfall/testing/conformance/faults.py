@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 class ConformanceError(AssertionError):
     """The sink violates its guarantee.
 
-    Args:
-        fault: the violation, one sentence without a full stop.
-        place: the scenario, such as the step of a driver crash.
-        do: advice for the sink's author.
+    `fault` is the violation, one sentence without a full stop. `place` is the scenario, such as the step of a driver
+    crash, and `do` is advice for the sink's author.
     """
 
     def __init__(self, fault: str, *, place: str | None = None, do: str | None = None) -> None:
@@ -41,9 +39,7 @@ class NotApplicableError(Exception):
 class NotTriedError(NotApplicableError):
     """The guarantee covers the check, but the check cannot run.
 
-    Args:
-        reason: the reason, one sentence without a full stop.
-        strict: whether this fails the suite; see `SinkHarness.strict`.
+    `reason` is one sentence without a full stop. `strict` says whether this fails the suite; see `SinkHarness.strict`.
     """
 
     def __init__(self, reason: str, *, strict: bool) -> None:

@@ -31,11 +31,7 @@ class Rows:
         return row
 
     def find(self, rows: Iterable[Any]) -> Numbers:
-        """Count visible rows.
-
-        Raises:
-            ConformanceError: a row was never sent.
-        """
+        """Count visible rows. Raises `ConformanceError` if a row was never sent."""
         found: Numbers = Counter()
         strange = []
         for row in rows:

@@ -157,8 +157,7 @@ class InjectedError(Exception):
 def play(harness: SinkHarness, schedule: Sequence[Action], directory: Path | None = None) -> None:
     """Play a schedule on an empty target, and check the visible rows after each action and at the end.
 
-    Raises:
-        ConformanceError: the guarantee does not hold; the text is a script that plays the schedule again.
+    Raises `ConformanceError` if the guarantee does not hold; the text is a script that plays the schedule again.
     """
     if directory is None:
         with tempfile.TemporaryDirectory() as temporary:

@@ -55,15 +55,9 @@ def search(
 ) -> None:
     """Play random schedules, and reduce a failing schedule to the shortest one that still fails.
 
-    Args:
-        harness: the sink.
-        directory: directory for targets, which are removed afterwards.
-        commits: whether the sink has a committer.
-        examples: number of schedules.
-        random_seed: seed; `None` for the same schedules each time.
-
-    Raises:
-        ConformanceError: the guarantee does not hold; the text is a script.
+    Targets are removed afterwards. `commits` says whether the sink has a committer, `examples` is the number of
+    schedules, and a seed of `None` gives the same schedules each time. Raises `ConformanceError`, with a script, if the
+    guarantee does not hold.
     """
 
     @settings(

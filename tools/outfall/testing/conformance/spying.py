@@ -50,15 +50,9 @@ class Probe:
     """
 
     def around(self, method: str, args: tuple[Any, ...], call: Callable[[], Any]) -> Any:
-        """Execute the call.
+        """Execute the call of a method, and return the result for the engine.
 
-        Args:
-            method: name of the method; for a committer, `"committer.commit"` and so on.
-            args: the arguments.
-            call: executes the call.
-
-        Returns:
-            The result for the engine.
+        For a committer, the name of the method is `"committer.commit"` and so on.
         """
         if method not in CLOSING:
             reached(_step("before", method))

@@ -28,11 +28,7 @@ _started: weakref.WeakSet[Suspended] = weakref.WeakSet()
 
 
 def steps_of(action: Callable[[], Any]) -> list[str]:
-    """Run an action once.
-
-    Returns:
-        All reached steps with their counts: `"after commit#1"`, `"after commit#2"`.
-    """
+    """Run an action once, and return all reached steps with their counts: `"after commit#1"`, `"after commit#2"`."""
     seen: list[str] = []
     stop = listen(seen.append)
     try:
@@ -111,10 +107,8 @@ class Suspended:
     def __init__(self, action: Callable[[], Any], spec: str | int, *, patience: float | None = None) -> None:
         """Start the action, and return when it is suspended or has ended.
 
-        Args:
-            action: the action.
-            spec: the step, with `#n` for the n-th time; or n for the n-th step of any kind.
-            patience: seconds after which it is left alone, because it waits for a lock; `None` if it must not.
+        `spec` is the step, with `#n` for the n-th time; or n for the n-th step of any kind. After `patience` seconds,
+        the action is left alone, because it waits for a lock; `None` if it must not.
         """
         self.error: BaseException | None = None
         self.result: Any = None

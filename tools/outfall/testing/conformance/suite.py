@@ -97,11 +97,8 @@ def _names(results: list[CheckResult]) -> str:
 def run_check(harness: SinkHarness, name: str, directory: Path) -> None:
     """Run one check in its own directory.
 
-    Raises:
-        ConformanceError: the sink violates its guarantee, or the check stalled.
-        NotTriedError: the check cannot run.
-        NotClaimedError: the author excluded the check.
-        NotApplicableError: the check does not apply to this sink.
+    Raises `ConformanceError` if the sink violates its guarantee or the check stalled, `NotTriedError` if the check
+    cannot run, `NotClaimedError` if the author excluded it, and `NotApplicableError` if it does not apply to this sink.
     """
     _check_names(harness.not_claimed)
     if name in harness.not_claimed:
@@ -135,8 +132,7 @@ def _said_to_be_synced(file: Any) -> None:
 def _ended_if_it_stalls(name: str, deadline: float) -> Iterator[None]:
     """Report and end a check that reaches no step before the deadline. Only the main thread can be ended.
 
-    Raises:
-        ConformanceError: the check stalled; the text has the last step.
+    Raises `ConformanceError` with the last step.
     """
     watch = _Watch(name, deadline)
     stop = listen(watch.note)

@@ -192,11 +192,7 @@ class Trial:
         return driver
 
     def run_until(self, spec: str, content: Content, driver: RemoteTasks | None = None) -> list[str]:
-        """Run an epoch, and crash at a step.
-
-        Returns:
-            The reached steps.
-        """
+        """Run an epoch, and crash at a step. Return the reached steps."""
         with crash_at(spec) as seen:
             self.run(driver or self.driver(), content)
         # A dead process holds nothing. Without this, a connection of sqlite3, which refers to itself, keeps its lock.
@@ -211,11 +207,7 @@ class Trial:
         return Begun(self, driver, coordinator, coordinator.begin(content.epoch), content, tasks)
 
     def complete(self, epoch: int) -> None:
-        """Run an epoch with new drivers until it is completed.
-
-        Raises:
-            ConformanceError: the epoch cannot be completed.
-        """
+        """Run an epoch with new drivers until it is completed. Raises `ConformanceError` if it cannot be completed."""
         for attempt in range(PATIENCE):
             try:
                 self.run(self.driver(), self.bring(epoch))
@@ -258,12 +250,9 @@ class Trial:
         return Counter({number: count for number, count in self.found().items() if self._epochs.get(number) == epoch})
 
     def verify(self) -> None:
-        """Compare the target with the guarantee.
+        """Compare the target with the guarantee. Rows that the sink may still buffer do not count as missing.
 
-        Rows that the sink may still buffer do not count as missing.
-
-        Raises:
-            ConformanceError: rows are missing, duplicated or of a discarded attempt; the text lists them.
+        Raises `ConformanceError`, which lists the rows that are missing, duplicated or of a discarded attempt.
         """
         found = self.found()
         for epoch in self.contents:

@@ -30,13 +30,7 @@ BY_DEFAULT = {"lose", "lose_target", "save_target", "breaking"}
 
 
 class Trials:
-    """Creates trials of a sink; one object per check.
-
-    Args:
-        harness: the sink.
-        directory: the directory of all trials.
-        target: a target that is only inspected.
-    """
+    """Creates trials of a sink in one directory; one object per check. A given `target` is only inspected."""
 
     def __init__(self, harness: SinkHarness, directory: Path, target: Any) -> None:
         self.harness = harness
@@ -112,9 +106,8 @@ class Trials:
     def needs_processes(self) -> None:
         """Check that a child process can write to the target.
 
-        Raises:
-            NotTriedError: the target is not writable from a child process; the text has the reason.
-            ConformanceError: a run failed in a child process.
+        Raises `NotTriedError`, with the reason, if it cannot, and `ConformanceError` if a run failed in a child
+        process.
         """
         self.needs_to_try(hasattr(os, "fork"), "this system has no fork()")
         outlives = self.outlives_this_process()
@@ -123,8 +116,7 @@ class Trials:
     def outlives_this_process(self) -> bool:
         """Whether writes of a child process to the target survive the child.
 
-        Raises:
-            ConformanceError: a run failed in a child process for another reason.
+        Raises `ConformanceError` if a run failed in a child process for another reason.
         """
         if not hasattr(os, "fork"):
             return False
@@ -201,8 +193,7 @@ def _goes_on(trial: Trial, what: str, action: Callable[[], Any]) -> bool:
 def _check_child(what: str, action: Callable[[], Any]) -> None:
     """Run an action in a child process, which must succeed.
 
-    Raises:
-        ConformanceError: the child failed; the cause is a `TargetError` if the child raised one.
+    Raises `ConformanceError` if the child failed; its cause is a `TargetError` if the child raised one.
     """
 
     def run() -> tuple[str, bool] | None:

@@ -239,8 +239,7 @@ def old_driver_wakes(trials: Trials) -> None:
 def _overtake(trials: Trials, spec: str, *, later: int = 0, moment: str = "never") -> list[str]:
     """Suspend a driver, let newer ones run, and resume it at a step of theirs or after them.
 
-    Returns:
-        The steps of the newer drivers; nothing if they failed.
+    Returns the steps of the newer drivers; nothing if they failed.
     """
     trial = trials.new()
     trial.run_epochs(1)

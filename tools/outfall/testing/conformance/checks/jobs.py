@@ -55,11 +55,7 @@ def _leftovers(trial: Trial) -> int:
 
 
 def _job(trial: Trial) -> RemoteTasks:
-    """Start the driver of a batch job without recovery data.
-
-    Raises:
-        NotApplicableError: the sink requires recovery data.
-    """
+    """Start the driver of a batch job without recovery data. Raises `NotApplicableError` if the sink requires it."""
     driver = trial.driver(options=replace(trial.harness.options(), end_of_input=True, final=True))
     try:
         driver.coordinator().close()
