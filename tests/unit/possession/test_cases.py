@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from outfall.errors import ConfigurationError, TargetError, TargetNotEmptyError
+from outfall.errors import ConfigurationError, FencedError, TargetError, TargetLostError, TargetNotEmptyError
 from outfall.file import FileSink
-from outfall.testing import LocalDriver, MemoryRecoveryConfig, SinkHarness
+from outfall.kafka.options import KafkaOptions
+from outfall.testing import LocalDriver, MemoryRecoveryConfig, SinkHarness, crash_at
 from tests.unit.file.test_conformance import GrowingFiles, WholeFiles
 from tests.unit.kafka.test_parts_conformance import Parts
 from tests.unit.s3.test_conformance import Uploads
 from tests.unit.support.fake_s3 import FakeS3
+from tests.unit.support.kafka_cluster import MemoryDelivery
 from tests.unit.support.possession import MODES, STEPS, queries_meet
 from tests.unit.support.remote_target import Memory, hdfs_on_disk
 from tests.unit.tables.test_conformance import ModelTables
@@ -162,6 +164,31 @@ def test_a_job_that_appends_to_the_parts_of_a_query_is_refused_and_the_query_goe
     with pytest.raises(TargetNotEmptyError, match=r"has ended for good, delete .*\.json"):
         run(Files("growing", tmp_path).sink(on_existing="resume"), MemoryRecoveryConfig())
     run(Files("growing", tmp_path).sink(), query, 1)
+
+
+def test_rows_under_a_lost_checkpoint_are_kept_in_kafka_only_if_told_and_end_the_other_query(tmp_path: Path) -> None:
+    place = Parts().new_target(tmp_path)
+
+    def run(recovery: MemoryRecoveryConfig, epoch: int, on_existing: Literal["check", "resume"]) -> None:
+        options = KafkaOptions(
+            brokers="memory:9092", topic=place.topic, ledger_topic="ledger", parts=2, value_format="json",
+            on_existing=on_existing,
+        )  # fmt: skip
+        LocalDriver(MemoryDelivery(options, place.connect), recovery).run_epoch(epoch, [[("0", {"id": epoch})]])
+
+    old, new = MemoryRecoveryConfig(), MemoryRecoveryConfig()
+    run(old, 0, "check")
+    with pytest.raises(TargetNotEmptyError, match="wrote under another checkpoint, up to epoch 0"):
+        run(MemoryRecoveryConfig(), 0, "check")
+    run(old, 1, "check")
+    with crash_at("after open target"):
+        run(new, 0, "resume")
+    with pytest.raises(FencedError, match="another query has permanently taken over"):
+        run(old, 2, "check")
+    run(new, 0, "resume")
+    with pytest.raises(TargetLostError, match="it has no epoch of this query"):
+        run(old, 2, "check")
+    run(new, 1, "resume")
 
 
 def test_hdfs_on_a_disk_is_one_of_the_stores(tmp_path: Path) -> None:
