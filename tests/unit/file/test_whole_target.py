@@ -86,6 +86,27 @@ def test_overwriting_waits_for_a_query_that_is_publishing(out: Path) -> None:
     assert ids(out) == [100]
 
 
+def test_taking_back_waits_for_a_driver_that_is_publishing(out: Path) -> None:
+    driver = WholeDriver(whole(out))
+    driver.run(rows(1))
+    copy = driver.restored_copy(whole(out, on_rewind="truncate"))
+    driver.begin()
+    staged = [file for index in range(2) for file in driver.stage(rows(index + 2), worker_index=index)]
+    blocked: list[str] = []
+
+    def take_back() -> None:
+        try:
+            copy.begin()
+        except TransientError as error:
+            blocked.append(str(error))
+
+    with meanwhile("file: published", take_back):
+        driver.commit(staged)
+    assert "publish.lock has been locked" in blocked[0]
+    copy.run(rows(9))
+    assert sorted(ids(out)) == [1, 9]
+
+
 def test_a_query_whose_directory_was_overwritten_publishes_nothing(out: Path) -> None:
     first = WholeDriver(whole(out))
     first.begin()

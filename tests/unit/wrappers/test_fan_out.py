@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import pickle
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -45,6 +47,7 @@ from outfall.errors import (
     TargetNotEmptyError,
     TransientError,
 )
+from outfall.file import FileSink
 from outfall.protocol.step import EpochOptions
 from outfall.recovery.entries import Committed, decode_entry
 from outfall.recovery.history import history
@@ -487,3 +490,15 @@ def test_a_sink_is_sealed_with_its_own_parts_and_states() -> None:
     LocalDriver(FanOutSink(a=a, b=Slotted("p", "q")), recovery).run_epoch(0, [[("0", 1)]])
     written = "xy"[a.part_fn("0") % 2]
     assert sorted(a.sealed) == [(part, int(part == written), part == written) for part in "xy"]
+
+
+def test_a_child_whose_target_is_ahead_is_taken_back(tmp_path: Path) -> None:
+    def run(recovery: str, epoch: int, number: int) -> None:
+        sink = FanOutSink(only=FileSink(tmp_path / "out", on_rewind="truncate"))
+        LocalDriver(sink, str(tmp_path / recovery)).run_epoch(epoch, [[{"id": number}]])
+
+    run("log", 0, 0)
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    run("log", 1, 1)
+    run("copy", 1, 2)
+    assert sorted(path.read_text() for path in (tmp_path / "out").glob("*.jsonl")) == ['{"id":0}\n', '{"id":2}\n']
