@@ -215,7 +215,7 @@ class RemotePort(FilePort[RemoteStore]):
     def publishing(self, context: CommitterInitContext, files: Sequence[StagedFile]) -> Iterator[None]:
         with super().publishing(context, files):
             yield
-        if self.read() is None:
+        if not self.store.has_record(self.incarnation):
             # An overwriting query removes the record and then lists the files. Its list may lack some of these.
             self.store.unpublish([file.path for file in files])
             raise overwritten(self.name)
