@@ -190,11 +190,10 @@ def test_a_transaction_timeout_above_the_brokers_is_refused_before_the_first_row
 def test_brokers_that_are_gone_for_longer_than_the_timeout_are_an_error_and_nothing_is_lost(
     model: ModelBroker, topic: PartsTopic
 ) -> None:
-    query = topic.query(**SHORT)
-    query.epoch(0)
+    topic.query().epoch(0)
     model.away = True
     with pytest.raises(TransientError):
-        query.epoch(1)
+        topic.query(**SHORT).epoch(1)
     model.away = False
     topic.query("second").epoch(1)
     assert topic.holds(rows_of(0), rows_of(1))
