@@ -482,8 +482,9 @@ _UNKNOWN = "unknown"
 def _unknown(
     given: str, known: Iterable[str], others: Iterable[str] = (), *, former: Mapping[str, str] | None = None
 ) -> str:
-    if former and given in former:
-        return f"no option any more: write {former[given]}"
+    for name, new in (former or {}).items():
+        if plain_name(given) == plain_name(name):
+            return f"no option any more: write {new}"
     nearest = nearest_name(given, known) or nearest_name(given, others)
     return f"unknown, did you mean {nearest}?" if nearest else _UNKNOWN
 

@@ -80,6 +80,7 @@ class S3Sink(
     """
 
     options: S3Options
+    former_options = S3Options.former
 
     @names_arguments
     def __init__(

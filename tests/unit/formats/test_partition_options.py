@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from outfall.errors import ConfigurationError
+from outfall.file import FileSink
 from outfall.formats.partition_paths import PartitionOptions, PartitionPaths
 from outfall.options import make_options, options_table, parse_options
+from outfall.s3 import S3Sink
 
 
 def made(**options: Any) -> PartitionOptions:
@@ -24,6 +26,15 @@ def test_without_options_there_are_no_buckets() -> None:
 @pytest.mark.parametrize("given", ["a, b", ["a", "b"], ("a", "b")])
 def test_columns_are_a_list_or_text_with_commas(given: Any) -> None:
     assert made(partition_by=given).partition_by == ("a", "b")
+
+
+@pytest.mark.parametrize("sink", [FileSink, S3Sink])
+def test_former_names_say_the_new_one(sink: Any) -> None:
+    for name, new in (("bucket_pattern", "directory_pattern"), ("bucket_time", "directory_time")):
+        with pytest.raises(ConfigurationError, match=f"{name}.*no option any more: write {new}"):
+            sink("/a", **{name: "x"})
+    with pytest.raises(ConfigurationError, match=r"bucketPattern.*no option any more: write directory_pattern"):
+        parse_options(PartitionOptions, {"bucketPattern": "x"})
 
 
 def test_spark_gives_them_as_text() -> None:
