@@ -185,12 +185,14 @@ class RemotePort(FilePort[RemoteStore]):
             raise
         for begun in others:
             store.unclaim(self.incarnation, begun)
-        if (after.ready, after.epoch) != (record.ready, record.epoch):
+        # Only after a roll-back: another driver may have taken over since, and have written its epoch.
+        if after.epoch != record.epoch:
             store.write_record(after)
         return after
 
     def create(self, context: TargetContext[Any]) -> None:
-        self.store.create_record(FileRecord.of(context, ready=False), DirectoryLayout.of(self.options).data())
+        record = FileRecord.of(context, ready=not self.overwrites)
+        self.store.create_record(record, DirectoryLayout.of(self.options).data())
         reached("file: record created")
 
     def delete_existing(self, context: TargetContext[Any]) -> None:
@@ -200,7 +202,8 @@ class RemotePort(FilePort[RemoteStore]):
                 # Records first: a query that is about to publish then finds that its record is missing, and fails.
                 store.remove_record(incarnation)
         reached("file: others stopped")
-        if not store.has_record(self.incarnation):
+        record = store.read_record(self.incarnation)
+        if record is None:
             raise removed(self, context)
         store.delete_spark_log()
         # Files of this step are kept, because another driver may have written them.
@@ -210,6 +213,7 @@ class RemotePort(FilePort[RemoteStore]):
             log.warning(
                 "step %r: on_existing=overwrite deleted %d files in %s", context.step_id, len(paths), store.root
             )
+        store.write_record(record.model_copy(update={"ready": True}))
 
     @contextmanager
     def publishing(self, context: CommitterInitContext, files: Sequence[StagedFile]) -> Iterator[None]:

@@ -15,6 +15,7 @@ from outfall.errors import (
     UnsharedTargetError,
 )
 from outfall.file import FileSink
+from outfall.file.stores.remote import RemoteStore
 from outfall.target_record import TargetRecord
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.testing.crash_points import crash_at
@@ -250,6 +251,29 @@ def test_of_two_queries_that_overwrite_at_the_same_moment_one_goes_on_at_most(pl
     assert place.ids() == [2]
     second.run(rows(3))
     assert place.ids() == [2, 3]
+
+
+def test_a_late_driver_of_the_first_epoch_takes_no_epoch_out_of_the_record(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = WholeDriver(remote(place))
+    late.begin(open_target=False)
+    newer = late.restored_copy(remote(place))
+    listed, waiting = RemoteStore.claims, [lambda: newer.run(rows(1))]
+
+    def claims(store: RemoteStore, incarnation: str) -> list[TargetRecord]:
+        found = listed(store, incarnation)
+        # The newer driver takes over after the late one has looked for others: both have found none.
+        if waiting and any(begun.token == late.token for begun in found):
+            waiting.pop()()
+        return found
+
+    monkeypatch.setattr(RemoteStore, "claims", claims)
+    late.open()
+    with pytest.raises(FencedError):
+        late.commit(late.stage(rows(2)))
+    newer.run(rows(3))
+    assert place.ids() == [1, 3]
 
 
 def test_overwriting_that_was_killed_is_finished_by_the_next_run(place: Place) -> None:
