@@ -16,7 +16,7 @@ from outfall.file.stores.local import LocalStore
 from outfall.file.stores.remote import RemoteStore
 from outfall.file.stores.store import FileRecord, FileStore, StagedFile
 from outfall.possession.contents import check_existing
-from outfall.possession.possession import Change, FoundRecord, RecordPort, StoredRecord, advance, removed
+from outfall.possession.possession import Change, EpochPort, FoundRecord, OpenedRecord, RecordPort, advance, removed
 from outfall.possession.record import overwritten
 from outfall.storage.layout import DirectoryLayout, check_layout, layout_path
 from outfall.storage.names import SIDECAR, SUMMARIES, AttemptName
@@ -25,7 +25,7 @@ from outfall.trace_points import reached
 
 log = logging.getLogger(__name__)
 
-R = TypeVar("R", bound=StoredRecord)
+R = TypeVar("R", bound=OpenedRecord)
 S = TypeVar("S", bound=FileStore)
 
 AHEAD = (
@@ -63,7 +63,7 @@ class DirectoryPort(RecordPort[R], Generic[R, S]):
         check_existing(found, self.options.existing, context.step_id)
 
 
-class FilePort(DirectoryPort[FileRecord, S]):
+class FilePort(DirectoryPort[FileRecord, S], EpochPort[FileRecord]):
     """The directory of one step with whole files."""
 
     def check_data(self, found: FoundRecord[FileRecord] | None, context: TargetContext[Any]) -> None:

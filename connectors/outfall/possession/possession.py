@@ -9,8 +9,9 @@ still     after commit     compare again
 withdraw                   remove the record
 ```
 
-A kind of target implements a `RecordPort`: where the record is, and how it is replaced atomically; or only a
-`TargetPort`, if the commit of an epoch writes the record too. The comparison itself is `outfall.target_record`.
+A kind of target implements a port: where the record is, and how it is replaced atomically. A `TargetPort` only
+compares, because the commit of an epoch writes the record too. A `RecordPort` also writes each BEGIN. An `EpochPort`
+also writes each epoch before it is published. The comparison itself is `outfall.target_record`.
 """
 
 from __future__ import annotations
@@ -39,14 +40,24 @@ class StoredRecord(Protocol):
     def ready(self) -> bool:
         """Whether the step has taken possession. Until then, the record only announces it to others."""
 
+
+class OpenedRecord(StoredRecord, Protocol):
+    """A record of the BEGIN that opened the target last."""
+
     def opened_by(self, context: TargetContext[Any]) -> Self:
         """Return the record after a BEGIN has opened the target."""
+
+
+class PublishedRecord(OpenedRecord, Protocol):
+    """A record that also has the newest epoch."""
 
     def advanced(self, epoch: int) -> Self:
         """Return the record after an epoch is published."""
 
 
 R = TypeVar("R", bound=StoredRecord)
+O = TypeVar("O", bound=OpenedRecord)  # noqa: E741 - O for opened
+P = TypeVar("P", bound=PublishedRecord)
 
 
 @dataclass(frozen=True)
@@ -106,8 +117,8 @@ class TargetPort(ABC, Generic[R]):
         """
 
 
-class RecordPort(TargetPort[R]):
-    """A target in which a step writes its record by itself, and not only together with the rows of an epoch."""
+class RecordPort(TargetPort[O]):
+    """A target in which a step writes its record after each BEGIN, and not only together with the rows of an epoch."""
 
     name: str
     """The record, for errors."""
@@ -115,31 +126,25 @@ class RecordPort(TargetPort[R]):
     """Whether the first epoch deletes what is there."""
 
     @abstractmethod
-    def update(self, change: Change[R]) -> R | None:
-        """Replace the record, atomically and durably. If another driver was faster, call `change` again.
+    def open(self, context: TargetContext[Any], change: Change[O]) -> O | None:
+        """Replace the record by that of a BEGIN, atomically and durably.
 
-        Returns the new record; `None` if there is none.
+        If another driver was faster, `change` is called again. Returns the new record; `None` if there is none.
         """
-
-    def open(self, context: TargetContext[Any], change: Change[R]) -> R | None:
-        """Replace the record by that of a BEGIN, like `update`."""
-        return self.update(change)
 
     @abstractmethod
     def create(self, context: TargetContext[Any]) -> None:
-        """Create the record of a step that has none, not `ready` unless the target `locks`. Durable on return."""
+        """Create the record of a step that has none. Durable on return.
 
-    @abstractmethod
+        Without a lock it is not `ready` if existing data must be deleted first.
+        """
+
     def remove(self) -> None:
-        """Remove the record durably, if there is one."""
+        """Remove the record durably, if there is one. Called for a target without a lock."""
+        raise NotImplementedError
 
     def missing(self, epoch: int, context: TargetContext[Any]) -> TargetLostError:
         return missing_record(self.where, self.name, epoch, step=context.step_id, epoch=context.epoch)
-
-    def check_publishing(self, found: FoundRecord[R], context: CommitterInitContext) -> None:
-        """Raise `FencedError` if another driver has opened the target since, so that this one must not publish."""
-        for record in self.records(found, context):
-            check_publishing(self.where, record, context)
 
     def opening(self) -> AbstractContextManager[object]:
         """Return the lock under which a step takes possession, if there is one."""
@@ -152,9 +157,22 @@ class RecordPort(TargetPort[R]):
         """Return the lock that waits for publishing drivers, if there is one."""
         return nullcontext()
 
-    def roll_back(self, found: FoundRecord[R], context: TargetContext[Any]) -> R:
+    def roll_back(self, found: FoundRecord[O], context: TargetContext[Any]) -> O:
         """Remove all data later than the last completed epoch, and return the record without it."""
         raise NotImplementedError
+
+
+class EpochPort(RecordPort[P]):
+    """A target whose record gets the epoch before the epoch is published, by `advance`."""
+
+    @abstractmethod
+    def update(self, change: Change[P]) -> P | None:
+        """Replace the record, like `open`."""
+
+    def check_publishing(self, found: FoundRecord[P], context: CommitterInitContext) -> None:
+        """Raise `FencedError` if another driver has opened the target since, so that this one must not publish."""
+        for record in self.records(found, context):
+            check_publishing(self.where, record, context)
 
 
 def check(port: TargetPort[R], context: TargetContext[Any]) -> FoundRecord[R] | None:
@@ -185,7 +203,7 @@ def check(port: TargetPort[R], context: TargetContext[Any]) -> FoundRecord[R] | 
     return found if ahead else None
 
 
-def open_target(port: RecordPort[R], context: TargetContext[Any], ahead: FoundRecord[R] | None) -> None:
+def open_target(port: RecordPort[O], context: TargetContext[Any], ahead: FoundRecord[O] | None) -> None:
     """Take possession of a target on the first run, and write this BEGIN into its record. Called after each BEGIN.
 
     `ahead` is what `check` returned. The target is rolled back only if nobody has written its record since: BEGIN was
@@ -194,7 +212,7 @@ def open_target(port: RecordPort[R], context: TargetContext[Any], ahead: FoundRe
     record is missing, and `FencedError` if another driver has opened the target since the check.
     """
 
-    def opened(found: FoundRecord[R]) -> R:
+    def opened(found: FoundRecord[O]) -> O:
         if ahead is not None and found == ahead:
             return port.roll_back(found, context)
         check_opened(port, found, context)
@@ -210,7 +228,7 @@ def open_target(port: RecordPort[R], context: TargetContext[Any], ahead: FoundRe
             raise removed(port, context)
 
 
-def _open_first(port: RecordPort[R], context: TargetContext[Any]) -> None:
+def _open_first(port: RecordPort[O], context: TargetContext[Any]) -> None:
     with port.opening():
         found = port.read()
         if found is not None and found.stored.ready:
@@ -235,7 +253,7 @@ def _open_first(port: RecordPort[R], context: TargetContext[Any]) -> None:
             port.create(context)
 
 
-def advance(port: RecordPort[R], context: CommitterInitContext) -> R:
+def advance(port: EpochPort[P], context: CommitterInitContext) -> P:
     """Write, before an epoch is published, that it is being published. Returns the record.
 
     Durable: a record without an epoch that the log has as completed counts as an older copy. Raises `TargetLostError`
@@ -243,7 +261,7 @@ def advance(port: RecordPort[R], context: CommitterInitContext) -> R:
     then.
     """
 
-    def advanced(found: FoundRecord[R]) -> R:
+    def advanced(found: FoundRecord[P]) -> P:
         port.check_publishing(found, context)
         return found.stored.advanced(context.epoch)
 
@@ -253,7 +271,7 @@ def advance(port: RecordPort[R], context: CommitterInitContext) -> R:
     return after
 
 
-def check_still(port: RecordPort[R], context: CommitterInitContext) -> None:
+def check_still(port: EpochPort[P], context: CommitterInitContext) -> None:
     """Check that a target still belongs to this driver, as `advance` does, while or after an epoch is published."""
     found = port.read()
     if found is None:
@@ -261,7 +279,7 @@ def check_still(port: RecordPort[R], context: CommitterInitContext) -> None:
     port.check_publishing(found, context)
 
 
-def removed(port: RecordPort[R], context: TargetContext[Any]) -> TargetError:
+def removed(port: RecordPort[O], context: TargetContext[Any]) -> TargetError:
     """Return the error of a record that disappeared while its step opens the target."""
     if context.completed is not None:
         return overwritten(port.name)

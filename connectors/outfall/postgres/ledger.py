@@ -78,10 +78,6 @@ class LedgerRow:
         begun = self.begun if context.epoch is None else max(self.begun, context.epoch)
         return replace(self, generation=context.generation, token=context.token, begun=begun)
 
-    def advanced(self, epoch: int) -> LedgerRow:
-        """Return the row after an epoch's rows are in the table."""
-        return replace(self, epoch=max(epoch, -1 if self.epoch is None else self.epoch))
-
 
 # Ledgers of releases without tokens lack their columns, and not every user may add them.
 _ROW = sql.SQL(

@@ -61,7 +61,7 @@ class PostgresTarget(RecordPort[LedgerRow]):
         row = self._ledger.read(self._connection)
         return None if row is None else FoundRecord(row)
 
-    def update(self, change: Change[LedgerRow]) -> LedgerRow | None:
+    def open(self, context: TargetContext[Any], change: Change[LedgerRow]) -> LedgerRow | None:
         row = self._ledger.read(self._connection, lock=True)
         if row is None:
             return None
@@ -71,9 +71,6 @@ class PostgresTarget(RecordPort[LedgerRow]):
 
     def create(self, context: TargetContext[Any]) -> None:
         self._ledger.create(self._connection)
-
-    def remove(self) -> None:
-        self._ledger.end(self._connection)
 
     def missing(self, epoch: int, context: TargetContext[Any]) -> TargetLostError:
         what = f"has no epoch of this query for {self._name}, but the query has completed epoch {epoch}"

@@ -125,7 +125,7 @@ class ObjectRecords:
         return True
 
     def update(self, incarnation: str, change: Change[ObjectRecord]) -> ObjectRecord | None:
-        """See `RecordPort.update`."""
+        """See `EpochPort.update`."""
         while True:
             found = self.find(incarnation)
             if found is None:

@@ -13,7 +13,7 @@ from typing import Any
 from outfall.capabilities import CommitterInitContext, TargetContext
 from outfall.errors import FencedError, TargetAheadError, TargetError, TargetLostError
 from outfall.possession.contents import TargetContents, check_existing, nested_targets
-from outfall.possession.possession import Change, FoundRecord, RecordPort, removed
+from outfall.possession.possession import Change, EpochPort, FoundRecord, removed
 from outfall.s3.clean_up import delete
 from outfall.s3.errors import status_of
 from outfall.s3.manifest import Manifests
@@ -34,7 +34,7 @@ _AHEAD = (
 _NESTED_RECORD = re.compile(rf"(.+/){SIDECAR}/[0-9a-f]{{16}}\.json")
 
 
-class PrefixPort(RecordPort[ObjectRecord], TargetContents):
+class PrefixPort(EpochPort[ObjectRecord], TargetContents):
     """The prefix of one step. Used on the driver.
 
     There are no locks. A query that overwrites the prefix lists the objects to delete, removes the records of their

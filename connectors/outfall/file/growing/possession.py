@@ -46,10 +46,6 @@ class GrowingRecord:
         """Return the record after a BEGIN has opened the target."""
         return GrowingRecord(RegisterEntry.taken_by(context))
 
-    def advanced(self, epoch: int) -> GrowingRecord:
-        """Return the record unchanged: `seal` writes the epoch of growing files."""
-        return self
-
 
 class GrowingPort(DirectoryPort[GrowingRecord, LocalStore]):
     """The growing files of one step in a directory, with the start states of its parts."""
@@ -96,13 +92,6 @@ class GrowingPort(DirectoryPort[GrowingRecord, LocalStore]):
 
     def _is_foreign(self, entry: RegisterEntry) -> bool:
         return entry.incarnation != self.incarnation
-
-    def update(self, change: Change[GrowingRecord]) -> GrowingRecord:
-        with self.register.alone() as held:
-            after = change(self._found(held.records))
-            held.enter(after.entry)
-            held.sync()
-        return after
 
     def open(self, context: TargetContext[Any], change: Change[GrowingRecord]) -> GrowingRecord | None:
         if not self.store.has_record(self.incarnation):

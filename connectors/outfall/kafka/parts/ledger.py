@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from outfall.capabilities import TargetContext
 from outfall.errors import FencedError, RecordError, TransientError
 from outfall.kafka.partition import TopicRecord, Write
 from outfall.kafka.parts.cluster import LedgerTopic
@@ -59,14 +58,6 @@ class KafkaStepRecord(BaseModel):
     def record(self) -> TargetRecord:
         """What is compared with the log."""
         return TargetRecord(self.generation, self.token)
-
-    def opened_by(self, context: TargetContext[Any]) -> KafkaStepRecord:
-        """Return the record after a BEGIN has opened the target."""
-        return self.model_copy(update={"generation": context.generation, "token": context.token})
-
-    def advanced(self, epoch: int) -> KafkaStepRecord:
-        """Return the record unchanged: each part has its own record of its epoch."""
-        return self
 
 
 class PartRecord(BaseModel):
