@@ -82,7 +82,7 @@ def check_partitions(where: str, options: StorageOptions, paths: Iterable[str], 
                 step=step_id,
                 why='on_existing="overwrite" deletes files and the partition directories of this sink, but no other'
                 " directories",
-                do="delete the directory, or set another path",
+                do="move the directory to another location, or set another path",
             )
 
 

@@ -19,28 +19,19 @@ from outfall.testing import LocalDriver, crash_at
 from outfall.trace_points import listen
 from tests.one_each import one_each
 from tests.unit.support.fake_s3 import FakeS3, answer, timed_out
+from tests.unit.support.possession import Running
 
 
 @dataclass
-class Query:
+class Query(Running):
     """A query, and what it was told. Its rows are numbered from a hundred of its own, one in each epoch."""
 
     sink: S3Sink
     first: int
     recovery: str = field(default_factory=lambda: f"memory://{uuid.uuid4().hex}")
-    done: int = 0
-    """Epochs that were ok."""
-    error: OutfallError | None = None
 
-    def go_on(self, epochs: int = 1) -> None:
-        for _ in range(epochs):
-            if self.error is None:
-                try:
-                    rows = [{"id": self.first + self.done, "k": 1}]
-                    LocalDriver(self.sink, self.recovery).run_epoch(self.done, [rows])
-                    self.done += 1
-                except OutfallError as error:
-                    self.error = error
+    def run(self, epoch: int) -> None:
+        LocalDriver(self.sink, self.recovery).run_epoch(epoch, [[{"id": self.first + epoch, "k": 1}]])
 
     def copy(self) -> Query:
         """Copy its recovery data."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,7 +26,29 @@ STEPS = ["before BEGIN", "after BEGIN", "target: announced", "after open target"
 
 
 @dataclass
-class Query:
+class Running(ABC):
+    """A query that goes on until an error stops it."""
+
+    done: int = field(default=0, kw_only=True)
+    """Epochs that were completed."""
+    error: OutfallError | None = field(default=None, kw_only=True)
+
+    def go_on(self, epochs: int = 1) -> None:
+        for _ in range(epochs):
+            if self.error is None:
+                try:
+                    self.run(self.done)
+                    self.done += 1
+                except OutfallError as error:
+                    self.error = error
+
+    @abstractmethod
+    def run(self, epoch: int) -> None:
+        """Run an epoch."""
+
+
+@dataclass
+class Query(Running):
     """A query with its own recovery data, and what it was told."""
 
     harness: SinkHarness
@@ -34,20 +57,8 @@ class Query:
     first: int
     """The number of its first row."""
     recovery: MemoryRecoveryConfig = field(default_factory=MemoryRecoveryConfig)
-    done: int = 0
-    """Epochs that were completed."""
-    error: OutfallError | None = None
 
-    def go_on(self, epochs: int = 1) -> None:
-        for _ in range(epochs):
-            if self.error is None:
-                try:
-                    self._run(self.done)
-                    self.done += 1
-                except OutfallError as error:
-                    self.error = error
-
-    def _run(self, epoch: int) -> None:
+    def run(self, epoch: int) -> None:
         sink = resolve(self.harness.make_sink(self.target)).in_save_mode(cast(SaveMode, self.mode))
         number = self.first + epoch
         row = self.harness.row(number)
