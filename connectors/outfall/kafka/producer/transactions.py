@@ -22,6 +22,10 @@ _PROOFS = 0.1
 """Seconds between two statistics: the next transaction should find some that were made after the last one."""
 
 
+_OWN_THREAD = 5
+"""Seconds that the client's own thread has for an answer that needs no broker."""
+
+
 class ProducerFencedError(TransientError):
     """Another producer with the same transactional id was registered later. The transaction of this one is aborted."""
 
@@ -161,9 +165,10 @@ class TransactionalProducer(KafkaProducer):
 
     def _fatal(self) -> KafkaError | None:
         # The client has no call for it. This one is always refused to a registered producer, before any request:
-        # because of the fatal error, else because of its state.
+        # because of the fatal error, else because of its state. With a time of 0 the answer of the client's own thread
+        # could come too late.
         try:
-            self._producer.init_transactions(0)
+            self._producer.init_transactions(_OWN_THREAD)
         except KafkaException as refused:
             known = error_of(refused)
             return known if known is not None and known.fatal() else None
