@@ -26,6 +26,18 @@ SPARKS = {
     "4.3": ("pyspark==4.3.0",),
 }
 
+PEER_SPARK = "pyspark[connect]==4.1.1"
+"""The Spark that the table formats' own engines run in; see tests/peers/pom.xml."""
+
+PEERS = {
+    # By area: the peers that the integration tests of the same folder run on too.
+    "kafka": ("kafka-4.3",),
+    "iceberg": (),
+    "delta": (),
+    "postgres": ("postgres-14", "postgres-18"),
+    "services": (),
+}
+
 AREAS = {
     # Each connector with the base that only it uses.
     "file": ("file", "formats"),
@@ -158,11 +170,36 @@ def faults(session: nox.Session) -> None:
         python(session),
         "-m",
         "pytest",
+        "tests/unit",
+        "tests/integration",
         "-m",
         "faults or long",
         *_for_pytest(session),
         env={"OUTFALL_TEST_KILLS": kills},
     )
+
+
+@nox.session
+def peers(session: nox.Session) -> None:
+    """Run the tests on servers and engines that nobody here wrote. Maven fetches their jars once.
+
+    `-- kafka` runs one area, `-- --slice` what `.ci/run` has time for.
+    """
+    own_environment(session)
+    need_java(session)
+    unknown = [name for name in session.posargs if not name.startswith("-") and name not in PEERS]
+    if unknown:
+        session.error(f"unknown peer: {', '.join(unknown)}. Available: {', '.join(PEERS)}.")
+    session.install("-e", ".[dev]", PEER_SPARK)
+    session.env["OUTFALL_TEST_REQUIRE_ALL"] = "1"
+    session.run("python", "-m", "tests.peers.support.jars")
+    part = "--slice" in session.posargs
+    pytest = ("python", "-m", "pytest", *IN_PARALLEL)
+    for area in [name for name in session.posargs if name in PEERS] or PEERS:
+        session.run(*pytest, f"tests/peers/{area}", *(("-m", "not long") if part else ()))
+        for peer in () if part else PEERS[area]:
+            served = ("python", "-m", "tests.peers.serve", peer)
+            session.run(*served, *pytest, f"tests/integration/{area}", "-m", "not long")
 
 
 @nox.session

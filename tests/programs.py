@@ -21,6 +21,8 @@ PACKAGES = {
     "prometheus": "prometheus",
     "promtool": "prometheus",
     "gzip": "gzip",
+    "mariadbd": "mariadb-server",
+    "mvn": "maven",
     "strace": "strace",
     "zstd": "zstd",
 }

@@ -66,10 +66,11 @@ def test_ci_requires_each_program_and_runs_the_test_command_of_the_readme_and_th
         "set -euo pipefail",
         'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
         "export OUTFALL_TEST_REQUIRE_ALL=1",
-        '  for name in pgbouncer postgresql prometheus; do service "$name" stop || true; done',
+        '  for name in mariadb pgbouncer postgresql prometheus; do service "$name" stop || true; done',
         "fi",
         readme_command("Run the tests"),
         ".venv/bin/nox --no-venv -s thorough",
+        ".venv/bin/nox -s peers -- --slice",
     ]
     # gzip is part of every Debian.
     assert set(packages) == set(PACKAGES.values()) - {"gzip"}
