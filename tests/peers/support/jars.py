@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,17 @@ def jars(profile: str) -> Path:
 def class_path(*profiles: str, extra: tuple[Path, ...] = ()) -> str:
     """Return a class path for `java -cp`."""
     return os.pathsep.join([*(f"{jars(profile)}/*" for profile in profiles), *map(str, extra)])
+
+
+def java() -> str:
+    """Return the Java that Spark uses. It must be a JDK where it is given source."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin" if home else None)
+    if found is None:
+        pytest.fail(
+            "no java on the PATH or in JAVA_HOME. What to do: install a JDK, version 17 or later", pytrace=False
+        )
+    return found
 
 
 def _fetch(profile: str, folder: Path) -> None:

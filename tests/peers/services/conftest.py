@@ -1,0 +1,24 @@
+"""Servers that sinks are built for next: their facts, on which those sinks will stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.peers.support import mariadb as of_mariadb
+from tests.peers.support import opensearch as of_opensearch
+
+
+@pytest.fixture(scope="session")
+def opensearch() -> Iterator[of_opensearch.OpenSearch]:
+    """A node that is shared: nobody stops it."""
+    with of_opensearch.opensearch() as node:
+        yield node
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[of_mariadb.MariaDB]:
+    """A server that is shared: nobody stops it."""
+    with of_mariadb.mariadb() as server:
+        yield server

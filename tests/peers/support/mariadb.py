@@ -1,0 +1,119 @@
+"""MariaDB, or MySQL: the server that the environment names, or Debian's MariaDB in a process of our own.
+
+Statements go through the server's own command line client, so that no driver is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from tests.integration.support.servers import OwnServer, free_port, listens, open_folder, unprivileged
+from tests.programs import program
+
+DSN = "OUTFALL_TEST_MARIADB_DSN"
+_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class MariaDB:
+    """A server, and who may make databases on it."""
+
+    host: str
+    port: int
+    user: str
+    password: str = ""
+
+    def run(self, statements: str, database: str = "", *options: str) -> list[tuple[str, ...]]:
+        """Run statements in one session and return the rows of all, as text; NULL is `NULL`.
+
+        Raises:
+            RefusedError: The server refused a statement; those before it are done.
+        """
+        command = [
+            program("mariadb"), "--no-defaults", "--protocol=tcp", f"--host={self.host}", f"--port={self.port}",
+            f"--user={self.user}", "--batch", "--skip-column-names", "--default-character-set=utf8mb4", *options,
+            database,
+        ]  # fmt: skip
+        done = subprocess.run(
+            command, input=statements, capture_output=True, text=True, check=False, timeout=_SECONDS,
+            env=os.environ | {"MYSQL_PWD": self.password},
+        )  # fmt: skip
+        if done.returncode:
+            raise RefusedError(done.stderr.strip())
+        return [tuple(line.split("\t")) for line in done.stdout.splitlines()]
+
+    def new_database(self, options: str = "CHARACTER SET utf8mb4") -> str:
+        """Make an empty database and return its name."""
+        name = f"outfall_{uuid.uuid4().hex[:16]}"
+        self.run(f"CREATE DATABASE {name} {options}")
+        return name
+
+
+class RefusedError(Exception):
+    """A statement failed; the text is the client's line, with the number of the error."""
+
+
+class Server:
+    """A server of our own, that may be killed and started again on its data and port."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        """Make its data; start nothing yet. Settings are those of `mariadbd`, with underscores."""
+        user = unprivileged(folder)
+        data = folder / "data"
+        made = [
+            program("mariadb-install-db"),
+            "--no-defaults",
+            f"--datadir={data}",
+            "--auth-root-authentication-method=normal",
+        ]
+        done = subprocess.run([*made, "--skip-test-db"], capture_output=True, text=True, check=False, cwd="/", **user)
+        assert done.returncode == 0, done.stderr[-2000:]
+        self.client = MariaDB("127.0.0.1", free_port(), "root")
+        given = {"innodb_buffer_pool_size": "64M", "local_infile": "ON"} | settings
+        command = [
+            program("mariadbd"), "--no-defaults", f"--datadir={data}", f"--port={self.client.port}",
+            "--bind-address=127.0.0.1", f"--socket={folder / 'socket'}", f"--pid-file={folder / 'pid'}",
+            *(f"--{name.replace('_', '-')}={value}" for name, value in given.items()),
+        ]  # fmt: skip
+        self.server = OwnServer(command, folder / "log", self._answers, user=user)
+
+    def _answers(self) -> bool:
+        if not listens(self.client.port):
+            return False
+        try:
+            return self.client.run("SELECT 1") == [("1",)]
+        except RefusedError:
+            return False
+
+
+@contextmanager
+def own_server(**settings: str) -> Iterator[Server]:
+    """Run a server of our own."""
+    with open_folder() as folder:
+        server = Server(folder, **settings)
+        server.server.start()
+        try:
+            yield server
+        finally:
+            server.server.kill()
+
+
+@contextmanager
+def mariadb() -> Iterator[MariaDB]:
+    """Find the server that the environment names, or run one."""
+    if given := os.environ.get(DSN):
+        parts = urlsplit(given)
+        yield MariaDB(
+            parts.hostname or "127.0.0.1", parts.port or 3306, unquote(parts.username or "root"),
+            unquote(parts.password or ""),
+        )  # fmt: skip
+        return
+    with own_server() as server:
+        yield server.client

@@ -1,0 +1,96 @@
+"""OpenSearch: the node that the environment names, or one of our own, from Maven's jars."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import urllib3
+
+from tests.integration.support.servers import OwnServer, free_ports, open_folder
+from tests.peers.support.jars import class_path, java
+
+ADDRESS = "OUTFALL_TEST_OPENSEARCH"
+_SOURCE = Path(__file__).with_name("OpenSearchNode.java")
+_SECONDS = 30
+
+
+class OpenSearch:
+    """A node that answers at a URL; what tests ask it goes by its REST interface, as text."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._http = urllib3.PoolManager(timeout=_SECONDS, retries=False)
+
+    def ask(self, method: str, path: str, body: Any = None, **parameters: str) -> tuple[int, Any]:
+        """Send a request, whose body is JSON, or lines of JSON if it is a list; return the status and the answer."""
+        lines = "".join(f"{json.dumps(line)}\n" for line in body) if isinstance(body, list) else json.dumps(body)
+        kind = "application/x-ndjson" if isinstance(body, list) else "application/json"
+        query = "&".join(f"{name}={value}" for name, value in parameters.items())
+        response = self._http.request(
+            method, f"{self.url}{path}?{query}", body=None if body is None else lines, headers={"Content-Type": kind}
+        )
+        return response.status, json.loads(response.data) if response.data else None
+
+    def index(self, name: str, settings: Mapping[str, Any] | None = None) -> str:
+        """Make an index without replicas, which one node cannot place, and return its name."""
+        given = {"number_of_shards": 2, "number_of_replicas": 0} | dict(settings or {})
+        status, answer = self.ask("PUT", f"/{name}", {"settings": given})
+        assert status == 200, answer
+        return name
+
+    def documents(self, index: str) -> dict[str, Any]:
+        """Return the documents that a search finds, by their ids; at most 10,000."""
+        self.ask("POST", f"/{index}/_refresh")
+        status, answer = self.ask("POST", f"/{index}/_search", {"query": {"match_all": {}}}, size="10000")
+        assert status == 200, answer
+        return {hit["_id"]: hit["_source"] for hit in answer["hits"]["hits"]}
+
+
+class Node(OpenSearch):
+    """A node of our own, that may be killed and started again on its data and ports. It takes some ten seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        """Start nothing yet."""
+        http, transport = free_ports(2)
+        super().__init__(f"http://127.0.0.1:{http}")
+        (folder / "config").mkdir()
+        # Java compiles the file that it is given, in memory.
+        command = [
+            java(), "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", class_path("opensearch-2.19"), str(_SOURCE),
+            str(folder), str(http), str(transport),
+        ]  # fmt: skip
+        self.server = OwnServer(command, folder / "log", self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            status, answer = self.ask("GET", "/_cluster/health", wait_for_status="yellow", timeout="1s")
+        except urllib3.exceptions.HTTPError:
+            return False
+        return status == 200 and not answer["timed_out"]
+
+
+@contextmanager
+def own_node() -> Iterator[Node]:
+    """Run a node of our own."""
+    with open_folder() as folder:
+        node = Node(folder)
+        node.server.start()
+        try:
+            yield node
+        finally:
+            node.server.kill()
+
+
+@contextmanager
+def opensearch() -> Iterator[OpenSearch]:
+    """Find the node that the environment names, or run one."""
+    if given := os.environ.get(ADDRESS):
+        yield OpenSearch(given.rstrip("/"))
+        return
+    with own_node() as node:
+        yield node
