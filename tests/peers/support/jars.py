@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.programs import program
+from tests.programs import PACKAGES, program
 
 POM = Path(__file__).parents[1] / "pom.xml"
 CACHE = "OUTFALL_PEERS_CACHE"
@@ -95,7 +95,8 @@ def main() -> int:
         for profile in profiles():
             print(f"{profile}: {jars(profile)}", flush=True)
     except (pytest.fail.Exception, pytest.skip.Exception) as failure:
-        print(failure, file=sys.stderr)
+        advice = "" if shutil.which("mvn") else f". What to do: sudo apt-get install {PACKAGES['mvn']}"
+        print(f"{failure}{advice}", file=sys.stderr)
         return 1
     return 0
 
