@@ -20,6 +20,12 @@ _GROUP_ROWS = 1 << 20
 _GROUP_BYTES = 64 << 20
 """A row group is written at either limit. It is all that an encoder keeps in memory."""
 
+_SAMPLE = 1 << 14
+"""Number of values of a column that decide about its dictionary."""
+
+_LEVELS = {"zstd": 3, "gzip": 6}
+"""The levels of Spark's writer. Arrow's are 1, with which files are a fifth larger, and 9, which takes much longer."""
+
 _MAGIC = b"PAR1"
 _NOTHING = memoryview(bytes(1 << 20))
 
@@ -33,17 +39,22 @@ class RowGroups:
     numbers and would skip a row group of which only NaN satisfies a filter. Spark's writer does the same. Arrow selects
     the columns once per writer, so each run of row groups with the same columns has a writer. Their footers are merged.
 
+    The first row group decides which columns have a dictionary: Arrow would encode up to 1 MiB of values that do not
+    repeat, and keep them, which makes files larger and takes longer.
+
     Metadata of the schema's fields, such as `PARQUET:field_id`, is written. `codec` is the compression, by pyarrow's
-    name.
+    name, and `level` its level; `None` is the level of Spark's writer.
     """
 
-    def __init__(self, schema: pa.Schema, codec: str) -> None:
+    def __init__(self, schema: pa.Schema, codec: str, level: int | None = None) -> None:
         self.schema = schema
         self._codec = codec
+        self._level = _LEVELS.get(codec) if level is None else level
         self._bytes = _Bytes()
         self._footers: list[pq.FileMetaData] = []
         self._writer: pq.ParquetWriter | None = None
         self._with_nan: frozenset[int] = frozenset()
+        self._unique: frozenset[int] | None = None
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._size = 0
@@ -96,8 +107,6 @@ class RowGroups:
             return self._writer
         if self._writer is not None:
             self._close_hidden(self._writer)
-        paths = _paths(self.schema) if with_nan else []
-        without = {paths[number] for number in with_nan}
         self._with_nan = with_nan
         begin = self._bytes.tell()
         self._bytes.hidden = begin > 0
@@ -107,8 +116,10 @@ class RowGroups:
             file,
             self.schema,
             compression=self._codec,
+            compression_level=self._level,
             metadata_collector=self._footers,
-            write_statistics=[path for path in paths if path not in without] if with_nan else True,
+            write_statistics=self._all_but(with_nan),
+            use_dictionary=self._all_but(self._unique),
             # Like Spark: small decimals as integers, and no Arrow schema in the footer.
             store_decimal_as_integer=True,
             store_schema=False,
@@ -118,6 +129,10 @@ class RowGroups:
                 file.write(_NOTHING[: begin - done])
         self._bytes.hidden = False
         return self._writer
+
+    def _all_but(self, leaves: frozenset[int] | None) -> bool | list[str]:
+        """Return the other Parquet columns, as Arrow's writer takes them."""
+        return [path for number, path in enumerate(_paths(self.schema)) if number not in leaves] if leaves else True
 
     def _close_hidden(self, writer: pq.ParquetWriter) -> None:
         """Close a writer and keep its footer out of the file."""
@@ -136,8 +151,10 @@ class RowGroups:
             column if column.type == field.type else column.cast(field.type)
             for field, column in zip(self.schema, table.columns, strict=True)
         ]
-        leaves = (leaf for column in columns for leaf in _leaves(column.chunks, column.type))
+        leaves = [leaf for column in columns for leaf in _leaves(column.chunks, column.type)]
         with_nan = frozenset(number for number, leaf in enumerate(leaves) if any(map(_has_nan, leaf)))
+        if self._unique is None:
+            self._unique = frozenset(number for number, leaf in enumerate(leaves) if not _repeats(leaf))
         table = pa.Table.from_arrays(columns, schema=self.schema)
         self._writer_without(with_nan).write_table(table, row_group_size=_GROUP_ROWS)
 
@@ -248,6 +265,21 @@ def _has_nan(values: Any) -> bool:
     # A sum is several times faster, and NaN if a value is; opposite infinities make it NaN too.
     total = pc.sum(values).as_py()
     return total is not None and isnan(total) and bool(pc.any(pc.is_nan(values)).as_py())
+
+
+def _repeats(chunks: list[Any]) -> bool:
+    """Whether a dictionary with its indices is smaller than the values, judged by the first ones, as Spark does."""
+    sample = pa.chunked_array(chunks).slice(0, _SAMPLE).drop_null()
+    if len(sample) == 0:
+        return True
+    try:
+        distinct = len(sample.unique())
+    except pa.ArrowNotImplementedError:  # decimals of 32 and 64 bits
+        return True
+    # Parquet has no smaller integers, and 4 bytes for the length of a string, as Arrow has.
+    width = max(sample.nbytes / len(sample), 4)
+    indices = len(sample) * (distinct - 1).bit_length() / 8
+    return bool(distinct * width + indices < len(sample) * width)
 
 
 def _stored(kind: Any) -> Any:

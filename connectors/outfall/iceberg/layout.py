@@ -49,6 +49,8 @@ from outfall.tables.data_file import DataFile, Layout
 from outfall.tables.table import FileLayout
 
 _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4", "brotli": "brotli", "uncompressed": "none"}
+_LEVELS = {"zstd": range(1, 23), "gzip": range(1, 10), "brotli": range(12)}
+"""The levels of the compressions that have some."""
 _METRICS = "write.metadata.metrics."
 _TARGET_SIZE = 512 << 20
 _COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
@@ -77,6 +79,7 @@ class IcebergLayout(FileLayout):
     spec_text: str
     metrics: Mapping[str, str]
     """The table properties that select the statistics of each column."""
+    level: int | None = None
     _sources: dict[pa.Schema, list[list[int]]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
@@ -87,10 +90,12 @@ class IcebergLayout(FileLayout):
         """
         properties, schema, spec = metadata.properties, metadata.schema(), metadata.spec()
         _check_partitions(schema, spec)
+        codec, level = _compression(properties)
         return cls(
             layout=Layout(table=str(metadata.table_uuid), partitioning=_shown(spec), columns=identities(schema)),
             area=open_area(_data_root(metadata)),
-            codec=_codec(properties),
+            codec=codec,
+            level=level,
             target_size=int(properties.get("write.target-file-size-bytes", _TARGET_SIZE)),
             schema_text=schema.model_dump_json(),
             spec_text=spec.model_dump_json(),
@@ -367,13 +372,14 @@ def _data_root(metadata: TableMetadata) -> str:
     return metadata.properties.get("write.data.path", f"{metadata.location.rstrip('/')}/data").rstrip("/")
 
 
-def _codec(properties: Mapping[str, str]) -> str:
-    """Return the compression of data files, and reject unsupported properties.
+def _compression(properties: Mapping[str, str]) -> tuple[str, int | None]:
+    """Return compression and level of data files, and reject unsupported properties. `None` is the default level.
 
     Raises `ConfigurationError` for another format, encryption, or a compression that pyarrow does not support.
     """
     kind = properties.get("write.format.default", "parquet").lower()
     codec = properties.get("write.parquet.compression-codec", "zstd").lower()
+    level = properties.get("write.parquet.compression-level") if codec in _LEVELS else None
     wrong = None
     if kind != "parquet":
         wrong = f"write.format.default={kind}: only Parquet is supported"
@@ -381,6 +387,8 @@ def _codec(properties: Mapping[str, str]) -> str:
         wrong = "encryption.key-id: encryption is not supported"
     elif codec not in _CODECS:
         wrong = f"write.parquet.compression-codec={codec}: supported are {', '.join(_CODECS)}"
+    elif level is not None and level not in map(str, _LEVELS[codec]):
+        wrong = f"write.parquet.compression-level={level}: {codec} has {_LEVELS[codec][0]} to {_LEVELS[codec][-1]}"
     if wrong:
         raise ConfigurationError(f"the table has the property {wrong}", do="change the property, or write with Spark")
-    return _CODECS[codec]
+    return _CODECS[codec], None if level is None else int(level)

@@ -31,6 +31,8 @@ class FileLayout(ABC):
     """The location of data files."""
     codec: str
     """Parquet's compression, by pyarrow's name."""
+    level: int | None = None
+    """Its level; `None` for the level of Spark's writer."""
     target_size: int
     """Bytes after which a file is closed and the next one begins, unless the sink's options override it."""
 

@@ -124,7 +124,7 @@ class TableWriter(StatelessSinkPartition[Any]):
             self._finish(next(iter(self._open)))
         name = str(AttemptName.of(self._context, len(self._names), _SUFFIX))
         self._names.append(name)
-        file = _OpenFile(cast, name, self._layout.area.create(self._directory, name), self._layout.codec)
+        file = _OpenFile(cast, name, self._layout.area.create(self._directory, name), self._layout)
         self._open[key] = file
         return file
 
@@ -232,11 +232,11 @@ def _split(batch: pa.RecordBatch, keys: Sequence[pa.Array]) -> Iterator[tuple[tu
 class _OpenFile:
     """One file that is being written."""
 
-    def __init__(self, cast: _Cast, name: str, file: NewFile, codec: str) -> None:
+    def __init__(self, cast: _Cast, name: str, file: NewFile, layout: FileLayout) -> None:
         self.cast = cast
         self.name = name
         self._file = file
-        self._groups = RowGroups(cast.stored, codec)
+        self._groups = RowGroups(cast.stored, layout.codec, layout.level)
         self._rows = 0
 
     @property

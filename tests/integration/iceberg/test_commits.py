@@ -14,12 +14,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.table import Table
 from pyiceberg.types import LongType, StringType
 
-from outfall.errors import FencedError, TargetError, TargetLostError
+from outfall.errors import ConfigurationError, FencedError, TargetError, TargetLostError
 from outfall.iceberg import IcebergSink, catalog
 from tests.integration.support.batch_driver import BatchDriver, batch
 from tests.integration.support.iceberg_epochs import NAME, Lake
@@ -46,6 +47,26 @@ def answering(sink: IcebergSink, answer: Callable[..., Any]) -> Iterator[list[in
         yield calls
     finally:
         setattr(opened, "commit_table", real)  # noqa: B010 - a method
+
+
+@pytest.mark.parametrize("codec", ["zstd", "gzip", "brotli"])
+def test_files_have_the_compression_and_the_level_of_the_tables_properties(lake: Lake, codec: str) -> None:
+    name = "write.parquet.compression-"
+    lake.create(SCHEMA, **{f"{name}codec": codec, f"{name}level": "1"})
+    driver, sizes = lake.driver(), []
+    for epoch, level in enumerate(["1", "9"]):
+        with lake.table.transaction() as transaction:
+            transaction.set_properties({f"{name}level": level})
+        before = lake.data_files()
+        driver.write(epoch, rows(*range(20_000)))
+        (path,) = lake.data_files() - before
+        sizes.append(path.stat().st_size)
+        assert pq.read_metadata(path).row_group(0).column(0).compression == codec.upper()
+    assert sizes[1] < sizes[0]
+    with lake.table.transaction() as transaction:
+        transaction.set_properties({f"{name}level": "99"})
+    with pytest.raises(ConfigurationError, match=f"compression-level=99: {codec} has . to"):
+        driver.write(2, rows(1))
 
 
 def test_an_epoch_is_one_snapshot_that_says_so_in_summary_and_property(lake: Lake) -> None:

@@ -84,6 +84,44 @@ def test_a_group_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> Non
     assert made.encode(pa.record_batch({"a": ["x" * 200]})).size > len(b"PAR1")
 
 
+def test_columns_have_a_dictionary_if_it_is_smaller_than_their_values() -> None:
+    count = 1000
+    numbers = range(count)
+    point = pa.struct({"id": pa.int64(), "kind": pa.string()})
+    batch = pa.record_batch(
+        {
+            "unique": [f"{number:08}" for number in numbers],
+            "few": [f"name-{number % 10}" for number in numbers],
+            "small": pa.array([number % 127 for number in numbers], pa.int8()),
+            "missing": pa.nulls(count, pa.int64()),
+            "points": pa.array([[{"id": number, "kind": "a"}] for number in numbers], pa.list_(point)),
+            "x": [float(number) for number in numbers],
+        }
+    )
+    nan = batch.set_column(5, "x", pa.array([float("nan")] * count))
+    groups = parquet.RowGroups(batch.schema, "none")
+    pieces = []
+    for each in (batch, nan):  # another writer continues the file
+        pieces += [groups.write(each), groups.spill()]
+    footer = groups.finish()[1]
+    for number in range(2):
+        group = footer.row_group(number)
+        columns = map(group.column, range(group.num_columns))
+        found = {column.path_in_schema for column in columns if "RLE_DICTIONARY" in column.encodings}
+        assert found == {"few", "small", "missing", "points.list.element.kind"}
+
+
+@pytest.mark.parametrize(("codec", "level", "other"), [("zstd", 3, 1), ("gzip", 6, 9)])
+def test_the_level_of_a_compression_is_the_one_of_sparks_writer(codec: str, level: int, other: int) -> None:
+    batch = pa.record_batch({"a": [f"{number * number}" for number in range(20_000)]})
+
+    def size(*levels: int) -> int:
+        groups = parquet.RowGroups(batch.schema, codec, *levels)
+        return sum(each.size for each in (groups.write(batch), groups.finish()[0]))
+
+    assert size() == size(level) != size(other)
+
+
 def test_intervals_are_the_integers_that_spark_keeps_wherever_they_stand() -> None:
     day = timedelta(days=1)
     second = pa.duration("us")
