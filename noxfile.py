@@ -193,6 +193,7 @@ def peers(session: nox.Session) -> None:
     session.install("-e", ".[dev]", PEER_SPARK)
     session.env["OUTFALL_TEST_REQUIRE_ALL"] = "1"
     session.run("python", "-m", "tests.peers.support.jars")
+    session.run("python", "-m", "tests.peers.support.postgres_binaries")
     part = "--slice" in session.posargs
     pytest = ("python", "-m", "pytest", *IN_PARALLEL)
     for area in [name for name in session.posargs if name in PEERS] or PEERS:

@@ -142,6 +142,10 @@ class CommitterInitContext:
     begun: Mapping[int, str] = field(default_factory=dict)
     """Generation → token of the last completed epoch's BEGIN and of each BEGIN since, which includes `generation`. For
     `outfall.target_record.check_publishing`."""
+    published: int | None = None
+    """As in `TargetContext`: the newest epoch that was published to this target before this one."""
+    children_published: Mapping[str, int] = field(default_factory=dict)
+    """The same per child, for a composite sink."""
 
 
 @dataclass(frozen=True)

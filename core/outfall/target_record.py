@@ -78,14 +78,10 @@ def check_record(where: str, found: TargetRecord, context: TargetContext[Any], *
             do=ahead,
             **place,
         )
-    oldest = min(context.begun, default=0)
-    if found.token is not None and found.generation < oldest:
-        raise behind(where, f"generation {found.generation} opened it last, expected was {oldest}", **place)
+    _check_not_older(where, found, context.begun, **place)
     if found.token is not None and context.begun.get(found.generation) != found.token:
         raise _rival(where, found, **place)
-    if context.published is not None and (found.epoch is None or found.epoch < context.published):
-        what = f"it has epoch {_shown(found.epoch)}, but epoch {context.published} was published"
-        raise behind(where, what, **place)
+    _check_published(where, found, context.published, **place)
 
 
 def check_opening(where: str, found: TargetRecord, context: TargetContext[Any]) -> None:
@@ -95,8 +91,9 @@ def check_opening(where: str, found: TargetRecord, context: TargetContext[Any]) 
 
     Raises:
         FencedError: A newer driver, or the driver of another copy of the log, has opened the target.
+        TargetLostError: The target is behind the recovery data: another server answers since the check.
     """
-    _check_driver(where, found, context, context.begun)
+    _check_same(where, found, context)
 
 
 def check_publishing(where: str, found: TargetRecord, context: CommitterInitContext) -> None:
@@ -106,8 +103,9 @@ def check_publishing(where: str, found: TargetRecord, context: CommitterInitCont
 
     Raises:
         FencedError: A newer driver, or the driver of another copy of the log, has opened the target.
+        TargetLostError: The target is behind the recovery data: another server answers since it was opened.
     """
-    _check_driver(where, found, context, context.begun)
+    _check_same(where, found, context)
 
 
 def check_writing(where: str, found: TargetRecord, context: WriterInitContext | SealContext) -> None:
@@ -119,6 +117,30 @@ def check_writing(where: str, found: TargetRecord, context: WriterInitContext | 
         FencedError: A newer driver, or the driver of another copy of the log, has opened the target.
     """
     _check_driver(where, found, context, {})
+
+
+def _check_same(where: str, found: TargetRecord, context: TargetContext[Any] | CommitterInitContext) -> None:
+    """Reject a target that another driver has opened since the check, or that is no longer what was checked.
+
+    In an epoch, a server that lost data may take the place of the one that was checked: a standby that is promoted, or
+    a restored copy. Rows that are published there would hide the loss, because the record then has a newer epoch.
+    """
+    place: dict[str, Any] = {"step": context.step_id, "epoch": context.epoch}
+    _check_not_older(where, found, context.begun, **place)
+    _check_driver(where, found, context, context.begun)
+    _check_published(where, found, context.published, **place)
+
+
+def _check_not_older(where: str, found: TargetRecord, begun: Mapping[int, str], **place: Any) -> None:
+    oldest = min(begun, default=0)
+    if found.token is not None and found.generation < oldest:
+        raise behind(where, f"generation {found.generation} opened it last, expected was {oldest}", **place)
+
+
+def _check_published(where: str, found: TargetRecord, published: int | None, **place: Any) -> None:
+    if published is not None and (found.epoch is None or found.epoch < published):
+        what = f"it has epoch {_shown(found.epoch)}, but epoch {published} was published"
+        raise behind(where, what, **place)
 
 
 def _check_driver(

