@@ -64,4 +64,6 @@ def jvm_settings(catalog: dict[str, str], warehouse: Path) -> dict[str, str]:
         f"{ice}.warehouse": catalog["warehouse"],
         # The name that pyiceberg gives the rows of its SqlCatalog, when it is loaded under this name.
         f"{ice}.jdbc.schema-version": "V1",
+        # Others write the tables too.
+        f"{ice}.cache-enabled": "false",
     }

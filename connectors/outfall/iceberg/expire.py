@@ -1,15 +1,54 @@
-"""The choice of snapshots to expire after an epoch. Each snapshot in the metadata makes commits slower."""
+"""Expiry of snapshots after an epoch. Each snapshot in the metadata makes commits slower."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 
+from pyiceberg.catalog import MetastoreCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
+from pyiceberg.table.update import AssertRefSnapshotId, ValidatableTableRequirement
 
 KEPT = 5
 """Minimum number of newest snapshots kept per branch."""
+
+
+class _SameRefs(ValidatableTableRequirement):
+    """Asserts that no branch and no tag was created, moved or dropped, where pyiceberg itself compares.
+
+    A REST catalog has no such requirement.
+    """
+
+    type: str = "outfall-same-refs"
+    refs: dict[str, SnapshotRef]
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:
+        if base_metadata is None or base_metadata.refs != self.refs:
+            raise CommitFailedException("Requirement failed: branches or tags have changed")
+
+
+def expire(table: Table, older_than: timedelta) -> bool:
+    """Expire what `to_expire` returns; returns whether there was anything.
+
+    A removed snapshot takes each branch and tag with it that refers to it, also one that another writer has moved back
+    to it after the table was loaded. Such a change makes this raise `CommitFailedException`.
+    """
+    old = to_expire(table.metadata, older_than, time.time())
+    if not old:
+        return False
+    expiry = table.maintenance.expire_snapshots().by_ids(old)
+    refs = table.metadata.refs
+    expiry._requirements = tuple(
+        AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id) for name, ref in refs.items()
+    )
+    if isinstance(table.catalog, MetastoreCatalog):
+        expiry._requirements += (_SameRefs(refs=refs),)
+    expiry.commit()
+    return True
 
 
 def to_expire(metadata: TableMetadata, older_than: timedelta, now: float) -> list[int]:

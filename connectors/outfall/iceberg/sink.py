@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 
-from outfall.errors import ConfigurationError, TargetError
+from outfall.errors import ConfigurationError, TargetError, TransientError
 from outfall.iceberg.options import MAIN, IcebergOptions
 from outfall.options import make_options, names_arguments
 from outfall.tables.options import TableArguments
@@ -18,6 +18,9 @@ from outfall.tables.sink import TableSink
 if TYPE_CHECKING:
     from outfall.iceberg.catalog import Catalogue
     from outfall.iceberg.table import IcebergTable
+
+_CLOCKS_DIFFER = 60
+"""Seconds by which Iceberg's Java library lets the time of a change be before the previous one."""
 
 
 class IcebergSink(TableSink):
@@ -126,12 +129,26 @@ class IcebergSink(TableSink):
                 why="the sink creates no branch, because readers would not find a misspelled one",
                 do=f"create the branch (Spark: ALTER TABLE … CREATE BRANCH {on}), or set another one",
             )
+        self._check_clock(loaded.metadata.last_updated_ms / 1000 - time.time())
         table = IcebergTable(
             loaded, self.catalogue, on, dict(self.options.snapshot_properties), f"table {self.target()}"
         )
         if self.options.write_mode == "overwrite_partitions":
             table.check_replaceable()
         return table
+
+    def _check_clock(self, ahead: float) -> None:
+        """Reject a table whose last change is in the future, by the seconds in `ahead`. pyiceberg commits to it.
+
+        Raises `TransientError`: the time passes.
+        """
+        if ahead > _CLOCKS_DIFFER:
+            raise TransientError(
+                f"{self.target()} was last changed {ahead:.0f} seconds after the present time of this driver",
+                why="the times in a table must ascend, with a tolerance of one minute: after a commit with an earlier"
+                " time, Iceberg's Java library rejects the whole table",
+                do="set the clock of the driver, and those of the machines that change the table",
+            )
 
     def check_new(self, rows: pa.Schema) -> None:
         self._described(rows)
@@ -163,12 +180,10 @@ class IcebergSink(TableSink):
         table = None if age is None else self.load()
         if table is None or age is None:
             return
-        from outfall.iceberg.expire import to_expire
+        from outfall.iceberg.expire import expire
 
-        old = to_expire(table.metadata, age, time.time())
-        if old:
-            with self.catalogue.explained(f"snapshots of {self.target()} could not be expired"):
-                table.loaded.maintenance.expire_snapshots().by_ids(old).commit()
+        with self.catalogue.explained(f"snapshots of {self.target()} could not be expired"):
+            if expire(table.loaded, age):
                 self.catalogue.settle()
 
     def check_connection(self) -> Sequence[str]:

@@ -24,12 +24,15 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.manifest import DataFile as ManifestDataFile
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import SetSnapshotRefUpdate
 from pyiceberg.transforms import VoidTransform
 
 from outfall.errors import ConfigurationError, TargetError, TransientError
+from outfall.iceberg.ancestry import ancestors
 from outfall.iceberg.catalog import Catalogue, is_of_disk
 from outfall.iceberg.columns import lacking
 from outfall.iceberg.files import CommitFiles, StoreOfFiles, filesystem_of
@@ -48,6 +51,8 @@ RECORD = "outfall.step."
 
 _TRIES = 10
 """Number of attempts at a change of properties or columns after concurrent commits."""
+
+_RETENTION = ("max_ref_age_ms", "max_snapshot_age_ms", "min_snapshots_to_keep")
 
 _REFUSED = (ForbiddenError, UnauthorizedError, OAuthError)
 _NOT_TAKEN = (BadRequestError, ValidationException, ValueError)
@@ -103,11 +108,16 @@ class IcebergTable(LoadedTable):
         return None if ref is None else self._snapshots.get(ref.snapshot_id)
 
     def history(self) -> Iterator[Snapshot]:
-        """Yield the head and its ancestors, until the first expired one."""
-        snapshot = self.head
-        while snapshot is not None:
-            yield snapshot
-            snapshot = self._snapshots.get(snapshot.parent_snapshot_id or 0)
+        """Yield the head and its ancestors, also expired ones that older metadata files still have."""
+        return iter(()) if self.head is None else ancestors(self.metadata, self.head, self._former)
+
+    def _former(self, location: str) -> TableMetadata | None:
+        """Read an older metadata file; `None` if it was deleted."""
+        with self.catalogue.explained(f"the former metadata {location} of {self.where} could not be read"):
+            try:
+                return FromInputFile.table_metadata(self.loaded.io.new_input(location))
+            except FileNotFoundError:
+                return None
 
     # --- columns
 
@@ -159,24 +169,23 @@ class IcebergTable(LoadedTable):
     def left_out(self, record: TableRecord) -> str | None:
         """Search the record's snapshot among the ancestors of the head.
 
-        An expired snapshot ends that chain. A chain that reaches a snapshot older than the record's without the
-        record's snapshot proves a rollback, and one that ends at a snapshot without a parent a new beginning, as by
-        CREATE OR REPLACE TABLE. If the history no longer reaches that far back, the sequence numbers decide: they only
-        grow, and a head with a lower number is an older state.
+        A chain that reaches a snapshot older than the record's without the record's snapshot proves a rollback, and one
+        that ends at the first snapshot of a table a new beginning, as by CREATE OR REPLACE TABLE. An ancestor that not
+        even older metadata files have ends the chain, too. Then the sequence numbers decide: they only grow, and a head
+        with a lower number is an older state.
         """
-        head, oldest, first = self.head, record.order + 1, None
-        for first in self.history():
-            if first.snapshot_id == record.head:
-                return None
-            oldest = first.sequence_number or 0
+        head, first = self.head, None
         at = f"snapshot {record.head} with epoch {record.epoch}"
         if head is None:
             return f"branch {self.branch} is empty, and {at} was committed to it"
         if (head.sequence_number or 0) < record.order:
             return f"it was rolled back to snapshot {head.snapshot_id}, which is older than {at}"
-        if oldest <= record.order:
-            return f"it was rolled back: {at} is not an ancestor of snapshot {head.snapshot_id}"
-        if first is not None and first.parent_snapshot_id is None:
+        for first in self.history():
+            if first.snapshot_id == record.head:
+                return None
+            if (first.sequence_number or 0) <= record.order:
+                return f"it was rolled back: {at} is not an ancestor of snapshot {head.snapshot_id}"
+        if first is not None and _is_beginning(first):
             return f"it was replaced: its history begins with snapshot {first.snapshot_id}, after {at}"
         return None
 
@@ -283,8 +292,19 @@ class IcebergTable(LoadedTable):
         for file in files.files:
             producer.append_data_file(self.files.manifest_file(file, f"{files.root}/{files.directory}/{file.name}"))
         producer.commit()
+        self._keep_retention(transaction)
         transaction.set_properties({name: filled})
         return transaction, producer.snapshot_id
+
+    def _keep_retention(self, transaction: Any) -> None:
+        """Keep the retention of the branch, which pyiceberg's update of its head would remove."""
+        ref = self.metadata.refs.get(self.branch)
+        if ref is not None:
+            kept = {name: getattr(ref, name) for name in _RETENTION}
+            transaction._updates = tuple(
+                update.model_copy(update=kept) if isinstance(update, SetSnapshotRefUpdate) else update
+                for update in transaction._updates
+            )
 
     def _newest(self) -> Table | None:
         return self.catalogue.load(".".join(self.loaded.name()))
@@ -378,6 +398,17 @@ def _adding(table: Table, rows: pa.Schema) -> Transaction | None:
         for path, kind in missing:
             update.add_column(path, kind)
     return transaction
+
+
+def _is_beginning(snapshot: Snapshot) -> bool:
+    """Whether a table, or its replacement, begins with a snapshot: it has no other files than those that it added.
+
+    The missing parent alone does not tell: pyiceberg removes it if it expires the parent.
+    """
+    told = snapshot.summary or {}
+    total, added, deleted = (told.get(f"{which}-data-files") for which in ("total", "added", "deleted"))
+    only_own = total is None or (int(total) == int(added or 0) and not int(deleted or 0))
+    return snapshot.parent_snapshot_id is None and only_own
 
 
 def _partition(file: ManifestDataFile, places: list[int | None]) -> Values:
