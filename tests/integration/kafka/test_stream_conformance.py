@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from outfall.kafka import KafkaSink
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
+from tests.integration.support.kafka_parts import make_topic
 from tests.integration.support.kafka_reader import read
 
 pytestmark = pytest.mark.usefixtures("no_client_left")
@@ -29,8 +29,7 @@ class Topics(SinkHarness):
 
     def new_target(self, directory: Path) -> Any:
         topic = f"c-{secrets.token_hex(8)}"
-        admin = AdminClient({"bootstrap.servers": self.address})
-        admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(20)
+        make_topic(self.address, topic, 2)
         return topic
 
     def make_sink(self, target: Any) -> Any:

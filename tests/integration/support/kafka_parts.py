@@ -23,6 +23,7 @@ from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
 from outfall.testing.local_engine import LocalDriver
 from outfall.trace_points import listen
 from tests.integration.support.kafka_reader import read
+from tests.integration.support.waiting import until
 
 _QUIET: Any = logging.getLogger(__name__)
 TRIES = 4
@@ -35,10 +36,11 @@ def rows_of(epoch: int, count: int = 12) -> Rows:
     return [(f"k{number}", {"n": epoch * 1000 + number}) for number in range(count)]
 
 
-def make_topic(address: str, name: str, partitions: int = 1) -> None:
-    """Make a topic as an administrator does."""
-    client = AdminClient({"bootstrap.servers": address, "logger": _QUIET})
-    client.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=1)])[name].result(10)
+def make_topic(address: str, name: str, partitions: int = 1, replicas: int = 1, **security: str) -> None:
+    """Make a topic as an administrator does, and wait until it is known: a broker learns of it from the controller."""
+    client = AdminClient({"bootstrap.servers": address, "logger": _QUIET, **security})
+    client.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=replicas)])[name].result(10)
+    until(lambda: name in client.list_topics(timeout=10).topics, f"the topic {name}", 30)
 
 
 class PartsTopic:

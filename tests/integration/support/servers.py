@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -51,17 +52,35 @@ class OwnServer:
 
     def start(self) -> None:
         """Start it, and return when it answers. It ends with the thread that calls this, if not before."""
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
+        """Start it, and do not wait: one that needs others to answer."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=os.environ | self._settings,
                 cwd="/" if self._user else None, **self._user,
             )  # fmt: skip
-        deadline = time.monotonic() + 60
+
+    def wait_ready(self, seconds: float = 60) -> None:
+        """Return when it answers."""
+        deadline = time.monotonic() + seconds
         while not self._ready():
             if not self.running or time.monotonic() > deadline:
                 self.kill()
                 raise AssertionError(f"{self._command} did not start: {self._log.read_text()[-2000:]}")
             time.sleep(0.05)
+
+    def pause(self) -> None:
+        """Stop it where it stands (SIGSTOP): its connections stay, and nothing is answered."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill it (-9); what it had promised is on its disk."""
