@@ -193,14 +193,8 @@ class TransactionalProducer(KafkaProducer):
                 " transaction.max.timeout.ms is less",
                 do="lower transaction_timeout, or raise transaction.max.timeout.ms on the brokers",
             )
-        took = time.monotonic() - self._began
-        if doing != "registering" and took >= self.transaction_timeout:
-            return TransientError(
-                f"{what} {where} failed",
-                why=f"it took {took:.0f} s, and the brokers abort it after transaction_timeout, which is"
-                f" {self.transaction_timeout:g} s ({why})",
-                do="raise transaction_timeout, or reduce the size of epochs (for example with maxOffsetsPerTrigger)",
-            )
+        if doing != "registering" and self._took_too_long():
+            return self._expired(error, f"{what} {where}")
         if code in _FENCED:
             return self._fenced(error, f"{what} {where}")
         if self._failure is not None and not self._failure[0].fatal():
@@ -213,9 +207,22 @@ class TransactionalProducer(KafkaProducer):
         return told
 
     def _explained(self, error: KafkaError, topic: str | None) -> OutfallError:
-        if error.code() in _FENCED:
-            return self._fenced(error, f"writing to {topic or 'Kafka'} at {self.where}")
-        return super()._explained(error, topic)
+        if error.code() not in _FENCED:
+            return super()._explained(error, topic)
+        what = f"writing to {topic or 'Kafka'} at {self.where}"
+        # Brokers that abort a transaction answer to its next record as if another producer were registered.
+        return self._expired(error, what) if self._took_too_long() else self._fenced(error, what)
+
+    def _took_too_long(self) -> bool:
+        return time.monotonic() - self._began >= self.transaction_timeout
+
+    def _expired(self, error: KafkaError, what: str) -> TransientError:
+        return TransientError(
+            f"{what} failed",
+            why=f"it took {time.monotonic() - self._began:.0f} s, and the brokers abort it after transaction_timeout,"
+            f" which is {self.transaction_timeout:g} s ({self._why(error)})",
+            do="raise transaction_timeout, or reduce the size of epochs (for example with maxOffsetsPerTrigger)",
+        )
 
     def _fenced(self, error: KafkaError, what: str) -> ProducerFencedError:
         return ProducerFencedError(
