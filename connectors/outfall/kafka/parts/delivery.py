@@ -97,7 +97,7 @@ class KafkaPartDelivery(
         target = self._target(context.incarnation, context.step_id)
         if target.open(context, self.list_parts()):
             self._took_over = context.token
-        self._ids = target.ids()
+        self._ids = target.opened
 
     def check_connection(self) -> Sequence[str]:
         """Check the ledger too. Permission for the transactional ids is checked in the first epoch, before its rows."""

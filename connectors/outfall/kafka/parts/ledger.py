@@ -51,6 +51,8 @@ class KafkaStepRecord(BaseModel):
     """The number of parts, which are `"0"`, `"1"`, …"""
     ended_by: str | None = None
     """The incarnation that ended this one, by `on_existing="resume"`."""
+    topic_id: str | None = None
+    """The id of the target topic, for an epoch that no state records yet; see `KafkaPartState`."""
 
     ready: ClassVar[bool] = True
 

@@ -99,6 +99,8 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
         self._names = names
         self._step = step
         self._ledger = ledger
+        self.opened = TopicIds()
+        """The ids of the topics that were opened, for the tasks."""
 
     def ids(self) -> TopicIds:
         """Query the current topic ids."""
@@ -122,6 +124,7 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
         if beyond(newest, self._cluster.ledger(self._names.ledger)):
             raise self._lost(context, f"it ends before offset {newest}, which has a recorded commit")
         self._ledger.read_stable()
+        self._check_ids(context, ids)
         check_target(self, context)
 
     def read(self) -> FoundRecord[KafkaStepRecord] | None:
@@ -178,6 +181,9 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
         `TransientError` if the brokers do not respond, or a transaction in the ledger stays open.
         """
         self._cluster.prepare_ledger(self._names.ledger)
+        # Again: they may have been replaced since the check.
+        self.opened = self.ids()
+        self._check_ids(context, self.opened)
         reached("kafka: opening")
         if self._go_on(context, len(parts)):
             return False
@@ -298,7 +304,9 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
         return None
 
     def _write_step(self, driver: PartProducer, context: TargetContext[KafkaPartState], parts: int) -> None:
-        record = KafkaStepRecord(generation=context.generation, token=context.token, parts=parts)
+        record = KafkaStepRecord(
+            generation=context.generation, token=context.token, parts=parts, topic_id=self.opened.target
+        )
         driver.begin()
         driver.commit([written(self._step.key, record)])
         self._ledger.opened = context.token
@@ -309,6 +317,7 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
         if found is None:
             return None
         check_opened(self, found, context)
+        self._check_ids(context, self.opened)
         return found.stored
 
     def _read_past_orphans(self, known: Parts) -> None:
@@ -376,12 +385,17 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
     # Checks.
 
     def _check_ids(self, context: TargetContext[KafkaPartState], ids: TopicIds) -> None:
+        """Reject other topics than those of the states, and of the last BEGIN, whose epoch may have no states yet."""
+        step = self._ledger.step()
+        known: list[tuple[str | None, str | None, str | None, str | None]] = []
+        if step is not None:
+            known.append((None, self._names.topic, step.topic_id, ids.target))
         for part, state in context.states.items():
-            for name, was, now in (
-                (self._names.ledger, state.ledger_id, ids.ledger), (self._names.topic, state.topic_id, ids.target),
-            ):  # fmt: skip
-                if was and was != now:
-                    raise self._lost(context, f"the topic {name} was deleted, and possibly recreated", part)
+            known.append((part, self._names.ledger, state.ledger_id, ids.ledger))
+            known.append((part, self._names.topic, state.topic_id, ids.target))
+        for lost, name, was, now in known:
+            if was and was != now:
+                raise self._lost(context, f"the topic {name} was deleted, and possibly recreated", lost)
 
     def _refuse_new(self, context: TargetContext[KafkaPartState], former: int, now: int) -> None:
         """Reject new parts while an epoch is partly committed: its rows would go to other parts and be duplicated."""
