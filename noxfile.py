@@ -35,6 +35,7 @@ PEERS = {
     "iceberg": (),
     "delta": (),
     "postgres": ("postgres-14", "postgres-18"),
+    "hdfs": (),
     "services": (),
 }
 
@@ -247,7 +248,20 @@ def lowest(session: nox.Session) -> None:
     project = nox.project.load_toml("pyproject.toml")["project"]
     # Includes the extras that unit tests import, except Spark: `spark-3.5` tests the oldest Spark.
     extras = project["optional-dependencies"]
-    named = ("postgres", "s3", "http", "kinesis", "kafka", "iceberg", "delta", "cli", "metrics", "testing", "benchmark")
+    named = (
+        "postgres",
+        "s3",
+        "http",
+        "kinesis",
+        "kafka",
+        "iceberg",
+        "delta",
+        "hdfs",
+        "cli",
+        "metrics",
+        "testing",
+        "benchmark",
+    )
     bounds = {*project["dependencies"], *(bound for name in named for bound in extras[name])}
     # Only pytest 9 reads this repository's settings. The conformance suite also runs with pytest 8.
     oldest = sorted(bound.replace(">=", "==") for bound in bounds if not bound.startswith(("pytest", "outfall[")))

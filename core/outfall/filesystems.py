@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from typing import Any
 
 from outfall.errors import ConfigurationError, OutfallError, TransientError
-from outfall.location import PACKAGES, Location
+from outfall.location import HDFS, PACKAGES, Location
 from outfall.trace_points import reached
 
 # By name, because the installed clients vary and none of them is loaded here.
@@ -39,12 +40,6 @@ _REMEDIES = {
     errno.EPERM: "correct its owner, mode or attributes",
 }
 
-_OPENING = {
-    "hdfs": "install Java and a Hadoop distribution with libhdfs (JAVA_HOME, HADOOP_HOME, ARROW_LIBHDFS_DIR), set"
-    " CLASSPATH to the output of `hadoop classpath --glob`, and check that the namenode of the URL is up"
-}
-"""The remedy for a filesystem that cannot be opened, by scheme. HDFS: the page of pyarrow's HadoopFileSystem."""
-
 
 def open_filesystem(location: Location, wanted_for: str) -> tuple[Any, str]:
     """Open the filesystem of a location that is not local, and return it with the path of the location in it.
@@ -57,25 +52,28 @@ def open_filesystem(location: Location, wanted_for: str) -> tuple[Any, str]:
     import fsspec
 
     try:
+        if location.scheme == HDFS:
+            # Not the one that fsspec has for this scheme: it needs a Hadoop distribution and checks before it creates.
+            from outfall.hdfs import Hdfs
+
+            return Hdfs.of(location.path.partition("/")[0]), location.child()
         # A cached listing would hide files that another process has just written.
         filesystem, path = fsspec.url_to_fs(location.url(), use_listings_cache=False)
     except ImportError as error:
         package = PACKAGES.get(location.scheme)
         needed = repr(package) if package else f"the fsspec package for {location.scheme}: ({error})"
+        do = f"pip install {shlex.quote(package)}" if package else "install it on driver and executors"
         raise ImportError(
-            f"{wanted_for} {location.url()} needs {needed}, which is not installed."
-            f" What to do: {f'pip install {package}' if package else 'install it on driver and executors'}."
+            f"{wanted_for} {location.url()} needs {needed}, which is not installed. What to do: {do}."
         ) from error
     except OutfallError:
         raise
     except Exception as error:
-        # Arrow lists each path that it tried for libjvm and libhdfs on a line of its own.
         why = (str(error).splitlines() or [""])[0]
         raise ConfigurationError(
             f"the filesystem of {location.url()!r} cannot be opened",
             why=f"{type(error).__name__}: {why}",
-            do=_OPENING.get(location.scheme, "provide credentials in the environment of its client")
-            + ", on driver and executors",
+            do="provide credentials in the environment of its client, on driver and executors",
         ) from error
     return filesystem, path
 

@@ -24,14 +24,19 @@ OBJECT_STORES = {
 }
 """Schemes of object stores → their canonical scheme."""
 
-PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
-"""Scheme → the package that fsspec requires for it."""
+HDFS = "hdfs"
+
+REMOTE = {**OBJECT_STORES, HDFS: HDFS}
+"""Schemes of filesystems that are not on a disk of this host → their canonical scheme."""
+
+PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs", HDFS: "outfall[hdfs]"}
+"""Scheme → what pip must install for it."""
 
 # Not urlsplit: Hadoop takes `%20`, `?` and `#` in a checkpoint location literally.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
 _BEFORE_AT = re.compile(r"([^:/]*:/{0,2}|//)(.*)@", re.DOTALL)
 _PORT = re.compile(r"\[[^\]]*\](:\d{1,5})?|[^:]*:\d{1,5}")
-_ROOTLESS = {"memory", "hdfs"}
+_ROOTLESS = {"memory", HDFS}
 """Schemes whose URLs may omit the host. HDFS then uses the configured cluster."""
 _WITH_CONTAINER = {"abfs", "abfss", "az"}
 
@@ -82,7 +87,9 @@ class Location:
 
     def child(self, *names: str) -> str:
         """Return the path of a descendant in the form that the filesystem expects."""
-        return "/".join([self.path.rstrip("/"), *names])
+        # A bucket is a part of the path. A namenode is not.
+        base = f"/{self.path.partition('/')[2]}" if self.scheme == HDFS else self.path
+        return "/".join([base.rstrip("/"), *names])
 
 
 def _local(path: str, text: str, purpose: Purpose) -> Location:
@@ -130,8 +137,8 @@ def _remote(scheme: str, rest: str, text: str, purpose: Purpose) -> Location:
         )
     # Normalized below the root, so that `..` never leads to another bucket.
     below = posixpath.normpath(f"/{path}").strip("/")
-    if not root and purpose.schemes[scheme] == "hdfs":
-        return Location("hdfs", f"/{below}")
+    if not root and purpose.schemes[scheme] == HDFS:
+        return Location(HDFS, f"/{below}")
     return Location(purpose.schemes[scheme], posixpath.join(root, below).rstrip("/"))
 
 
@@ -139,7 +146,7 @@ def _refuse_secrets(scheme: str, rest: str, text: str, purpose: Purpose) -> None
     """Keep secrets out of logs, pickles and records. The user in `abfss://container@account` is not a secret."""
     root = rest[2:].partition("/")[0]
     # A secret may contain a slash, so the text after a colon does not necessarily end with the root.
-    secret = ":" in root and ("@" in rest or not (scheme == "hdfs" or root.startswith("arn:")))
+    secret = ":" in root and ("@" in rest or not (scheme == HDFS or root.startswith("arn:")))
     if secret or ("@" in root and scheme not in _WITH_CONTAINER) or "?" in rest or "#" in rest:
         raise ConfigurationError(
             f"the {purpose.what} {masked(text)!r} contains credentials or a query",

@@ -12,19 +12,18 @@ from pydantic import ByteSize, Field, field_validator, model_validator
 from outfall.errors import ConfigurationError
 from outfall.existing import OnExistingFiles
 from outfall.formats import can_grow
-from outfall.location import OBJECT_STORES, Location, Purpose
+from outfall.location import REMOTE, Location, Purpose
 from outfall.options import Duration, SinkOptions
 from outfall.storage.sink import StorageOptions
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 
-_SCHEMES = OBJECT_STORES | {"hdfs": "hdfs"}
 
 _TARGET = Purpose(
     "path",
-    _SCHEMES,
+    REMOTE,
     "is not supported, because it may not publish a file atomically",
-    f"give a path on a disk that all hosts share, a file: URI, or a URL with one of {', '.join(_SCHEMES)}",
+    f"give a path on a disk that all hosts share, a file: URI, or a URL with one of {', '.join(REMOTE)}",
 )
 
 
@@ -33,7 +32,7 @@ class _DirectoryOptions(SinkOptions):
 
     path: str = Field(
         description="The directory to write to: a path, a `file:` URI, or for whole files a URL of an object store"
-        " (`s3`, `gs`, `abfs`, …) or, never tried, of HDFS (`hdfs`). The driver and all executors must share it. A"
+        " (`s3`, `gs`, `abfs`, …) or of HDFS (`hdfs`). The driver and all executors must share it. A"
         " relative path becomes absolute when the sink is constructed."
     )
     parts: int | None = Field(
@@ -119,7 +118,7 @@ class FileOptions(StorageOptions, _DirectoryOptions):
 def is_remote(path: str) -> bool:
     """Return whether a path is the URL of an object store or of HDFS."""
     scheme = _SCHEME.match(path)
-    return scheme is not None and scheme[1].lower() in _SCHEMES
+    return scheme is not None and scheme[1].lower() in REMOTE
 
 
 def _url(text: str) -> str:
@@ -138,7 +137,7 @@ def absolute_path(text: str | bytes) -> str:
     if text.lower().startswith("file:"):
         text = _local(text[len("file:") :])
     elif scheme:
-        raise ValueError(f"the scheme {scheme[1]}: is not supported; use a path, file:, {', '.join(_SCHEMES)}")
+        raise ValueError(f"the scheme {scheme[1]}: is not supported; use a path, file:, {', '.join(REMOTE)}")
     if not text:
         raise ValueError("must not be empty")
     # abspath keeps two leading slashes, because POSIX allows them a meaning of their own.

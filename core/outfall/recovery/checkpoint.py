@@ -17,9 +17,9 @@ class CheckpointRecoveryConfig(RecoveryConfig):
 
     Args:
         location: Spark's `checkpointLocation`, or a directory for `recovery=`: an absolute path, `file:///path`, or a
-            URL with one of the schemes memory (for tests), s3, s3a, gs, gcs, abfs, abfss, az. A path requires hard
-            links and, on more than one host, a shared filesystem. It is created on the first append. Credentials come
-            from the environment of the filesystem and are rejected here.
+            URL with one of the schemes memory (for tests), s3, s3a, gs, gcs, abfs, abfss, az, hdfs. A path requires
+            hard links and, on more than one host, a shared filesystem. It is created on the first append. Credentials
+            come from the environment of the filesystem and are rejected here.
 
     Raises:
         ConfigurationError: The location is relative, contains credentials, or has another scheme.

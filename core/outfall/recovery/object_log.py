@@ -1,4 +1,4 @@
-"""A log in an object store, through a minimal subset of fsspec."""
+"""A log in an object store or in HDFS, through a minimal subset of fsspec."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fsspec.spec import AbstractFileSystem
 from outfall.errors import ConfigurationError, OutfallError
 from outfall.filesystems import open_filesystem
 from outfall.location import PACKAGES, Location
-from outfall.recovery.file_log import FileLog, entry_name
+from outfall.recovery.file_log import STATES, FileLog, entry_name
 from outfall.recovery.location import USE_INSTEAD, StoreClientError
 from outfall.recovery.log import EntryExistsError
 from outfall.trace_points import reached
@@ -27,7 +27,7 @@ class ObjectLog(FileLog):
     """Stores entries as objects, created with the store's condition that no object of the name exists."""
 
     def __init__(self, store: ObjectStore, directory: str, step_id: str) -> None:
-        super().__init__(directory, step_id, f"{store.scheme}://{directory}")
+        super().__init__(directory, step_id, f"{store.url}/outfall/{step_id}")
         self._store = store
 
     def _list(self, directory: str) -> list[str]:
@@ -55,6 +55,10 @@ class ObjectLog(FileLog):
     def _remove(self, path: str) -> None:
         self._store.remove(path)
 
+    def _remove_directories(self) -> None:
+        for directory in (self._path(STATES), self._directory):
+            self._store.remove_directory(directory)
+
 
 class ObjectStore:
     """Lists, reads, removes, and creates objects exclusively. A missing object is not an error.
@@ -70,9 +74,9 @@ class ObjectStore:
         self._guard: AbstractContextManager[Any] = _memory if location.scheme == "memory" else nullcontext()
 
     @property
-    def scheme(self) -> str:
-        """The scheme in the URLs of its objects."""
-        return self._location.scheme
+    def url(self) -> str:
+        """The URL of the location."""
+        return self._location.url().rstrip("/")
 
     def names(self, directory: str) -> list[str]:
         """Return the current names in a directory."""
@@ -125,6 +129,12 @@ class ObjectStore:
         """Remove an object if it exists."""
         with self._calling(), self._guard, suppress(FileNotFoundError):
             self._fs.rm_file(path)
+
+    def remove_directory(self, directory: str) -> None:
+        """Remove an empty directory of a filesystem that has directories; another one is kept."""
+        if getattr(self._fs, "has_directories", False):
+            with suppress(OSError):
+                self._fs.rmdir(directory)
 
     def prove_exclusive_create(self) -> None:
         """Create an object twice, once per process and location, and check that the second attempt is rejected.

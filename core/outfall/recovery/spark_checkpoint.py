@@ -288,11 +288,13 @@ def has_open_batch(checkpoint: str) -> bool | None:
         location = recovery_location(checkpoint)
     except ConfigurationError:
         return None
-    with explained("reading Spark's checkpoint", None, checkpoint):
+    # Without a client for the filesystem on this host, the log is elsewhere.
+    with suppress(ImportError), explained("reading Spark's checkpoint", None, checkpoint):
         if _newest(location, "offsets") > _newest(location, "commits"):
             return True
         # Spark may interpret a path without a scheme as a path on another filesystem.
         return False if "metadata" in _log_names(location) else None
+    return None
 
 
 def checksum_of(name: str) -> str:

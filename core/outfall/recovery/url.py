@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from outfall import plugins
 from outfall.errors import ConfigurationError
-from outfall.location import LOCAL, OBJECT_STORES, masked
+from outfall.location import LOCAL, REMOTE, masked
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.sqlite import SCHEME, SqliteRecoveryConfig
@@ -32,7 +32,7 @@ def recovery_config(location: str | RecoveryConfig) -> RecoveryConfig:
     scheme = urlsplit(location).scheme
     if scheme == SCHEME:
         return SqliteRecoveryConfig(_directory(location))
-    if scheme and scheme != LOCAL and scheme not in OBJECT_STORES:
+    if scheme and scheme != LOCAL and scheme not in REMOTE:
         make = plugins.find(plugins.RECOVERY, scheme)
         if make is not None:
             return _checked(make(location), scheme)

@@ -37,6 +37,8 @@ from outfall.recovery import CheckpointRecoveryConfig, recovery_config
         ("s3://bucket/../../x", "s3://bucket/x"),
         ("gcs://bucket/x", "gs://bucket/x"),
         ("abfss://container@account.dfs.core.windows.net/x", "abfss://container@account.dfs.core.windows.net/x"),
+        ("hdfs://namenode:8020/x/../y", "hdfs://namenode:8020/y"),
+        ("hdfs:///x", "hdfs:///x"),
     ],
 )
 def test_a_location_is_normalised_and_its_url_gives_an_equal_configuration(given: str, url: str) -> None:
@@ -62,7 +64,7 @@ def test_a_relative_location_is_refused_before_anything_is_made(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("scheme", ["hdfs", "ftp", "http", "https", "sftp", "dbfs", "webhdfs", "zip", "S3N"])
+@pytest.mark.parametrize("scheme", ["ftp", "http", "https", "sftp", "dbfs", "webhdfs", "zip", "S3N"])
 def test_a_filesystem_that_is_not_on_the_list_is_refused_with_what_to_use_instead(scheme: str) -> None:
     with pytest.raises(ConfigurationError, match=r"POSIX filesystem .*s3://"):
         CheckpointRecoveryConfig(f"{scheme}://host/x")

@@ -55,7 +55,7 @@ def _directories(config: CheckpointRecoveryConfig) -> Sequence[str]:
             # Imported here, because only object stores need fsspec.
             from outfall.recovery.object_log import ObjectStore
 
-            return ObjectStore(location).directories(location.path)
+            return ObjectStore(location).directories(location.child())
         try:
             with os.scandir(location.path) as found:
                 return [entry.name for entry in found if entry.is_dir()]

@@ -15,15 +15,15 @@ from fsspec.implementations.local import LocalFileSystem
 from outfall.dead_letter import DEAD_LETTER_SCHEMA
 from outfall.errors import ConfigurationError, TransientError
 from outfall.filesystems import ExplainedClient, open_filesystem
-from outfall.location import LOCAL, OBJECT_STORES, Location, Purpose
+from outfall.location import LOCAL, REMOTE, Location, Purpose
 from outfall.replay.letters import FoundLetter, letter_of
 from outfall.serde import parse_json
 
 _PLACES = Purpose(
     "location of dead letters",
-    {**OBJECT_STORES, "hdfs": "hdfs"},
+    REMOTE,
     "dead letters are read from files, postgresql: and kafka:",
-    f"give a path, or a URL: {', '.join(f'{scheme}://' for scheme in OBJECT_STORES)}, postgresql:// or kafka://",
+    f"give a path, or a URL: {', '.join(f'{scheme}://' for scheme in REMOTE)}, postgresql:// or kafka://",
 )
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _NOTHING = {field.name: None if field.nullable else "" for field in DEAD_LETTER_SCHEMA}

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from outfall.file.stores.store import STAGING, FileRecord, FileStore, StagedFile, is_record
 from outfall.filesystems import ExplainedClient, open_filesystem
-from outfall.location import Location
+from outfall.location import HDFS, Location
 from outfall.storage.layout import layout_path
 from outfall.storage.names import SIDECAR, SPARK_LOG, is_hidden
 from outfall.target_record import TargetRecord
@@ -28,7 +28,7 @@ _PARALLEL = 16
 
 _CLAIM = re.compile(r"([0-9a-f]+)-g(\d+)-(\w*)\.claim")
 
-RENAMES = frozenset({"hdfs"})
+RENAMES = frozenset({HDFS})
 """Schemes of filesystems with an atomic rename. For others, fsspec's rename is a copy and a removal."""
 
 

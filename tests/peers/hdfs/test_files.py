@@ -1,0 +1,150 @@
+"""Whole files in HDFS, read by Hadoop's own client in Spark."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hdfs_native import Client, WriteOptions
+from pyspark.sql import SparkSession
+
+from outfall.errors import OutfallError
+from outfall.file import FileSink
+from outfall.recovery import CheckpointRecoveryConfig
+from outfall.testing import LocalDriver, SinkConformance
+from tests.integration.support.waiting import until
+from tests.peers.support.hadoop import Hdfs
+
+
+class Directory:
+    """A directory of the cluster."""
+
+    def __init__(self, hdfs: Hdfs, name: str) -> None:
+        self.client: Client = hdfs.client()
+        self.path = f"/{name}"
+        self.url = f"hdfs://{hdfs.address}{self.path}"
+
+    def everything(self) -> dict[str, bytes]:
+        try:
+            found = [status for status in self.client.list_status(self.path, True) if not status.isdir]
+        except FileNotFoundError:
+            return {}
+        return {s.path.removeprefix(f"{self.path}/"): self.client.read(s.path).read() for s in found}
+
+    def rows(self) -> list[Any]:
+        visible = {path: data for path, data in self.everything().items() if not path.startswith(("_", "."))}
+        return [json.loads(line) for path in sorted(visible) for line in visible[path].splitlines()]
+
+    def put(self, path: str, data: bytes) -> None:
+        with self.client.create(f"{self.path}/{path}", WriteOptions(overwrite=True)) as file:
+            file.write(data)
+
+    def remove(self, path: str) -> None:
+        self.client.delete(f"{self.path}/{path}")
+
+
+@pytest.fixture
+def out(hdfs: Hdfs) -> Directory:
+    return Directory(hdfs, f"out-{uuid.uuid4().hex}")
+
+
+@pytest.fixture
+def driver(hdfs: Hdfs, out: Directory) -> LocalDriver:
+    """Sink and log in HDFS."""
+    return LocalDriver(FileSink(out.url), CheckpointRecoveryConfig(f"hdfs://{hdfs.address}/chk{out.path}"))
+
+
+def ids(out: Directory) -> list[int]:
+    return sorted(row["id"] for row in out.rows())
+
+
+@pytest.mark.spark
+def test_hadoops_own_client_reads_what_was_sent(out: Directory, spark: SparkSession) -> None:
+    """Directories have names that URLs give a meaning."""
+    kinds = ["a;b", "a#b", "a?b", "a b", "é%20", "a:b", "=", "a/b"]
+    rows = [{"id": number, "kind": kind} for number, kind in enumerate(kinds)]
+    recovery = CheckpointRecoveryConfig(f"{out.url}-chk")
+    LocalDriver(FileSink(out.url, partition_by=["kind"]), recovery).run_epoch(0, [rows[:4], rows[4:]])
+    found = spark.read.schema("id int, kind string").json(out.url)
+    assert sorted((row["id"], row["kind"]) for row in found.collect()) == list(enumerate(kinds))
+
+
+@pytest.mark.faults
+def test_a_namenode_that_is_killed_keeps_what_was_committed(hdfs: Hdfs, driver: LocalDriver, out: Directory) -> None:
+    driver.run_epoch(0, [[{"id": 0}], [{"id": 1}]])
+    hdfs.namenode.kill()
+    hdfs.namenode.start()
+    until(hdfs.writes, "the namenode leaving its safe mode")
+    driver.run_epoch(1, [[{"id": 2}]])
+    assert ids(out) == [0, 1, 2]
+
+
+@pytest.mark.faults
+def test_a_datanode_that_is_killed_fails_the_epoch_and_nothing_else(
+    hdfs: Hdfs, driver: LocalDriver, out: Directory
+) -> None:
+    driver.run_epoch(0, [[{"id": 0}]])
+    hdfs.datanode.kill()
+    try:
+        with pytest.raises((OutfallError, OSError)):
+            driver.run_epoch(1, [[{"id": 1}]])
+    finally:
+        hdfs.datanode.start()
+    driver.run_epoch(1, [[{"id": 1}]])
+    assert ids(out) == [0, 1]
+
+
+@pytest.mark.faults
+def test_safe_mode_and_quotas_are_told_and_waited_for(hdfs: Hdfs, driver: LocalDriver, out: Directory) -> None:
+    driver.run_epoch(0, [[{"id": 0}]])
+    hdfs.admin("-safemode", "enter")
+    try:
+        with pytest.raises(OutfallError, match="SafeModeException"):
+            driver.run_epoch(1, [[{"id": 1}]])
+    finally:
+        hdfs.admin("-safemode", "leave")
+    hdfs.admin("-setQuota", "1", out.path)
+    with pytest.raises(OutfallError, match="quota"):
+        driver.run_epoch(1, [[{"id": 1}]])
+    hdfs.admin("-clrQuota", out.path)
+    driver.run_epoch(1, [[{"id": 1}]])
+    assert ids(out) == [0, 1]
+
+
+@pytest.mark.long
+class TestWholeFilesInHdfs(SinkConformance):
+    @pytest.fixture(autouse=True)
+    def _cluster(self, hdfs: Hdfs) -> None:
+        self.hdfs = hdfs
+
+    def new_target(self, directory: Path) -> Directory:
+        return Directory(self.hdfs, f"{directory.parent.name}-{uuid.uuid4().hex}")
+
+    def make_sink(self, target: Directory) -> Any:
+        return FileSink(target.url)
+
+    def read(self, target: Directory) -> Iterable[Any]:
+        return target.rows()
+
+    def lose(self, target: Directory, committable: Any) -> None:
+        target.remove(f"_outfall/staging/{committable.name}")
+
+    def lose_target(self, target: Directory) -> None:
+        target.client.delete(target.path, True)
+
+    def save_target(self, target: Directory) -> Callable[[], None]:
+        files = target.everything()
+
+        def restore() -> None:
+            self.lose_target(target)
+            for path, data in files.items():
+                target.put(path, data)
+
+        return restore
+
+    def leftovers(self, target: Directory) -> int:
+        return sum(path.startswith("_outfall/staging/") for path in target.everything())

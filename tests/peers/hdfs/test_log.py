@@ -1,0 +1,39 @@
+"""Recovery data in HDFS keeps the contract that the protocol stands on."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from outfall.recovery import CheckpointRecoveryConfig, RecoveryConfig
+from outfall.testing.recovery_contract import RecoveryContract
+from tests.peers.support.hadoop import Hdfs
+
+
+class TestHdfs(RecoveryContract):
+    @pytest.fixture(autouse=True)
+    def _cluster(self, hdfs: Hdfs) -> None:
+        self.hdfs = hdfs
+
+    def make_recovery(self, directory: Path) -> RecoveryConfig:
+        return CheckpointRecoveryConfig(f"hdfs://{self.hdfs.address}/chk/{uuid.uuid4().hex}")
+
+    def stored_bytes(self, recovery: RecoveryConfig) -> int:
+        path = recovery.url().removeprefix(f"hdfs://{self.hdfs.address}")
+        return int(self.hdfs.client().get_content_summary(path).length)
+
+    @pytest.mark.long
+    def test_thousands_of_parts_keep_their_states(self, recovery: RecoveryConfig) -> None:
+        super().test_thousands_of_parts_keep_their_states(recovery)
+
+    @pytest.mark.long
+    def test_what_is_stored_stays_bounded(self, recovery: RecoveryConfig) -> None:
+        super().test_what_is_stored_stays_bounded(recovery)
+
+
+def test_the_namenode_of_the_configuration_is_used_where_the_url_names_none(hdfs: Hdfs) -> None:
+    name = uuid.uuid4().hex
+    CheckpointRecoveryConfig(f"hdfs:///chk/{name}").open("step").append(b"{}", after=0)
+    assert CheckpointRecoveryConfig(f"hdfs://{hdfs.address}/chk/{name}").steps() == ["step"]

@@ -1,0 +1,87 @@
+"""What the client of HDFS says, as an operating system would."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall.errors import ConfigurationError
+from outfall.hdfs import Hdfs, told
+from tests.unit.support.remote_target import hdfs_on_disk
+
+REMOTE = 'RPCError("org.apache.hadoop.{}", "The reason \\"x\\".\\n\\tat org.apache.hadoop.A.b(A.java:1)\\n")'
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        ("security.AccessControlException", errno.EACCES),
+        ("hdfs.protocol.NSQuotaExceededException", errno.EDQUOT),
+        ("hdfs.protocol.DSQuotaExceededException", errno.EDQUOT),
+        ("hdfs.server.namenode.SafeModeException", errno.EIO),
+    ],
+)
+def test_an_error_of_the_namenode_is_one_line_with_a_number(kind: str, number: int) -> None:
+    error = told(RuntimeError(REMOTE.format(kind)))
+    assert isinstance(error, OSError)
+    assert (error.errno, error.strerror) == (number, f'{kind.rpartition(".")[2]}: The reason "x".')
+
+
+def test_a_missing_and_a_present_file_keep_their_errors() -> None:
+    found = [told(kind("/a b\n\tat org.apache")) for kind in (FileNotFoundError, FileExistsError)]
+    assert [(type(error), error.args[1]) for error in found] == [(FileNotFoundError, "/a b"), (FileExistsError, "/a b")]
+
+
+def test_a_client_without_a_namenode_asks_for_its_configuration() -> None:
+    error = told(RuntimeError('InvalidArgument("No NameNode hosts found")'))
+    assert isinstance(error, ConfigurationError)
+    assert "HADOOP_CONF_DIR" in str(error)
+
+
+@pytest.fixture
+def at(tmp_path: Path) -> str:
+    return f"hdfs://namenode:8020{tmp_path}"
+
+
+def test_a_file_is_created_once_and_replaced_whole(at: str, tmp_path: Path) -> None:
+    with hdfs_on_disk():
+        fs = Hdfs.of("namenode:8020")
+        fs.pipe_file(f"{at}/d/f", b"1", mode="create")
+        with pytest.raises(FileExistsError):
+            fs.pipe_file(f"{at}/d/f", b"2", mode="create")
+        assert fs.cat_file(f"{at}/d/f") == b"1"
+        fs.pipe_file(f"{at}/d/f", b"3")
+        assert fs.cat_file(f"{at}/d/f") == b"3"
+    assert [path.name for path in (tmp_path / "d").iterdir()] == ["f"]
+
+
+def test_a_repeated_rename_that_finds_its_own_result_is_told_from_a_missing_directory(
+    at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hdfs_on_disk():
+        fs = Hdfs.of("namenode:8020")
+        rename = fs.client.rename
+
+        def twice(*arguments: Any) -> None:
+            rename(*arguments)
+            rename(*arguments)
+
+        monkeypatch.setattr(fs.client, "rename", twice)
+        with pytest.raises(FileExistsError):
+            fs.pipe_file(f"{at}/f", b"1", mode="create")
+        assert fs.cat_file(f"{at}/f") == b"1"
+
+
+@pytest.mark.parametrize("name", ["a;b", "a#b", "a?b", "a b", "é%", "hdfs:", "a:b"])
+def test_a_name_may_have_characters_that_urls_give_a_meaning(at: str, tmp_path: Path, name: str) -> None:
+    with hdfs_on_disk():
+        Hdfs.of("namenode:8020").pipe_file(f"{at}/{name}", b"1")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_the_removal_of_a_missing_file_is_an_error(at: str) -> None:
+    with hdfs_on_disk(), pytest.raises(FileNotFoundError):
+        Hdfs.of("namenode:8020").rm_file(f"{at}/nothing")
