@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException
@@ -26,7 +27,7 @@ class _SameRefs(ValidatableTableRequirement):
     type: str = "outfall-same-refs"
     refs: dict[str, SnapshotRef]
 
-    def validate(self, base_metadata: TableMetadata | None) -> None:
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]  # as pyiceberg's do
         if base_metadata is None or base_metadata.refs != self.refs:
             raise CommitFailedException("Requirement failed: branches or tags have changed")
 
@@ -42,11 +43,12 @@ def expire(table: Table, older_than: timedelta) -> bool:
         return False
     expiry = table.maintenance.expire_snapshots().by_ids(old)
     refs = table.metadata.refs
-    expiry._requirements = tuple(
-        AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id) for name, ref in refs.items()
-    )
+    required: list[Any] = [
+        AssertRefSnapshotId(**{"ref": name, "snapshot-id": ref.snapshot_id}) for name, ref in refs.items()
+    ]
     if isinstance(table.catalog, MetastoreCatalog):
-        expiry._requirements += (_SameRefs(refs=refs),)
+        required.append(_SameRefs(refs=refs))
+    expiry._requirements = tuple(required)
     expiry.commit()
     return True
 

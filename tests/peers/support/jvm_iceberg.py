@@ -30,7 +30,7 @@ def rows(*ids: int) -> pa.RecordBatch:
 
 
 class JvmTable:
-    """One table in a catalog that both engines have open. It does not exist until `create`, or until a sink makes it."""
+    """One table in a catalog that both engines have open. `create`, or a sink, makes it."""
 
     def __init__(self, spark: SparkSession, properties: Mapping[str, str], recovery: Path) -> None:
         self.spark = spark
