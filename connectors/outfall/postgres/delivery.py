@@ -134,10 +134,10 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         def check(connection: PostgresConnection) -> Mapping[str, Any]:
-            if self._schema is not None:
-                self._check_columns(connection, self._schema)
             if self._found_in is None:
                 self._found_in = schema_of(connection, self.table)
+            if self._schema is not None:
+                self._check_columns(connection, self._schema)
             if self._max_connections is None:
                 self._max_connections = max_connections(connection)
             target = self._target(connection, context)
@@ -178,6 +178,11 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
             )
         return self._found_in
 
+    @property
+    def _resolved(self) -> TableName:
+        """The table in the schema in which it was found, if that is known."""
+        return self.table.resolved(self._found_in)
+
     def _tables(
         self, context: _OfStep, options: PostgresOptions | None = None, *, starting: bool = False
     ) -> StepTables:
@@ -186,14 +191,14 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
         return StepTables(
             step,
             self.database if options is None else replace(self.database, options=options),
-            self.table,
+            self._resolved,
             StepLedger(self.options.metadata_schema, context.incarnation, step, self.table, found_in),
             self._staging(step, found_in),
             self.letters,
         )
 
     def _staging(self, step_id: str, found_in: str | None) -> Staging:
-        return Staging(self.options, self.table, found_in, step_id)
+        return Staging(self.options, self._resolved, found_in, step_id)
 
     @property
     def _table_options(self) -> PostgresOptions:
@@ -210,11 +215,11 @@ class PostgresDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], De
     def _check_columns(self, connection: PostgresConnection, schema: pa.Schema) -> None:
         """Reject rows whose columns do not fit the table."""
         self._written = self._written_schema(connection, schema)
-        Table(self._table_options, self.table).check(connection, self._written)
+        Table(self._table_options, self._resolved).check(connection, self._written)
 
     def _check_table(self, connection: PostgresConnection) -> None:
         """Reject a table that fits no rows."""
-        Table(self._table_options, self.table).check_without_rows(connection)
+        Table(self._table_options, self._resolved).check_without_rows(connection)
 
     def _written_schema(self, connection: PostgresConnection, schema: pa.Schema) -> pa.Schema:
         """Return the columns that are written for rows with a schema."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from psycopg import sql
 
@@ -38,6 +38,8 @@ class TableName:
 
     schema: str | None
     name: str
+    found: str | None = field(default=None, compare=False)
+    """The schema in which the server has found it: see `resolved`."""
 
     @classmethod
     def parse(cls, text: str) -> TableName:
@@ -60,6 +62,13 @@ class TableName:
         """Return the name with the schema that the `search_path` found, or without schema for `public`."""
         return self if self.schema is not None or schema in (None, "public") else TableName(schema, self.name)
 
+    def resolved(self, schema: str | None) -> TableName:
+        """Return the name with the schema that the `search_path` found, which SQL then names and texts do not.
+
+        Otherwise a table that is created later, in a schema before it in the path, would get the rows.
+        """
+        return self if self.schema is not None else replace(self, found=schema)
+
     def ledger_names(self, schema: str | None, step: str) -> list[tuple[str, str]]:
         """Return the names of a table and a step in the ledger, for any spelling. New rows use the first pair.
 
@@ -76,11 +85,15 @@ class TableName:
 
     def identifier(self) -> sql.Identifier:
         """Return the name as SQL, quoted."""
-        return sql.Identifier(self.name) if self.schema is None else sql.Identifier(self.schema, self.name)
+        return sql.Identifier(*self._parts())
 
     def escaped(self) -> sql.SQL:
         """Return the name as SQL, quoted, for a statement that is executed with parameters."""
-        return escaped(self.name) if self.schema is None else escaped(self.schema, self.name)
+        return escaped(*self._parts())
+
+    def _parts(self) -> tuple[str, ...]:
+        schema = self.schema or self.found
+        return (self.name,) if schema is None else (schema, self.name)
 
     def __str__(self) -> str:
         return self.name if self.schema is None else f"{self.schema}.{self.name}"

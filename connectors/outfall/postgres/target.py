@@ -15,7 +15,7 @@ from outfall.possession.possession import Change, FoundRecord, RecordPort, open_
 from outfall.postgres.catalogue.columns import is_there
 from outfall.postgres.catalogue.privileges import OWN_RIGHTS, check_granted
 from outfall.postgres.catalogue.relation import read_relation
-from outfall.postgres.catalogue.table import Table, unlogged
+from outfall.postgres.catalogue.table import Table, dropped, unlogged
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.ledger import LedgerRow, has_ledger, missing_ledger_ddl
 from outfall.postgres.names import TableName
@@ -97,12 +97,7 @@ class PostgresTarget(RecordPort[LedgerRow]):
         """Reject a missing table whose rows are recorded, instead of creating it again."""
         written = found is not None and (context.completed is not None or self._has_written(found.stored))
         if written and not is_there(self._connection, self._name):
-            raise TargetLostError(
-                f"the table {self._name} is missing, but this query has written to it",
-                step=context.step_id,
-                why="it was dropped or renamed, or the search_path changed",
-                do="restore the table, or start the query with a new checkpoint",
-            )
+            raise dropped(self._name, context.step_id)
 
     def check_existing(self, context: TargetContext[Any]) -> None:
         others = None

@@ -75,6 +75,13 @@ def test_the_servers_own_text_names_the_constraint(dsn: str, recovery: str, capl
     assert ("polite" in shown, SECRET in shown) == (True, False)
 
 
+def test_the_planners_own_text_is_shown(dsn: str, recovery: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Its source is plancat.c; those of languages, whose functions raise any text, begin with pl too."""
+    target = Target(dsn)
+    _, shown = failed(target.sink(write_mode="upsert", key_columns="id", log_rows="none"), recovery, caplog)
+    assert "There is no unique or exclusion constraint matching the ON CONFLICT specification" in shown
+
+
 def test_a_fraction_is_not_called_too_large(dsn: str, recovery: str) -> None:
     target = Target(dsn, "CREATE TABLE t (id bigint, n integer)")
     with pytest.raises(OutfallError, match="contains a number that is not whole") as caught:

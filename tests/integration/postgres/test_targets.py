@@ -303,6 +303,55 @@ def test_a_table_that_was_dropped_is_not_made_anew(dsn: str, recovery: str) -> N
         assert connection.execute("SELECT count(*) FROM made").fetchone() == (2,)
 
 
+def test_a_table_that_is_dropped_under_a_recorded_epoch_is_told_as_lost(dsn: str, recovery: str) -> None:
+    """Whoever created it anew would get the recorded epoch alone, without those before it."""
+    target = Target(dsn)
+    run(target.sink(), recovery, 0, rows(1))
+    with crash_at("after COMMITTING"):
+        run(target.sink(), recovery, 1, rows(2))
+    target.run("ALTER TABLE t RENAME TO away")
+    with pytest.raises(TargetLostError, match="the table t is missing, but this query has written to it"):
+        run(target.sink(), recovery, 1, rows(2))
+    target.run("ALTER TABLE away RENAME TO t")
+    run(target.sink(), recovery, 1, rows(2))
+    assert target.ids() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "options",
+    mostly_thorough(
+        [{}, {"write_mode": "upsert", "key_columns": "id"}, {"offset_columns": "id"}, {"parts": 2}], [{}, {"parts": 2}]
+    ),
+)
+@pytest.mark.parametrize(
+    "moment", mostly_thorough(["before BEGIN", "after open target", "before COMPLETED"], ["after open target"])
+)
+def test_a_table_that_is_created_before_the_target_in_the_search_path_gets_no_rows(
+    dsn: str, recovery: str, options: dict[str, Any], moment: str
+) -> None:
+    """Such as one in a schema with the name of the user."""
+    columns = '(id bigint PRIMARY KEY, name text, partition_id int, "offset" bigint)'
+    target = Target(dsn, f"CREATE TABLE t {columns}")
+    path = make_conninfo(dsn, options="-csearch_path=nearer,public")
+    sink = target.sink(dsn=path, **options)
+
+    def shadow(step: str) -> None:
+        if step == moment and under_way == 1:
+            target.run(f"CREATE SCHEMA nearer; CREATE TABLE nearer.t {columns}")
+
+    driver = LocalDriver(sink, recovery)
+    with listening(shadow):
+        for under_way in range(3):
+            made = rows(under_way)
+            driver.run_epoch(under_way, [[("k", row) for row in made] if "parts" in options else made])
+    assert target.run("SELECT id FROM public.t ORDER BY id") == [(0,), (1,), (2,)]
+    assert target.run("SELECT id FROM nearer.t") == []
+    # A run that starts now means the other one, which has nothing of it.
+    with pytest.raises(TargetLostError):
+        run(target.sink(dsn=path, **options), recovery, 3)
+    assert target.run("SELECT id FROM nearer.t") == []
+
+
 def test_a_missing_table_is_told(dsn: str, recovery: str) -> None:
     with pytest.raises(TargetError, match="there is no table nowhere"):
         run(PostgresSink(dsn, "nowhere"), recovery, 0, rows(1))

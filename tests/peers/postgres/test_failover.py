@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outfall.errors import EpochAbandonedError, OutfallError, TargetLostError
+from outfall.errors import EpochAbandonedError, OutfallError, TargetLostError, TransientError
 from tests.integration.postgres.support import Target, listening, rows, run
 from tests.peers.support.postgres_pair import Pair
 
@@ -108,8 +108,9 @@ def test_rows_that_a_failover_loses_are_missed_before_others_are_written(
     if not errors:
         # Epoch 2 was completed where it is lost, which the next one finds.
         errors = refusals(sink, recovery, 3, 3)
-    # The rows of an epoch may be reported as lost before the target is.
-    told = [error for error in errors if not isinstance(error, EpochAbandonedError)]
-    assert [type(error) for error in told] == [TargetLostError] * len(told)
+    # A task whose connection ended may be told first, or an epoch whose staged rows are lost.
+    told = [error for error in errors if not isinstance(error, EpochAbandonedError | TransientError)]
+    assert told
+    assert {type(error) for error in told} == {TargetLostError}
     assert len(errors) == 3
     assert target.ids() == [0]

@@ -13,7 +13,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from outfall.errors import ConfigurationError, TargetError
+from outfall.errors import ConfigurationError, TargetError, TargetLostError
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
 from outfall.postgres.catalogue.conflict import Arbiter, arbiters, conflicting
 from outfall.postgres.catalogue.relation import Relation, read_relation
@@ -279,7 +279,8 @@ def _definition(field: pa.Field) -> sql.Composed:
 
 
 _CONSTRAINT = """
-SELECT c.contype IN ('u', 'p') AND NOT c.condeferrable,
+SELECT c.contype IN ('u', 'p') AND NOT c.condeferrable
+           AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_index WHERE indexrelid = c.conindid AND indisexclusion),
        (SELECT array_agg(a.attname::text ORDER BY a.attname::text) FROM unnest(c.conkey) AS key (attnum)
         JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.conrelid AND a.attnum = key.attnum)
 FROM pg_catalog.pg_constraint AS c WHERE c.conrelid = to_regclass(%s) AND c.conname = %s
@@ -348,6 +349,16 @@ def check_constraint(connection: PostgresConnection, table: TableName, name: str
         what,
         why="an upsert needs it to find the row of a key",
         do="use a unique, non-deferrable constraint on the key columns, or leave conflict_constraint out",
+    )
+
+
+def dropped(name: TableName, step_id: str) -> TargetLostError:
+    """Return the error of a missing table to which the query has written."""
+    return TargetLostError(
+        f"the table {name} is missing, but this query has written to it",
+        step=step_id,
+        why="it was dropped or renamed, or the search_path changed",
+        do="restore the table, or start the query with a new checkpoint",
     )
 
 

@@ -97,7 +97,8 @@ def hides_message(error: psycopg.Error) -> bool:
     source = diagnosis.source_file or ""
     if code[:2] in ("23", "44"):
         return source not in _CONSTRAINT_CHECKS
-    return code[:2] not in _WITHOUT_VALUES or source.startswith("pl") or diagnosis.internal_query is not None
+    language = source.startswith("pl") and not source.startswith("plan")  # plancat.c is the planner's
+    return code[:2] not in _WITHOUT_VALUES or language or diagnosis.internal_query is not None
 
 
 def quotes_rows(error: psycopg.Error) -> bool:

@@ -104,7 +104,7 @@ class PartDelivery(
         return self.options.model_copy(update=PartRows(self.options).keys())
 
     def _written_schema(self, connection: PostgresConnection, schema: pa.Schema) -> pa.Schema:
-        return PartRows.into(self.options, read_columns(connection, self.table)).schema(schema)
+        return PartRows.into(self.options, read_columns(connection, self._resolved)).schema(schema)
 
     def _target(self, connection: PostgresConnection, context: TargetContext[Any]) -> PartTarget:
         tables = self._tables(context, self._table_options)

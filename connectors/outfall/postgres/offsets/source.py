@@ -61,7 +61,7 @@ class SourceDelivery(StagedDelivery):
 
     def _check_unique(self, connection: PostgresConnection) -> None:
         why = "without it, a replayed row cannot be distinguished from a new one"
-        for index in check_unique(connection, self.table, self.options.offset_columns, why=why):
+        for index in check_unique(connection, self._resolved, self.options.offset_columns, why=why):
             if index.inexact:
                 raise TargetError(
                     f"the index {index.name} of {self.table} takes distinct values of {', '.join(index.inexact)} for"

@@ -15,8 +15,9 @@ from psycopg import sql
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, FencedError, LostCommittableError, OutfallError, TargetError
+from outfall.postgres.catalogue.columns import is_there
 from outfall.postgres.catalogue.relation import read_relation
-from outfall.postgres.catalogue.table import Table
+from outfall.postgres.catalogue.table import Table, dropped
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.connection.errors import describe, is_rows_fault, may_be_misfit, translated
 from outfall.postgres.ledger import LedgerRow
@@ -98,6 +99,8 @@ class PostgresCommitter(StagedCommitter):
                     request.signal_failed_with_known_reason(refusal)
             elif isinstance(error, psycopg.errors.CardinalityViolation) and (clash := self._clash(requests, error)):
                 raise clash from error
+            elif isinstance(error, psycopg.errors.UndefinedTable) and self._is_dropped(requests):
+                raise dropped(self._table, self._context.step_id) from error
             else:
                 raise translated(
                     self._tables.database, f"publishing to {self._table}", error, self._context.step_id
@@ -282,6 +285,14 @@ class PostgresCommitter(StagedCommitter):
             return None if found is None else (name(found[0]), found[1])
 
         return self._move_again(requests, find)
+
+    def _is_dropped(self, requests: Sequence[Request]) -> bool:
+        """Return whether the table is missing, although rows of this query were in it."""
+
+        def find(connection: PostgresConnection) -> bool:
+            return self._row(connection, requests).epoch is not None and not is_there(connection, self._table)
+
+        return self._tables.run("checking", find)
 
     def _clash(self, requests: Sequence[Request], error: psycopg.Error) -> OutfallError | None:
         """Return the error of two rows of different keys that write one row of the table; `None` if none do now."""
