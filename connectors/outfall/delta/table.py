@@ -43,6 +43,9 @@ _FORGOTTEN = -2
 _GONE_BACK = re.compile(r"(CREATE OR )?REPLACE TABLE.*|CLONE", re.IGNORECASE)
 """Operations after which rows of earlier versions may be missing without having been deleted as rows."""
 
+_VACUUM = ("VACUUM START", "VACUUM END")
+"""Operations that remove files which no version in the retention refers to, and so perhaps those of this epoch."""
+
 _NOT_ENCODED = "/!$&'()+,:;=@~"
 """Characters that deltalake does not encode in paths of the log."""
 
@@ -219,8 +222,7 @@ class LoadedDelta(LoadedTable):
     @cached_property
     def _newest_transactions(self) -> Mapping[str, int]:
         """Cached for the newest version, usually this query's own: deltalake reads the log again for each request."""
-        transactions = (action.get("txn") for action in _actions(self._place.entry(self._version)))
-        return {txn["appId"]: txn["version"] for txn in transactions if txn}
+        return _transactions_of(self._place.entry(self._version))
 
     def _transaction(self, app: str) -> int | None:
         if app in self._newest_transactions:
@@ -229,6 +231,15 @@ class LoadedDelta(LoadedTable):
             return self._table.transaction_version(app)
 
     # --- files
+
+    def may_lack_files(self, record: TableRecord | None) -> bool:
+        """On a disk the check costs less than the question; elsewhere an entry of a VACUUM shows it.
+
+        The first commit of a step has no entry to begin with.
+        """
+        if self._place.is_disk or record is None:
+            return True
+        return any(self._operation(version)[0] in _VACUUM for version in range(record.head + 1, self._version + 1))
 
     def has_rows(self) -> bool:
         return bool(self._active().num_rows)
@@ -271,19 +282,26 @@ class LoadedDelta(LoadedTable):
         if replace is None or replace:
             actions += self._removed(replace, now)
         about = {"step": record.step, "epoch": record.epoch, "rows": files.rows}
+        transactions = _transactions(record.model_copy(update={"head": head, "order": head}), now)
         try:
-            self._transact(
-                actions,
-                _transactions(record.model_copy(update={"head": head, "order": head}), now),
-                about,
-                max_commit_retries=0,
-            )
+            self._transact(actions, transactions, about, max_commit_retries=0)
         except CommitFailedError as error:
             raise self._why_failed(error) from None
         except Exception as error:
             raise UnclearCommitError(self._place.told(error)) from error
         self._place.settle(head)
+        if self._place.is_disk and not self._is_entry(head, transactions):
+            raise HeadMovedError()
         return LoadedDelta(self._place)
+
+    def _is_entry(self, version: int, transactions: Iterable[Transaction]) -> bool:
+        """Whether the log still has a commit of this process as a version.
+
+        On a disk Spark's own writer looks for an entry and then renames its own to that name, which replaces an entry
+        that was made in between (HDFSLogStore).
+        """
+        found = _transactions_of(self._place.entry(version))
+        return all(found.get(each.app_id) == each.version for each in transactions)
 
     def forget(self, incarnation: str) -> None:
         if self.record(incarnation) is None:
@@ -361,6 +379,12 @@ def _transactions(record: TableRecord, now: int) -> list[Transaction]:
         _app(record.incarnation, "revoked"): record.revoked,
     } | ({_step(record.step): _signed(record.incarnation)} if record.step else {})
     return [Transaction(app, version, now) for app, version in versions.items()]
+
+
+def _transactions_of(entry: bytes | None) -> dict[str, int]:
+    """Return the versions of the transaction identifiers in a log entry."""
+    transactions = (action.get("txn") for action in _actions(entry))
+    return {txn["appId"]: txn["version"] for txn in transactions if txn}
 
 
 def _app(incarnation: str, of: str | None = None) -> str:

@@ -223,7 +223,7 @@ class TableCommitter(Committer[EpochFiles]):
         area = table.files.area
         if files.files and area.root != files.root:
             return f"{files} are in {files.root}, and the table's data is now in {area.root}"
-        if files.is_fresh():
+        if files.is_fresh() and not table.may_lack_files(found):
             return None
         try:
             missing = area.missing(files.directory, files.names)

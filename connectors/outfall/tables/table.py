@@ -123,6 +123,14 @@ class LoadedTable(ABC):
         If this can no longer be determined, the reason says so: the table is then rejected.
         """
 
+    def may_lack_files(self, record: TableRecord | None) -> bool:
+        """Whether the table shows that files may have been removed that no snapshot refers to, even recent ones.
+
+        `record` is that of the step's last commit. By default the table shows nothing.
+        """
+        del record
+        return False
+
     @abstractmethod
     def has_rows(self) -> bool:
         """Whether readers see any row."""
