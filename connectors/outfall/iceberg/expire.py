@@ -44,7 +44,7 @@ def expire(table: Table, older_than: timedelta) -> bool:
     expiry = table.maintenance.expire_snapshots().by_ids(old)
     refs = table.metadata.refs
     required: list[Any] = [
-        AssertRefSnapshotId(**{"ref": name, "snapshot-id": ref.snapshot_id}) for name, ref in refs.items()
+        AssertRefSnapshotId.model_validate({"ref": name, "snapshot-id": ref.snapshot_id}) for name, ref in refs.items()
     ]
     if isinstance(table.catalog, MetastoreCatalog):
         required.append(_SameRefs(refs=refs))
