@@ -22,7 +22,7 @@ from outfall.kafka.parts.delivery import KafkaPartDelivery
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
 from outfall.testing.local_engine import LocalDriver
 from outfall.trace_points import listen
-from tests.integration.support.kafka_reader import read
+from tests.integration.support.kafka_reader import Security, read
 from tests.integration.support.waiting import until
 
 _QUIET: Any = logging.getLogger(__name__)
@@ -36,9 +36,9 @@ def rows_of(epoch: int, count: int = 12) -> Rows:
     return [(f"k{number}", {"n": epoch * 1000 + number}) for number in range(count)]
 
 
-def make_topic(address: str, name: str, partitions: int = 1, replicas: int = 1, **security: str) -> None:
+def make_topic(address: str, name: str, partitions: int = 1, replicas: int = 1, security: Security = None) -> None:
     """Make a topic as an administrator does, and wait until it is known: a broker learns of it from the controller."""
-    client = AdminClient({"bootstrap.servers": address, "logger": _QUIET, **security})
+    client = AdminClient({"bootstrap.servers": address, "logger": _QUIET, **(security or {})})
     client.create_topics([NewTopic(name, num_partitions=partitions, replication_factor=replicas)])[name].result(10)
     until(lambda: name in client.list_topics(timeout=10).topics, f"the topic {name}", 30)
 
@@ -49,21 +49,25 @@ class PartsTopic:
     Args:
         address: of the brokers.
         directory: for recovery data.
+        replicas: of the topic and its ledger.
+        security: properties of the administrator and of the reader, librdkafka's.
     """
 
-    def __init__(self, address: str, directory: Path) -> None:
+    def __init__(self, address: str, directory: Path, *, replicas: int = 1, security: Security = None) -> None:
         self.address = address
+        self.security = dict(security or {})
+        self._replicas = replicas
         self.name = f"test-{uuid.uuid4().hex}"
         self.ledger = f"{self.name}-outfall-ledger"
         self._directory = directory
-        make_topic(address, self.name, 2)
+        make_topic(address, self.name, 2, replicas, security)
 
     def sink(self, process: str = "first", **options: Any) -> KafkaPartDelivery:
         """Return a sink; those of another `process` share no producer with it, as in processes of their own."""
         given: dict[str, Any] = {
             "brokers": self.address, "topic": self.name, "parts": 2, "value_format": "json",
             "delivery_timeout": timedelta(seconds=10), "create_topic": "if_missing", "partitions": 2,
-            "replication_factor": 1, "client_options": {"client.id": process},
+            "replication_factor": self._replicas, "client_options": {"client.id": process},
         }  # fmt: skip
         return KafkaPartDelivery(KafkaOptions(**given | options), connect)
 
@@ -73,7 +77,9 @@ class PartsTopic:
 
     def found(self) -> Counter[int]:
         """Count the rows that a `read_committed` reader sees."""
-        return Counter(json.loads(record.value or b"")["n"] for record in read(self.address, self.name))
+        return Counter(
+            json.loads(record.value or b"")["n"] for record in read(self.address, self.name, security=self.security)
+        )
 
     def holds(self, *epochs: Rows) -> bool:
         """Tell whether a reader sees each row of these epochs once, and nothing else."""

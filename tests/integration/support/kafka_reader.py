@@ -6,13 +6,16 @@ of aborted transactions, as the Java consumer does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
 from kafka import KafkaConsumer, TopicPartition
 
 from tests.integration.support.waiting import until
+
+Security = Mapping[str, str] | None
+"""The properties that librdkafka needs to connect, if any."""
 
 
 class Read(NamedTuple):
@@ -26,23 +29,25 @@ class Read(NamedTuple):
     headers: Sequence[tuple[str, bytes | None]]
 
 
-def read(address: str, topic: str, *, isolation: str = "read_committed", seconds: float = 30) -> list[Read]:
+def read(
+    address: str, topic: str, *, isolation: str = "read_committed", seconds: float = 30, security: Security = None
+) -> list[Read]:
     """Return all records up to the high watermark that the topic has now, by partition and offset.
 
     Raises:
         AssertionError: it was not reached in time, as behind a transaction that stays open.
     """
-    return _read(address, topic, isolation, ends(address, topic), seconds)
+    return _read(address, topic, isolation, ends(address, topic, security=security), seconds, security)
 
 
 def read_visible(address: str, topic: str, *, seconds: float = 30) -> list[Read]:
     """Return what a `read_committed` reader can have now: what is before the first transaction that is open."""
-    return _read(address, topic, "read_committed", ends(address, topic, isolation="read_committed"), seconds)
+    return _read(address, topic, "read_committed", ends(address, topic, isolation="read_committed"), seconds, None)
 
 
-def ends(address: str, topic: str, *, isolation: str = "read_uncommitted") -> dict[int, int]:
+def ends(address: str, topic: str, *, isolation: str = "read_uncommitted", security: Security = None) -> dict[int, int]:
     """Return where each partition ends: the high watermark, or for `read_committed` the last stable offset."""
-    consumer = _consumer(address, isolation)
+    consumer = _consumer(address, isolation, security)
     try:
         found = consumer.end_offsets(_partitions(consumer, topic))
     finally:
@@ -53,10 +58,10 @@ def ends(address: str, topic: str, *, isolation: str = "read_uncommitted") -> di
 class TopicReader:
     """A reader that goes on where it was, and keeps its connections."""
 
-    def __init__(self, address: str, topic: str, isolation: str = "read_committed") -> None:
+    def __init__(self, address: str, topic: str, isolation: str = "read_committed", security: Security = None) -> None:
         """Begin at the beginning."""
         self._topic = topic
-        self._consumer = _consumer(address, isolation)
+        self._consumer = _consumer(address, isolation, security)
         self._partitions = _partitions(self._consumer, topic)
         self._consumer.assign(self._partitions)
         self._consumer.seek_to_beginning(*self._partitions)
@@ -86,15 +91,24 @@ class TopicReader:
         self._consumer.close()
 
 
-def _read(address: str, topic: str, isolation: str, end: dict[int, int], seconds: float) -> list[Read]:
-    with closing(TopicReader(address, topic, isolation)) as reader:
+def _read(
+    address: str, topic: str, isolation: str, end: dict[int, int], seconds: float, security: Security
+) -> list[Read]:
+    with closing(TopicReader(address, topic, isolation, security)) as reader:
         return sorted(reader.read(end, seconds), key=lambda record: (record.partition, record.offset))
 
 
-def _consumer(address: str, isolation: str) -> KafkaConsumer:
+_NAMES = {
+    "security.protocol": "security_protocol", "sasl.mechanism": "sasl_mechanism", "ssl.ca.location": "ssl_cafile",
+    "sasl.username": "sasl_plain_username", "sasl.password": "sasl_plain_password",
+}  # fmt: skip
+
+
+def _consumer(address: str, isolation: str, security: Security) -> KafkaConsumer:
     made = KafkaConsumer(
         bootstrap_servers=address, isolation_level=isolation, group_id=None, enable_auto_commit=False,
         auto_offset_reset="earliest", check_crcs=False, max_poll_records=10_000, fetch_max_wait_ms=50,
+        **{_NAMES[name]: value for name, value in (security or {}).items()},
     )  # fmt: skip
     # It would ask for the topic no sooner than 100 ms after it has connected, and has no option for that.
     made._cluster.config["retry_backoff_ms"] = 0

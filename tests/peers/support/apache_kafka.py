@@ -11,6 +11,7 @@ import logging
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,8 @@ class ApacheKafka:
         self._secure = secure
         self._given = {name.replace("_", "."): value for name, value in settings.items()}
         self._kraft = profile != OLDEST
+        # Who starts a server must live as long as it.
+        self._starter = ThreadPoolExecutor(1)
         control, *ports = free_ports(1 + brokers)
         self._control = f"127.0.0.1:{control}"
         if secure:
@@ -118,14 +121,9 @@ class ApacheKafka:
         for broker in self.brokers:
             self.wait(broker)
 
-    def restart(self, broker: Node) -> None:
-        """Start a broker again, on the disk that it had; return when it answers and knows the others."""
-        if not self._kraft:
-            # A broker that comes back before ZooKeeper has missed it gives up.
-            name = b"/brokers/ids/%d\n" % (self.brokers.index(broker) + 1)
-            until(lambda: name not in self._ephemeral(), "the end of its session", _SECONDS)
-        broker.launch()
-        self.wait(broker)
+    def restart(self, broker: Node) -> Future[None]:
+        """Start a broker again, on the disk that it had; it is done when it answers and knows the others."""
+        return self._starter.submit(self._start_again, broker)
 
     def wait(self, broker: Node) -> None:
         """Return when a broker answers, and each broker that runs takes part."""
@@ -139,6 +137,15 @@ class ApacheKafka:
         for node in (*self.brokers, self.controller):
             if node is not None:
                 node.kill()
+        self._starter.shutdown()
+
+    def _start_again(self, broker: Node) -> None:
+        if not self._kraft:
+            # A broker that comes back before ZooKeeper has missed it gives up.
+            name = b"/brokers/ids/%d\n" % (self.brokers.index(broker) + 1)
+            until(lambda: name not in self._ephemeral(), "the end of its session", _SECONDS)
+        broker.launch()
+        self.wait(broker)
 
     def _ephemeral(self) -> bytes:
         """Ask ZooKeeper who is there."""
