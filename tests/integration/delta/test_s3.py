@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from outfall.delta import DeltaSink
-from outfall.errors import OutfallError, TransientError
+from outfall.errors import EpochAbandonedError, OutfallError, TransientError
 from outfall.tables import data_file
 from outfall.testing import crash_at
 from tests.integration.support.batch_driver import BatchDriver, batch
@@ -122,6 +122,21 @@ def test_files_that_are_gone_have_the_epoch_written_anew(
         if name.startswith("outfall/") and name not in kept:
             s3.client().delete_object(Bucket=bucket, Key=f"{prefix}/{name}")
     driver(s3, url, tmp_path / "log").write(1, rows(2))
+    assert sorted(pa.table(_table(s3, url).scan(["id"]).read_all())["id"].to_pylist()) == [1, 2]
+
+
+def test_files_that_a_vacuum_takes_within_an_epoch_have_it_written_anew(s3: S3, url: str, tmp_path: Path) -> None:
+    """However recent they are: the log has the VACUUM."""
+    writing = driver(s3, url, tmp_path / "log")
+    writing.write(0, rows(1))
+
+    def vacuum() -> None:
+        table = _table(s3, url)
+        assert table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+
+    with pytest.raises(EpochAbandonedError, match="are missing"):
+        writing.write(1, rows(2), between=vacuum)
+    writing.write(1, rows(2))
     assert sorted(pa.table(_table(s3, url).scan(["id"]).read_all())["id"].to_pylist()) == [1, 2]
 
 
