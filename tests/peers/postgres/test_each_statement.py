@@ -42,7 +42,7 @@ class Query:
         """Run it to its end by drivers that start anew after an error."""
         sink = self._target.sink(**self._options)
         for epoch in range(EPOCHS):
-            tasks: list[Any] = [rows(10 * epoch + 3), rows(10 * epoch + 4, *([2] if self._refused else []))]
+            tasks: list[list[Any]] = [rows(10 * epoch + 3), rows(10 * epoch + 4, *([2] if self._refused else []))]
             if "parts" in self._options:
                 tasks = [[(row["name"], row) for row in task] for task in tasks]
             for tries in range(4):
