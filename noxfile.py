@@ -39,6 +39,12 @@ PEERS = {
     "services": (),
 }
 
+PEER_BENCHMARKS = {
+    # By benchmark: the peer that it needs besides the engines of the table formats.
+    "jvm_tables": (),
+    "jvm_kafka": ("kafka-4.3",),
+}
+
 AREAS = {
     # Each connector with the base that only it uses.
     "file": ("file", "formats"),
@@ -215,6 +221,21 @@ def bench(session: nox.Session) -> None:
         session.error(f"unknown benchmark: {', '.join(sorted(unknown))}. Available: {', '.join(known) or 'none'}.")
     for name in session.posargs or known:
         session.run(interpreter, "-m", f"benchmarks.{known[name].stem}")
+
+
+@nox.session(name="peers-bench")
+def peers_bench(session: nox.Session) -> None:
+    """Run the benchmarks beside Spark's own sinks, or those after `--`. Maven fetches the jars of the peers once."""
+    own_environment(session)
+    need_java(session)
+    unknown = set(session.posargs) - set(PEER_BENCHMARKS)
+    if unknown:
+        available = ", ".join(PEER_BENCHMARKS)
+        session.error(f"unknown benchmark: {', '.join(sorted(unknown))}. Available: {available}.")
+    session.install("-e", ".[dev]", PEER_SPARK)
+    for name in session.posargs or PEER_BENCHMARKS:
+        served = [word for peer in PEER_BENCHMARKS[name] for word in ("-m", "tests.peers.serve", peer, "python")]
+        session.run("python", *served, "-m", f"benchmarks.{name}")
 
 
 @nox.session

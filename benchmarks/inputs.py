@@ -16,10 +16,19 @@ FLIGHTS = 336_776
 
 def mixed(spark: SparkSession, rows: int, scratch: Scratch) -> DataFrame:
     """Five columns: long, double, a string of a thousand values, timestamp, boolean."""
+    return spark.read.schema(SCHEMA).parquet(_mixed(rows, scratch))
+
+
+def mixed_stream(spark: SparkSession, rows: int, scratch: Scratch) -> DataFrame:
+    """The same rows as a stream of one epoch."""
+    return spark.readStream.schema(SCHEMA).parquet(_mixed(rows, scratch))
+
+
+def _mixed(rows: int, scratch: Scratch) -> str:
     directory = scratch.rows / f"mixed-{rows}"
     if not directory.exists():
         write_rows(directory, rows, per_file=max(1, min(250_000, rows // 4)))
-    return spark.read.schema(SCHEMA).parquet(str(directory))
+    return str(directory)
 
 
 def flights(spark: SparkSession, rows: int, scratch: Scratch) -> DataFrame:
