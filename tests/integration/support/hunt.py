@@ -130,7 +130,9 @@ class Hunt:
     def __init__(self, place: Place, root: Path, name: str, chance: random.Random, counts: Counter[str]) -> None:
         for directory in ("offsets", "commits", "lives"):
             (root / directory).mkdir(parents=True, exist_ok=True)
-        self.query = Query(root, f"{SEED} {name}", place.sink, repeatable=place.repeatable, counts=place.counts)
+        self.query = Query(
+            root, f"{SEED} {name}", place.sink, repeatable=place.repeatable, counts=place.counts, log=place.log
+        )
         self.place = place
         self.name = name
         self.chance = chance
@@ -296,7 +298,7 @@ class Hunt:
     def collect_garbage(self) -> None:
         """Do what `outfall gc` does, where the place says that zombies leave something."""
         if self.place.zombies_leave:
-            cleaner = LeftoverCleaner(self.query.sink, recovery_config(str(self.query.recovery)), "sink")
+            cleaner = LeftoverCleaner(self.query.sink, recovery_config(self.query.recovery), "sink")
             self.counts["files removed by gc, of zombies or expired"] += cleaner.clean_up()
 
     def check(self, holds: bool, what: str) -> None:

@@ -65,9 +65,12 @@ class Query:
     counts: Sequence[int] = COUNTS
     """How many rows an epoch may have."""
 
+    log: str = ""
+    """Where its recovery data is, if it is not beside the notes."""
+
     @property
-    def recovery(self) -> Path:
-        return self.root / "recovery"
+    def recovery(self) -> str:
+        return self.log or str(self.root / "recovery")
 
     def numbers(self, kind: str) -> list[int]:
         """The batches of which there is an `offsets` or `commits` file."""
@@ -227,7 +230,7 @@ class Driver(RemoteTasks):
     """Runs the tasks of an epoch in its workers."""
 
     def __init__(self, query: Query, workers: Sequence[Connection]) -> None:
-        super().__init__(query.sink, str(query.recovery), query_id="query")
+        super().__init__(query.sink, query.recovery, query_id="query")
         self._workers = workers
         self.failed: list[str] = []
         """What attempts at tasks failed with since the last report."""

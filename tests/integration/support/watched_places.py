@@ -40,6 +40,8 @@ class Place(ABC):
     """Whether what tasks write that wake after the clean-up is removed by `outfall gc` alone."""
     counts: Sequence[int] = COUNTS
     """How many rows an epoch may have."""
+    log = ""
+    """Where the recovery data is, if it is not beside the query."""
     pause = 0.02
     """Seconds between two looks."""
     outage: Outage | None = None

@@ -26,22 +26,23 @@ class Topic(Place):
     Args:
         address: of the cluster.
         outage: makes the cluster unreachable, if anything can.
-        partitions: of the topic. In one, each transaction is seen as a whole or not at all.
+        partitions: of the topic. Not even in one is a transaction seen as a whole: behind its first records may lie
+            those of another one that is open, where the last stable offset stays.
+        timeout: the sink's `delivery_timeout` in seconds.
     """
 
     repeatable = True
     counts = (0, 1, 80, 300, 700)
     pause = 0.3
 
-    def __init__(self, address: str, outage: Outage | None = None, partitions: int = 1) -> None:
+    def __init__(self, address: str, outage: Outage | None = None, partitions: int = 1, timeout: int = 10) -> None:
         self._address = address
         self.outage = outage
-        self._partitions = partitions
         self._name = f"test-{uuid.uuid4().hex}"
         make_topic(address, self._name, partitions)
         self.sink = KafkaSink(
-            address, self._name, parts=PARTS, value_format="json", delivery_timeout=10, create_topic="if_missing",
-            partitions=partitions, replication_factor=1,
+            address, self._name, parts=PARTS, value_format="json", delivery_timeout=timeout,
+            create_topic="if_missing", partitions=partitions, replication_factor=1,
         )  # fmt: skip
         self._reader = TopicReader(self._address, self._name)
         self._rows: list[Row] = []
@@ -49,12 +50,6 @@ class Topic(Place):
     def rows(self) -> list[Row]:
         self._rows += [row_of(record.value or b"") for record in self._reader.read()]
         return list(self._rows)
-
-    def whole_rows(self) -> list[Row]:
-        return self.rows() if self._partitions == 1 else []
-
-    def part(self, number: int) -> int:
-        return int(self.sink.part_fn(f"{number}")) % PARTS
 
     def leftovers(self) -> list[str]:
         stable = ends(self._address, self._name, isolation="read_committed")
