@@ -23,6 +23,14 @@ except ImportError as error:
 
 T = TypeVar("T")
 
+_SURE = 10.0
+"""Seconds for which a topic that was there must be missing until it is taken for deleted.
+
+A broker of a cluster with ZooKeeper that has just restarted answers before the controller has told it the topics.
+"""
+_seen: set[tuple[str, str]] = set()
+"""Clusters and topics that were there, as far as this process knows."""
+
 BROKERS_CHOICE = -1
 """As partitions or replicas of a created topic: the default of the brokers (KIP-464)."""
 _PAUSE = 0.05
@@ -38,8 +46,25 @@ class Topics:
     def partitions(self, name: str) -> int | None:
         """Return the number of partitions of a topic; `None` if the brokers do not have it.
 
-        Does not create the topic.
+        Does not create the topic. If it was there before, it is asked for again for a moment.
         """
+        deadline = time.monotonic() + min(_SURE, self._clients.timeout)
+        while (count := self._partitions(name)) is None and self._was_there(name) and time.monotonic() < deadline:
+            time.sleep(_PAUSE)
+        if count is None:
+            _seen.discard((self._clients.where, name))
+        else:
+            self.expect(name)
+        return count
+
+    def expect(self, name: str) -> None:
+        """Take a topic for one that was there before, since the recovery data says so."""
+        _seen.add((self._clients.where, name))
+
+    def _was_there(self, name: str) -> bool:
+        return (self._clients.where, name) in _seen
+
+    def _partitions(self, name: str) -> int | None:
 
         def look(seconds: float) -> int | None:
             # Not with the admin client, which is a producer: some brokers create a topic that a producer queries.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outfall.errors import ConfigurationError, OutfallError, PartsChangedError, ReplayDiffersError, TargetLostError
-from tests.integration.support.kafka_broker import ModelBroker
+from tests.integration.support.kafka_broker import METADATA, ModelBroker
 from tests.integration.support.kafka_parts import PartsTopic, at_step, rows_of
+from tests.integration.support.waiting import until
 
 
 @pytest.fixture
@@ -53,6 +55,29 @@ def test_a_topic_that_is_not_what_was_written_is_refused(
     with pytest.raises(TargetLostError, match=text):
         (topic.query("second") if restarted else query).epoch(1)
     assert name not in model.topics or model.topics[name].records == []
+
+
+@pytest.mark.parametrize("which", ["ledger", pytest.param("target", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("restarted", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_a_broker_that_does_not_know_the_topics_yet_is_asked_again(
+    model: ModelBroker, topic: PartsTopic, which: str, restarted: bool
+) -> None:
+    """As one that has just restarted, before the controller has told it the topics."""
+    query = topic.query()
+    query.epoch(0)
+    name = topic.ledger if which == "ledger" else topic.name
+    hidden = model.topics.pop(name)
+    asked = model.asked.count(METADATA)
+
+    def tell() -> None:
+        until(lambda: model.asked.count(METADATA) > asked + 1, "the question")
+        model.topics[name] = hidden
+
+    told = threading.Thread(target=tell)
+    told.start()
+    (topic.query("second") if restarted else query).epoch(1)
+    told.join()
+    assert topic.holds(rows_of(0), rows_of(1))
 
 
 @pytest.mark.thorough

@@ -44,12 +44,13 @@ def proxy(tidy: str) -> Iterator[HoldingProxy]:
         yield made
 
 
-def register(topic: PartsTopic, part: str) -> None:
+def register(topic: PartsTopic, part: str, fenced: list[str]) -> None:
     """Abort what a part has written, its record in the ledger too, as whoever takes over does."""
     (name,) = {each.key.decode() for each in stored(topic) if each.key and each.key.endswith(f"/{part}".encode())}
     made = TransactionalProducer(topic.address, topic.sink().options.client, 20, transactional_id=f"outfall/{name}")
     made.open().init(topic.ledger)
     made.shut()
+    fenced.append(name)
 
 
 def stored(topic: PartsTopic) -> list[Read]:
@@ -62,14 +63,15 @@ def test_a_ledger_that_is_compacted_and_has_aborted_records(proxy: HoldingProxy,
     topic = PartsTopic(proxy.address, tmp_path)
     client = AdminClient({"bootstrap.servers": topic.address})
     client.create_topics([NewTopic(topic.ledger, 1, 1, config=COMPACTED)])[topic.ledger].result(20)
-    query = topic.query()
+    query, fenced = topic.query(), list[str]()
     for epoch in range(24):
         if epoch % 3 == 2:
             part = f"{epoch % 2}"
-            proxy.before(END_TXN, f"/{topic.name}/{part}", deed=partial(register, topic, part))
+            proxy.before(END_TXN, f"/{topic.name}/{part}", deed=partial(register, topic, part, fenced))
         if epoch % 7 == 6:
             query = topic.query(f"process {epoch}")
         query.epoch(epoch)
+    assert len(fenced) == 8
     end = ends(topic.address, topic.ledger)[0]
     assert end > 24 * 6, "three records and their markers in each epoch"
     until(lambda: len(stored(topic)) < 24, "compaction", 60)

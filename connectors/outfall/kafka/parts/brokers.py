@@ -37,6 +37,9 @@ class KafkaCluster(PartsCluster):
         with ledger.lock:
             return ledger.topics.topic_id(name)
 
+    def expect(self, name: str) -> None:
+        self._ledger(self._options.ledger).topics.expect(name)
+
     def prepare_ledger(self, name: str) -> None:
         ledger = self._ledger(name)
         with ledger.lock:

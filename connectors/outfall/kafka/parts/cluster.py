@@ -82,6 +82,9 @@ class PartsCluster(ABC):
     def topic_id(self, name: str) -> str | None:
         """Return a topic's id, empty if the brokers have none; `None` if the topic does not exist."""
 
+    def expect(self, name: str) -> None:
+        """Know of a topic that it existed. Brokers that have just restarted may not know it yet."""
+
     @abstractmethod
     def prepare_ledger(self, name: str) -> None:
         """Create the ledger topic if it is missing, and check it.

@@ -85,8 +85,9 @@ class KafkaPartDelivery(
         return ModelSerializer(KafkaPartState)
 
     def check_target(self, context: TargetContext[KafkaPartState]) -> Mapping[str, KafkaPartState]:
-        self.check_topic()
         target = self._target(context.incarnation, context.step_id)
+        target.expect(context)
+        self.check_topic()
         target.check(context, target.ids())
         # A state is recorded, and from then on its part must be listed. New parts may still be rejected.
         known = self.list_parts()[: target.opened_with(context)]

@@ -102,6 +102,12 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
         self.opened = TopicIds()
         """The ids of the topics that were opened, for the tasks."""
 
+    def expect(self, context: TargetContext[KafkaPartState]) -> None:
+        """Tell the cluster which topics existed."""
+        if any(state.commit is not None for state in context.states.values()):
+            for name in filter(None, (self._names.ledger, self._names.topic)):
+                self._cluster.expect(name)
+
     def ids(self) -> TopicIds:
         """Query the current topic ids."""
         target = None if self._names.topic is None else self._cluster.topic_id(self._names.topic)
