@@ -94,7 +94,8 @@ def check_table_features(where: str, table: DeltaTable, *, overwrites: bool) -> 
         raise ConfigurationError(
             f"{where} has the table feature {unknown[0]}",
             why="it requires more of writers than finished files, or is unknown",
-            do="use a table without it; ALTER TABLE … DROP FEATURE removes some features",
+            do="use a table without it; ALTER TABLE … DROP FEATURE removes some features, and those that"
+            " leave checkpointProtection behind only with TRUNCATE HISTORY",
         )
     writer = protocol.min_writer_version
     if protocol.min_reader_version > _NEWEST_READER or not (writer <= _LEGACY_WRITER or writer == _WITH_FEATURES):

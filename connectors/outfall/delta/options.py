@@ -39,6 +39,13 @@ _UNSAFE = (
 )
 """Store options that disable the compare-and-swap: their safe values, and why the others are unsafe."""
 
+_NOT_AT_CREATION = re.compile(
+    r"delta\.(enableDeletionVectors|checkpointPolicy|minReaderVersion|minWriterVersion|feature\..+"
+    r"|parquet\.compression\.codec)"
+)
+"""Properties with which deltalake creates no table, one of a protocol that it cannot read, or one with the feature
+variantType, which the sink rejects."""
+
 
 class DeltaArguments(TableArguments, total=False):
     """The options of `DeltaSink` as keyword arguments; see `DeltaOptions`."""
@@ -114,6 +121,11 @@ class DeltaOptions(TableOptions, _DeltaLocation):
         for name in value:
             if not name.startswith("delta."):
                 raise ValueError(f"must be Delta properties, which begin with 'delta.', unlike {name!r}")
+            if _NOT_AT_CREATION.fullmatch(name):
+                raise ValueError(
+                    f"must not have {name!r}, with which deltalake creates no usable table: set it with ALTER TABLE"
+                    " once the table exists, or create the table in Spark"
+                )
         return value
 
     @model_validator(mode="after")

@@ -103,6 +103,12 @@ def test_the_options_door_takes_the_same() -> None:
     [
         {"configuration": {"delta.checkpointInterval": "5"}},
         {"configuration": {"checkpointInterval": "5"}, "create_table": "if_missing"},
+        # With these, deltalake creates no table, or one that it or the sink rejects.
+        {"configuration": {"delta.enableDeletionVectors": "true"}, "create_table": "if_missing"},
+        {"configuration": {"delta.checkpointPolicy": "v2"}, "create_table": "if_missing"},
+        {"configuration": {"delta.minWriterVersion": "7"}, "create_table": "if_missing"},
+        {"configuration": {"delta.feature.deletionVectors": "supported"}, "create_table": "if_missing"},
+        {"configuration": {"delta.parquet.compression.codec": "zstd"}, "create_table": "if_missing"},
         {"storage_options": {"no name": "x"}},
     ],
     ids=str,
