@@ -36,7 +36,6 @@ from pyiceberg.types import (
     FloatType,
     IcebergType,
     StringType,
-    StructType,
     UnknownType,
     UUIDType,
 )
@@ -145,6 +144,12 @@ class IcebergLayout(FileLayout):
         source = self.schema.find_field(partition.source_id)
         if isinstance(values, pa.ExtensionArray):
             values = values.storage
+        if source.required and values.null_count:
+            raise ValueRefusedError(
+                f"column {self.schema.find_column_name(partition.source_id)!r} is NULL, because its struct is",
+                why="the table is partitioned by it and requires it in the struct: pyiceberg writes no such partition",
+                do="remove such rows, or have the struct set",
+            )
         try:
             return _physical(partition.transform.pyarrow_transform(source.field_type)(_aligned(values)))
         except BaseException as error:  # any error that Arrow, or the Rust library of pyiceberg, raises for a value
@@ -258,7 +263,12 @@ def _aligned(values: pa.Array) -> pa.Array:
 
 
 def _physical(values: pa.Array) -> pa.Array:
-    """Return values in the form of manifests."""
+    """Return values in the form of manifests. Raises `ArrowInvalid` for one that they cannot represent.
+
+    The lowest decimals have more digits than their type once they are truncated.
+    """
+    if pa.types.is_decimal(values.type):
+        values.validate(full=True)
     if pa.types.is_date(values.type):
         return values.cast(pa.int32())
     return values.cast(pa.int64()) if pa.types.is_temporal(values.type) else values
@@ -309,14 +319,20 @@ def _below(column: pa.Field, path: str) -> Iterator[tuple[str, int]]:
         yield path, number_of(column)
 
 
-def is_written_right(partition: StructType) -> bool:
+def is_written_right(spec: PartitionSpec, schema: Schema) -> bool:
     """Whether pyiceberg reads partition values correctly, and writes valid manifests with them.
 
-    It reads doubles as floats, creates two Avro types with one name, and drops values of dropped columns.
+    It reads doubles as floats, creates two Avro types with one name, and drops values of dropped columns. It cannot
+    write NULL for a required field of a struct, although the struct may be NULL.
     """
-    kinds = [each.field_type for each in partition.fields]
+    found = spec.partition_type(schema).fields
+    kinds = [each.field_type for each in found]
     inexact = any(isinstance(kind, FloatType | DoubleType | UnknownType) for kind in kinds)
-    return not inexact and _named_twice(kinds) is None
+    outer = {column.field_id for column in schema.fields}
+    inside = any(
+        each.required and source.source_id not in outer for each, source in zip(found, spec.fields, strict=True)
+    )
+    return not inexact and not inside and _named_twice(kinds) is None
 
 
 def _named_twice(kinds: Iterable[IcebergType]) -> str | None:

@@ -319,7 +319,7 @@ class IcebergTable(LoadedTable):
     def _can_rewrite(self) -> bool:
         """Whether pyiceberg rewrites manifests without changes, including those of older partition specs."""
         schema = self.metadata.schema()
-        return all(is_written_right(spec.partition_type(schema)) for spec in self.metadata.specs().values())
+        return all(is_written_right(spec, schema) for spec in self.metadata.specs().values())
 
     def _landed(self, snapshot_id: int) -> bool:
         """Whether a rejected commit has succeeded in an earlier attempt of a proxy."""
@@ -349,7 +349,7 @@ class IcebergTable(LoadedTable):
         if not self._can_rewrite:
             raise ConfigurationError(
                 f"cannot replace partitions of {self.where}: it is or was partitioned by a floating-point column, by"
-                " two decimals of one type, or by a dropped column",
+                " two decimals of one type, by a required field of a struct, or by a dropped column",
                 why="manifests contain other partitions too, and pyiceberg does not preserve such values when it"
                 " rewrites them",
                 do='use write_mode="append", or partition by another column',
