@@ -152,9 +152,11 @@ class Server(Databases):
         parent = psutil.Process(process.pid)
         parent.suspend()
         children = parent.children(recursive=True)
-        for member in (parent, *children):
-            with suppress(psutil.NoSuchProcess):
-                member.kill()
+        # All at one moment, as with the host: one that outlived the parent would still roll back its transaction.
+        for act in (psutil.Process.suspend, psutil.Process.kill):
+            for member in (parent, *children):
+                with suppress(psutil.NoSuchProcess):
+                    act(member)
         process.wait(_SECONDS)
         _, alive = psutil.wait_procs(children, timeout=_SECONDS)
         assert not alive, "parts of the server outlived SIGKILL"

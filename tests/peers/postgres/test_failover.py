@@ -186,3 +186,37 @@ def test_a_commit_that_waits_for_a_standby_is_neither_lost_nor_repeated(pair: Pa
     # Nothing that was confirmed is lost: epoch 2 is written again where it is not.
     assert refusals(target.sink(), recovery, 3, 3) == []
     assert target.ids() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("delivery", [pytest.param(name, marks=pytest.mark.long) for name in DELIVERIES])
+def test_a_commit_whose_wait_for_a_synchronous_standby_is_canceled_is_not_taken_for_one(
+    pair: Pair, recovery: str, delivery: str
+) -> None:
+    """The server confirms it with a warning, and a failover would lose it."""
+    dsn = pair.new_database()
+    target = Target(dsn, TABLE)
+    sink = target.sink(**DELIVERIES[delivery])
+    write(sink, recovery, 0, 0)
+    target.run(f"ALTER SYSTEM SET synchronous_standby_names = '{NAME}'")
+    target.run("SELECT pg_reload_conf()")
+    over = threading.Event()
+
+    def cancel() -> None:
+        while not over.wait(0.05):
+            target.run("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+
+    canceling = threading.Thread(target=cancel)
+    canceling.start()
+    try:
+        hurried = target.sink(**DELIVERIES[delivery], retry_deadline="2 seconds")
+        with listening(once("postgres: before COMMIT", pair.standby.lag)), pytest.raises(TransientError) as told:
+            write(hurried, recovery, 1, 1)
+    finally:
+        over.set()
+        canceling.join(60)
+    assert "stopped waiting for its synchronous standby" in str(told.value)
+    pair.standby.catch_up()
+    assert refusals(sink, recovery, 1, 1) == []
+    pair.fail_over()
+    write(sink, recovery, 2, 2)
+    assert target.ids() == [0, 1, 2]

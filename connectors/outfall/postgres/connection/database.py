@@ -210,7 +210,9 @@ class PostgresDatabase:
     def _connect(self, conninfo: str) -> PostgresConnection:
         try:
             # Prepared statements belong to a session, and a pooler may use another one for each transaction.
-            return PostgresConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
+            connection = PostgresConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
+            connection.add_notice_handler(connection.note)
+            return connection
         except psycopg.OperationalError as error:
             # The server has received the password, and its message may repeat it.
             given = conninfo_to_dict(conninfo)
@@ -318,10 +320,17 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
 
     A vanished host sends no reset, and a proxy may drop messages. Then no response arrives, and no server enforces the
     timeouts.
+
+    It also closes itself after a COMMIT that the server confirms without its synchronous standby, because somebody
+    canceled the wait: a failover may lose the transaction. Whoever reads the ledger then waits for the standby again,
+    because the lock of its row is a change too.
     """
 
     patience: float | None = None
     """Seconds; `None` to wait forever."""
+
+    _unconfirmed = False
+    """Whether the server has committed without its synchronous standby."""
 
     now: Callable[[], float] = staticmethod(time.monotonic)
     """The clock."""
@@ -329,12 +338,24 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
         """Wait for the server, like psycopg in intervals of a tenth of a second.
 
-        Raises `psycopg.OperationalError` if the server sent nothing; it is then unknown whether it has executed the
-        statement.
+        Raises `psycopg.OperationalError` if the server sent nothing, or did not wait for its synchronous standby; it is
+        then unknown whether it has executed the statement, or keeps what it has committed.
         """
         if self.patience is not None:
             gen = watched(gen, self.patience, self.close, self.now)
-        return super().wait(gen, *args, **options)
+        result = super().wait(gen, *args, **options)
+        if self._unconfirmed:
+            self.close()
+            raise psycopg.OperationalError(
+                "the server has committed, but has stopped waiting for its synchronous standby (pg_stat_replication),"
+                " so a failover may lose the transaction"
+            )
+        return result
+
+    def note(self, notice: psycopg.errors.Diagnostic) -> None:
+        """Note a message of the server that comes beside a reply."""
+        # The message itself is in the server's language.
+        self._unconfirmed = self._unconfirmed or notice.source_function == "SyncRepWaitForLSN"
 
 
 def watched(
