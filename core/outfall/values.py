@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from outfall.errors import ConfigurationError, ValueRefusedError
 
@@ -148,4 +149,5 @@ def detached(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return a copy of a small slice, which would keep its whole batch in memory, or the batch itself."""
     if batch.get_total_buffer_size() <= 2 * batch.nbytes:
         return batch
-    return batch.take(pa.array(range(batch.num_rows), pa.int64()))
+    ones = pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows)
+    return batch.take(pc.cumulative_sum(ones, start=-1))
