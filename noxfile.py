@@ -223,7 +223,7 @@ def bench(session: nox.Session) -> None:
         session.run(interpreter, "-m", f"benchmarks.{known[name].stem}")
 
 
-@nox.session(name="peers-bench")
+@nox.session
 def peers_bench(session: nox.Session) -> None:
     """Run the benchmarks beside Spark's own sinks, or those after `--`. Maven fetches the jars of the peers once."""
     own_environment(session)

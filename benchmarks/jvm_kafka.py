@@ -2,7 +2,7 @@
 
     python -m tests.peers.serve kafka-4.3 python -m benchmarks.jvm_kafka --rows 1000000 --pairs 5
 
-Needs the environment of `nox -s peers-bench`. `OUTFALL_TEST_KAFKA=host:port` selects another broker. The CPU time of
+Needs the environment of `nox -s peers_bench`. `OUTFALL_TEST_KAFKA=host:port` selects another broker. The CPU time of
 the broker is not counted.
 """
 

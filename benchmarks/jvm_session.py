@@ -30,7 +30,7 @@ def main_beside(description: str, default: Given, measure: MeasureBeside) -> Non
     Exits with an error if this is another Spark, or if the jars can not be fetched.
     """
     if pyspark.__version__ != SPARK:
-        sys.exit(f"This needs pyspark {SPARK}, and finds {pyspark.__version__}. What to do: nox -s peers-bench")
+        sys.exit(f"This needs pyspark {SPARK}, and finds {pyspark.__version__}. What to do: nox -s peers_bench")
     with tempfile.TemporaryDirectory(prefix="outfall-benchmark-") as lake:
         catalog = {"type": "sql", "uri": f"sqlite:///{lake}/catalog.db", "warehouse": f"file://{lake}/warehouse"}
         try:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.jvm_tables --rows 4000000 --pairs 5
 
-Needs the environment of `nox -s peers-bench`. Each job is a stream of one epoch into a new table on the same disk.
+Needs the environment of `nox -s peers_bench`. Each job is a stream of one epoch into a new table on the same disk.
 Spark's sinks sync nothing.
 """
 

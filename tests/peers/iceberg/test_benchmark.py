@@ -30,5 +30,5 @@ def test_another_spark_is_refused_before_it_starts(monkeypatch: pytest.MonkeyPat
     from benchmarks import jvm_session
 
     monkeypatch.setattr(jvm_session, "SPARK", "4.0.0")
-    with pytest.raises(SystemExit, match=r"needs pyspark 4\.0\.0.*nox -s peers-bench"):
+    with pytest.raises(SystemExit, match=r"needs pyspark 4\.0\.0.*nox -s peers_bench"):
         jvm_session.main_beside("", jvm_tables.DEFAULT, jvm_tables.measure)
