@@ -82,11 +82,15 @@ class PrefixPort(EpochPort[ObjectRecord], TargetContents):
         self, found: FoundRecord[ObjectRecord], context: TargetContext[Any] | CommitterInitContext
     ) -> Sequence[TargetRecord]:
         record = found.stored.record
-        if isinstance(context, CommitterInitContext) or found.stored.matching:
+        if found.stored.matching:
             return [record]
-        # A stale driver may have replaced a newer record. The manifests then determine the newest epoch.
-        if context.generation == 0:
+        # A stale driver may have replaced a newer record. The manifests then determine the newest epoch, before BEGIN.
+        if context.generation == 0 and isinstance(context, TargetContext):
             return [replace(record, token=None, epoch=self._newest_epoch(record, context))]
+        if context.published is not None and (record.epoch is None or record.epoch < context.published):
+            record = replace(record, epoch=context.published)
+        if isinstance(context, CommitterInitContext):
+            return [record]
         if record.generation < min(context.begun, default=0):
             return [replace(record, token=None)]
         return [record]
