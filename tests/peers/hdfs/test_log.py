@@ -24,6 +24,15 @@ class TestHdfs(RecoveryContract):
         path = recovery.url().removeprefix(f"hdfs://{self.hdfs.address}")
         return int(self.hdfs.client().get_content_summary(path).length)
 
+    # Each step of each write has a log of its own: minutes on HDFS.
+    @pytest.mark.long
+    def test_a_crash_at_any_step_of_a_write_leaves_it_whole_or_undone(self, tmp_path: Path) -> None:
+        super().test_a_crash_at_any_step_of_a_write_leaves_it_whole_or_undone(tmp_path)
+
+    @pytest.mark.long
+    def test_a_process_killed_at_any_step_of_a_write_leaves_it_whole_or_undone(self, tmp_path: Path) -> None:
+        super().test_a_process_killed_at_any_step_of_a_write_leaves_it_whole_or_undone(tmp_path)
+
     @pytest.mark.long
     def test_thousands_of_parts_keep_their_states(self, recovery: RecoveryConfig) -> None:
         super().test_thousands_of_parts_keep_their_states(recovery)
