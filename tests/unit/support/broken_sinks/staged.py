@@ -48,6 +48,9 @@ class FaultySink(CarefulStagingSink):
         # A committer that is exchanged may not write down its epochs.
         return super().check_target(replace(context, published=None))
 
+    def open_target(self, context: TargetContext[Any]) -> None:
+        super().open_target(replace(context, published=None))
+
     def create_committer(self, context: CommitterInitContext) -> Committer[Any]:
         return self.committer(self.warehouse)
 
