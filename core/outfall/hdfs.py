@@ -77,26 +77,25 @@ class Hdfs(HdfsFileSystem):
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         """Create a file with its content; `create` raises `FileExistsError` if there is one.
 
-        If a response was lost, a repeated rename finds its own result. Then only the content tells who was first.
+        If a response was lost, a repeated rename finds its own result. Then only the content tells who was first:
+        `create` leaves that question to its caller.
         """
         path = self._strip_protocol(path)
         stem = posixpath.splitext(posixpath.basename(path))[0]
         temporary = f"{posixpath.dirname(path)}/.tmp-{stem}-{uuid.uuid4().hex}"
         try:
             self._write(temporary, [value])
-            self._rename(temporary, path, overwrite=mode != "create")
+            try:
+                self.client.rename(temporary, path, mode != "create")
+            except FileNotFoundError:
+                if not self._there(path):
+                    raise
+                if mode == "create" or self.cat_file(path) != value:
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
         except BaseException:
             with suppress(Exception):
                 self.client.delete(temporary, False)
             raise
-
-    def _rename(self, temporary: str, path: str, overwrite: bool) -> None:
-        try:
-            self.client.rename(temporary, path, overwrite)
-        except FileNotFoundError:
-            if not self._there(path):
-                raise
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
 
     def _there(self, path: str) -> bool:
         try:
