@@ -194,9 +194,9 @@ def peers(session: nox.Session) -> None:
     """
     own_environment(session)
     need_java(session)
-    unknown = [name for name in session.posargs if not name.startswith("-") and name not in PEERS]
+    unknown = [name for name in session.posargs if name != "--slice" and name not in PEERS]
     if unknown:
-        session.error(f"unknown peer: {', '.join(unknown)}. Available: {', '.join(PEERS)}.")
+        session.error(f"unknown: {', '.join(unknown)}. Available: --slice, {', '.join(PEERS)}.")
     session.install("-e", ".[dev]", PEER_SPARK)
     session.env["OUTFALL_TEST_REQUIRE_ALL"] = "1"
     session.run("python", "-m", "tests.peers.support.jars")
