@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent
 SPARKS = {
     # It requires numpy below 2, which pyarrow 20 and later reject. So this session also tests the oldest pyarrow.
     "3.5": ("pyspark==3.5.9", "pyarrow==18.*"),
+    "4.0": ("pyspark==4.0.5",),
     "4.1": ("pyspark==4.1.4",),
     "4.3": ("pyspark==4.3.0",),
 }

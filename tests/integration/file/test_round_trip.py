@@ -19,6 +19,10 @@ from outfall.spark.version_check import pyspark_version
 
 pytestmark = pytest.mark.spark
 
+READS_ZSTD = pyspark_version() >= (4, 1)
+"""Earlier versions need Hadoop's native library for that, which PySpark does not have."""
+WITH_ZSTD = pytest.mark.skipif(not READS_ZSTD, reason="Spark 3.5 and 4.0 read zstd only with Hadoop's native library")
+
 COLUMNS = {
     "boolean": ["true", "false"],
     "tinyint": ["127", "-128"],
@@ -102,8 +106,7 @@ def test_json_lines_of_every_type_that_is_not_refused_are_read_back(
     spark: SparkSession, tmp_path: Path, zone: str
 ) -> None:
     sent = rows(spark, COLUMNS | BREAKS | BINARY, NESTED)
-    # Spark 3.5 reads zstd only with Hadoop's native library.
-    packed = "zstd" if pyspark_version() >= (4, 0) else "gzip"
+    packed = "zstd" if READS_ZSTD else "gzip"
     for index, options in enumerate([{}, {"ignore_null_fields": False, "compression": packed}]):
         out = tmp_path / str(index)
         write(sent, FileSink(out, **options))  # type: ignore[arg-type]
@@ -219,10 +222,7 @@ def test_a_filter_finds_in_parquet_what_it_finds_without_statistics(
     assert different == {}
 
 
-NATIVE = pytest.mark.skipif(pyspark_version() < (4, 0), reason="Spark 3.5 reads zstd only with Hadoop's native library")
-
-
-@pytest.mark.parametrize("compression", ["gzip", pytest.param("zstd", marks=[NATIVE, pytest.mark.thorough])])
+@pytest.mark.parametrize("compression", ["gzip", pytest.param("zstd", marks=[WITH_ZSTD, pytest.mark.thorough])])
 def test_members_in_a_row_are_one_file_for_spark(spark: SparkSession, tmp_path: Path, compression: Any) -> None:
     end = {"gzip": "gz", "zstd": "zst"}[compression]
     pieces = [pa.py_buffer(b"".join(b"%d,x\n" % i for i in range(k, k + 50_000))) for k in range(0, 200_000, 50_000)]
