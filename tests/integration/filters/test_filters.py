@@ -291,8 +291,10 @@ COUNTED: list[tuple[str, Any, int, int, int]] = [
 def test_bounds_let_readers_skip_what_cannot_match(
     file_target: list[str], delta_target: DeltaTable, iceberg_target: Lake
 ) -> None:
-    fragment = next(ds.dataset(max(file_target, key=lambda path: Path(path).stat().st_size)).get_fragments())
+    largest = max(file_target, key=lambda path: Path(path).stat().st_size)
+    fragment = next(ds.dataset(largest).get_fragments())
     kinds = {case.name: case.kind for case in awkward.CASES}
+    unread = {name for name, *_ in COUNTED if not _arrow_reads_bounds(largest, name)}
     found = []
     for name, value, *_ in COUNTED:
         given = Filter((name,), kinds[name], "=", (value,))
@@ -303,4 +305,17 @@ def test_bounds_let_readers_skip_what_cannot_match(
             list(iceberg_target.table.scan(row_filter=filtering.iceberg_condition(given)).plan_files()),
         )
         found.append((name, value, *map(len, read)))
-    assert found == COUNTED
+    assert [each[3:] if each[0] in unread else each for each in found] == [
+        each[3:] if each[0] in unread else each for each in COUNTED
+    ]
+
+
+def _arrow_reads_bounds(path: str, name: str) -> bool:
+    """Whether this release of Arrow reads the bounds of a column: not those of decimals in PySpark 3.5's."""
+    group = pq.read_metadata(path).row_group(0)
+    column = next(column for column in map(group.column, range(group.num_columns)) if column.path_in_schema == name)
+    try:
+        str(column.statistics)
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
