@@ -155,7 +155,9 @@ class Alone(DynamicSink[Any], DeclaresGuarantee):
         return False
 
 
-@pytest.mark.parametrize("sink", [Alone(), DelegatingSink(Alone()), FanOutSink([Alone(), Asked()])])
+@pytest.mark.parametrize(
+    "sink", [Alone(), DelegatingSink(Alone()), FanOutSink([Alone(), Asked()]), FileSink("/out", parts=2)]
+)
 def test_speculation_is_refused_for_a_sink_that_does_not_bear_it(sink: Any) -> None:
     df: Any = SimpleNamespace(sparkSession=SimpleNamespace(conf={"spark.speculation": "true"}))
     with pytest.raises(ConfigurationError, match=r"spark\.speculation=true.*fence"):

@@ -77,7 +77,15 @@ class GrowingFiles(
         return ModelSerializer(FileState)
 
     def requires(self) -> Sequence[str]:
-        return ("a path shared by all hosts", "locks (flock) that work across all writing hosts")
+        return (
+            "a path shared by all hosts",
+            "locks (flock) that work across all writing hosts",
+            "spark.speculation=false, because each copy of a task would take its parts from the other",
+        )
+
+    def bears_speculation(self) -> bool:
+        # The last one to open a part owns it: a copy stops the attempt that it should help, whose retry stops the copy.
+        return False
 
     def seal(self, context: SealContext, parts: Sequence[PartSeal[FileState]]) -> None:
         seal_parts(self.register, context, parts)
