@@ -37,7 +37,13 @@ PEERS = {
     "delta": (),
     "postgres": ("postgres-14", "postgres-18"),
     "hdfs": (),
+    "cluster": (),
     "services": (),
+}
+
+ALONE = {
+    # By area: what keeps its tests in one process, since its peer takes all cores. They may take long.
+    "cluster": ("-n", "0", "-o", "faulthandler_timeout=1800"),
 }
 
 PEER_BENCHMARKS = {
@@ -205,7 +211,8 @@ def peers(session: nox.Session) -> None:
     part = "--slice" in session.posargs
     pytest = ("python", "-m", "pytest", *IN_PARALLEL)
     for area in [name for name in session.posargs if name in PEERS] or PEERS:
-        session.run(*pytest, f"tests/peers/{area}", *(("-m", "not long") if part else ()))
+        only = ("-m", "not long") if part else ()
+        session.run(*pytest, f"tests/peers/{area}", *ALONE.get(area, ()), *only)
         for peer in () if part else PEERS[area]:
             served = ("python", "-m", "tests.peers.serve", peer)
             session.run(*served, *pytest, f"tests/integration/{area}", "-m", "not long")

@@ -21,6 +21,7 @@ PACKAGES = {
     "prometheus": "prometheus",
     "promtool": "prometheus",
     "gzip": "gzip",
+    "ip": "iproute2",
     "mariadbd": "mariadb-server",
     "mvn": "maven",
     "strace": "strace",

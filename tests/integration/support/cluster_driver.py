@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from outfall.file import FileSink
+from outfall.kafka import KafkaSink
 from outfall.postgres import PostgresSink
 from outfall.s3 import S3Sink
 from outfall.spark import drain, write_stream
@@ -48,6 +49,8 @@ def make_sink(mode: str, options: dict[str, Any]) -> Any:
         return PostgresSink(**options)
     if mode == "postgres parts":
         return PostgresSink(**options, parts=2, offset_keys="ledger")
+    if mode == "kafka parts":
+        return KafkaSink(**options, parts=2, value_format="json")
     if mode == "s3":
         return S3Sink(**options, inline_bytes=0)
     if mode == "s3 rolling":
@@ -57,7 +60,7 @@ def make_sink(mode: str, options: dict[str, Any]) -> Any:
 
 def writer(spark: SparkSession, root: Path, mode: str, sink: Any) -> DataStreamWriter:
     df = read_stream(spark, root / "source")
-    if mode in ("growing", "postgres parts"):
+    if mode in ("growing", "postgres parts", "kafka parts"):
         return write_stream(df, sink, key="k", checkpoint=root / "checkpoint")
     if mode == "s3 rolling":
         return write_stream(df, sink, workers=2, checkpoint=root / "checkpoint")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 
 from tests.integration.postgres.support import Target as Table
 from tests.integration.s3.support import Target as Bucket
+from tests.integration.support.kafka_reader import ends, read
 from tests.integration.support.postgres import postgres_server
 from tests.integration.support.reading import found_ids, visible
 from tests.integration.support.s3 import seaweedfs
@@ -86,6 +88,24 @@ class Objects:
 
     def ids(self) -> list[int]:
         return self._bucket.ids()
+
+
+class Records:
+    """A topic, as a `read_committed` reader sees it."""
+
+    def __init__(self, address: str, topic: str) -> None:
+        self._address = address
+        self._topic = topic
+        self.options = {"brokers": address, "topic": topic, "ledger_topic": f"{topic}-ledger"}
+
+    def progress(self) -> int:
+        return sum(ends(self._address, self._topic, isolation="read_committed").values())
+
+    def content(self) -> Any:
+        return [(record.partition, record.offset, record.value) for record in read(self._address, self._topic)]
+
+    def ids(self) -> list[int]:
+        return sorted(json.loads(value)["id"] for _, _, value in self.content())
 
 
 @contextmanager

@@ -79,9 +79,16 @@ class Server(Databases):
         folder: where its data lies; whoever runs the server can go there.
         settings: of postgresql.conf, as `{"max_connections": "5"}`.
         programs: where its programs lie, for everybody; by default those of the development extras, which have no ICU.
+        host: the address that it listens on, which all of its network may use.
     """
 
-    def __init__(self, folder: Path, settings: dict[str, str] | None = None, programs: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: dict[str, str] | None = None,
+        programs: Path | None = None,
+        host: str = "127.0.0.1",
+    ) -> None:
         self._user = unprivileged(folder)
         self.programs = programs or _binaries(folder) / "bin"
         self._data = folder / "data"
@@ -89,8 +96,12 @@ class Server(Databases):
         self._settings = {"fsync": "off", "unix_socket_directories": ""} | (settings or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._make_data()
+        self._host = host
+        if host != "127.0.0.1":
+            with (self._data / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all samenet trust\n")
         self.port = free_port()
-        super().__init__(make_conninfo(host="127.0.0.1", port=self.port, user="postgres", dbname="postgres"))
+        super().__init__(make_conninfo(host=host, port=self.port, user="postgres", dbname="postgres"))
 
     def _make_data(self) -> None:
         self.run_program("initdb", "-D", self._data, "-U", "postgres", "-A", "trust", "--no-sync", "-E", "UTF8",
@@ -112,7 +123,7 @@ class Server(Databases):
     def start(self) -> None:
         """Start it and wait until it takes connections."""
         arguments = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
-        command = self._command(["postgres", "-D", self._data, "-h", "127.0.0.1", "-p", self.port, *arguments])
+        command = self._command(["postgres", "-D", self._data, "-h", self._host, "-p", self.port, *arguments])
         with self._log.open("ab") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **self._user)
         self._process = process

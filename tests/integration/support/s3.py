@@ -62,14 +62,14 @@ class SeaweedFS(OwnServer):
     table_bucket = "lake"
     """The warehouse of that catalogue."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, host: str = "127.0.0.1") -> None:
         ports = dict(
             zip(("master", "volume", "filer", "s3", "s3.port.iceberg"), free_ports(5, also_above=_GRPC), strict=True)
         )
-        self.s3 = S3(f"http://127.0.0.1:{ports['s3']}", "outfall", "outfall-secret")
-        self.catalog = f"http://127.0.0.1:{ports['s3.port.iceberg']}"
+        self.s3 = S3(f"http://{host}:{ports['s3']}", "outfall", "outfall-secret")
+        self.catalog = f"http://{host}:{ports['s3.port.iceberg']}"
         command = [
-            _executable("weed"), "mini", f"-dir={directory}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-webdav=false",
+            _executable("weed"), "mini", f"-dir={directory}", f"-ip={host}", f"-ip.bind={host}", "-webdav=false",
             "-admin.ui=false", "-s3.port.lance=0", f"-tableBucket={self.table_bucket}",
             *(f"-{name}{'' if '.' in name else '.port'}={port}" for name, port in ports.items()),
         ]  # fmt: skip

@@ -142,7 +142,7 @@ def unprivileged(*folders: Path) -> dict[str, Any]:
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
-def listens(port: int) -> bool:
-    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+def listens(port: int, host: str = "127.0.0.1") -> bool:
+    with suppress(OSError), socket.create_connection((host, port), timeout=5):
         return True
     return False

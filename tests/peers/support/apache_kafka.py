@@ -47,7 +47,9 @@ _quiet: Any = logging.getLogger(__name__)
 class Node(OwnServer):
     """A process of the cluster, with a folder for its settings, its log and its disk."""
 
-    def __init__(self, profile: str, folder: Path, port: int, main: str, properties: Mapping[str, Any]) -> None:
+    def __init__(
+        self, profile: str, folder: Path, port: int, main: str, properties: Mapping[str, Any], host: str
+    ) -> None:
         """Write its settings; start nothing yet."""
         folder.mkdir()
         self.port = port
@@ -56,7 +58,7 @@ class Node(OwnServer):
         self._settings_file = folder / "server.properties"
         self._settings_file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         command = [*self._java, "-Xmx400m", main, str(self._settings_file)]
-        super().__init__(command, self.log, lambda: listens(port))
+        super().__init__(command, self.log, lambda: listens(port, host))
 
     def format(self, *options: str) -> None:
         """Prepare its disk, as KRaft wants it."""
@@ -75,6 +77,7 @@ class ApacheKafka:
         *,
         brokers: int = 1,
         secure: bool = False,
+        host: str = "127.0.0.1",
         **settings: Any,
     ) -> None:
         """Prepare its disks; start nothing yet.
@@ -84,23 +87,25 @@ class ApacheKafka:
             profile: the version.
             brokers: how many there are.
             secure: whether clients need TLS and a password; see `security`. Not with the oldest version.
+            host: the address that all listen on.
             settings: of the brokers, with underscores for dots.
         """
         self.profile = profile
         self.folder = folder
+        self._host = host
         self._secure = secure
         self._given = {name.replace("_", "."): value for name, value in settings.items()}
         self._kraft = profile != OLDEST
         # Who starts a server must live as long as it.
         self._starter = ThreadPoolExecutor(1)
         control, *ports = free_ports(1 + brokers)
-        self._control = f"127.0.0.1:{control}"
+        self._control = f"{host}:{control}"
         if secure:
-            (folder / "broker.pem").write_bytes(self_signed("127.0.0.1"))
+            (folder / "broker.pem").write_bytes(self_signed(host))
         alone = self._kraft and brokers == 1
         self.controller = None if alone else self._make_controller(control)
         self.brokers = [self._make_broker(number, port, brokers) for number, port in enumerate(ports, 1)]
-        self.address = ",".join(f"127.0.0.1:{port}" for port in ports)
+        self.address = ",".join(f"{host}:{port}" for port in ports)
 
     @property
     def security(self) -> dict[str, str]:
@@ -128,7 +133,7 @@ class ApacheKafka:
     def wait(self, broker: Node) -> None:
         """Return when a broker answers, and each broker that runs takes part."""
         broker.wait_ready(_SECONDS)
-        client = AdminClient({"bootstrap.servers": f"127.0.0.1:{broker.port}", "logger": _quiet, **self.security})
+        client = AdminClient({"bootstrap.servers": f"{self._host}:{broker.port}", "logger": _quiet, **self.security})
         running = sum(each.running for each in self.brokers)
         until(lambda: _known(client) >= running, f"{running} brokers", _SECONDS)
 
@@ -157,20 +162,20 @@ class ApacheKafka:
     def _make_controller(self, port: int) -> Node:
         folder = self.folder / "controller"
         if not self._kraft:
-            settings = {"dataDir": folder / "data", "clientPort": port, "clientPortAddress": "127.0.0.1"}
+            settings = {"dataDir": folder / "data", "clientPort": port, "clientPortAddress": self._host}
             quick = {"tickTime": 500, "admin.enableServer": "false", "maxClientCnxns": 0}
             quick["4lw.commands.whitelist"] = "dump"
             main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-            return Node(self.profile, folder, port, main, settings | quick)
+            return Node(self.profile, folder, port, main, settings | quick, self._host)
         roles = {"process.roles": "controller", "node.id": 100, "listeners": f"CONTROLLER://{self._control}"}
-        made = Node(self.profile, folder, port, "kafka.Kafka", self._shared(folder, 100) | roles)
+        made = Node(self.profile, folder, port, "kafka.Kafka", self._shared(folder, 100) | roles, self._host)
         made.format(*self._users())
         return made
 
     def _make_broker(self, number: int, port: int, brokers: int) -> Node:
         folder = self.folder / f"broker-{number}"
         kind = "SASL_SSL" if self._secure else "PLAINTEXT"
-        listener = f"{kind}://127.0.0.1:{port}"
+        listener = f"{kind}://{self._host}:{port}"
         settings = self._shared(folder, 100 if self.controller else number) | {
             "listeners": listener, "advertised.listeners": listener, "inter.broker.listener.name": kind,
             "default.replication.factor": brokers, "offsets.topic.replication.factor": brokers,
@@ -186,7 +191,8 @@ class ApacheKafka:
             settings |= {"process.roles": "broker,controller", "node.id": number, "listeners": both}
         else:
             settings |= {"process.roles": "broker", "node.id": number}
-        made = Node(self.profile, folder, port, "kafka.Kafka", settings | self._securing() | _SMALL | self._given)
+        settings |= self._securing() | _SMALL | self._given
+        made = Node(self.profile, folder, port, "kafka.Kafka", settings, self._host)
         if self._kraft:
             made.format(*self._users())
         return made
