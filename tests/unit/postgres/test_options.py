@@ -88,7 +88,7 @@ class Server(PostgresConnection):
 
     def __init__(self, settings: dict[str, str], version: int = 180000) -> None:
         self.settings = settings
-        self.info = SimpleNamespace(server_version=version)
+        self.info = SimpleNamespace(server_version=version, get_parameters=dict)
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
         self.settings |= zip(params[::2], params[1::2], strict=True)

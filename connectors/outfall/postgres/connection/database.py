@@ -56,6 +56,15 @@ _TIMEOUTS = {
 """The timeouts of a transaction, and the first version of the server that has them (manual, 19.11.1). A connection that
 `idle_session_timeout` ended between two transactions is replaced when it is taken."""
 
+_SERVERS_KEEPALIVES = {
+    "keepalives_idle": "tcp_keepalives_idle",
+    "keepalives_interval": "tcp_keepalives_interval",
+    "keepalives_count": "tcp_keepalives_count",
+    "tcp_user_timeout": "tcp_user_timeout",
+}
+"""By parameter of `_KEEPALIVES`: the setting by which the server notices that the client's host vanished. By default it
+takes two hours, in which the session keeps its locks: a COPY that waits for rows has no other timeout."""
+
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
@@ -266,11 +275,13 @@ class PostgresDatabase:
 def set_timeouts(connection: PostgresConnection, **milliseconds: int) -> None:
     """Set all timeouts of the open transaction, instead of those of its role or database.
 
-    They are not set for the session, which a pooler shares, nor as startup options, which pgbouncer rejects. Timeouts
-    that are not given are 0, which means no limit.
+    The server notices as soon as the client would that the other host vanished. Nothing is set for the session, which a
+    pooler shares, nor as startup options, which pgbouncer rejects. Timeouts that are not given are 0: no limit.
     """
     version = connection.info.server_version
     settings = [(name, f"{milliseconds.get(name, 0)}ms") for name, since in _TIMEOUTS.items() if version >= since]
+    given = connection.info.get_parameters()
+    settings += [(name, given[ours]) for ours, name in _SERVERS_KEEPALIVES.items() if given.get(ours)]
     calls = sql.SQL(", ").join([sql.SQL("set_config(%s, %s, true)")] * len(settings))
     connection.execute(sql.SQL("SELECT {}").format(calls), [part for setting in settings for part in setting])
 
