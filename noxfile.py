@@ -37,6 +37,7 @@ PEERS = {
     "delta": (),
     "postgres": ("postgres-14", "postgres-18"),
     "hdfs": (),
+    "yarn": (),
     "cluster": (),
     "services": (),
 }

@@ -6,15 +6,18 @@ import argparse
 import json
 import os
 import sys
+from pathlib import Path
+from typing import Any
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from outfall.file import FileSink
-from outfall.spark import write_stream
+from outfall.spark import write, write_stream
 from tests.integration.support.flights import SCHEMA
 
 STATEFUL = ("stateful", "stateful in rocksdb")
@@ -30,13 +33,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kafka", help="options of KafkaSink as JSON, in place of files")
     parser.add_argument("--lake", help="options of a sink of tables as JSON, `sink` among them, in place of files")
     parser.add_argument("--recovery", help="where the log is, in place of the checkpoint")
+    parser.add_argument("--until", help="a file: the query goes on until it is there, and no input is left")
+    parser.add_argument("--batch", help="of a batch job, the number of its epoch, in place of a stream")
     return parser.parse_args()
 
 
 def session(given: argparse.Namespace) -> SparkSession:
-    spark = (
+    builder = (
         SparkSession.builder.master(given.master)
-        .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.local.dir", given.local)
@@ -48,9 +52,12 @@ def session(given: argparse.Namespace) -> SparkSession:
             "spark.sql.streaming.stateStore.providerClass",
             STATE.format("RocksDB" if "rocksdb" in given.mode else "HDFSBacked"),
         )
-        .config("spark.executorEnv.PYTHONPATH", os.environ.get("PYTHONPATH", ""))
-        .getOrCreate()
     )
+    if given.master != "yarn":
+        # There the containers of two hosts have an address each.
+        builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
+        builder = builder.config("spark.executorEnv.PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     return spark
 
@@ -139,12 +146,42 @@ def file_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
     return write_stream(df, FileSink(given.out), checkpoint=given.checkpoint, recovery=given.recovery)
 
 
+def write_batch(spark: SparkSession, given: argparse.Namespace) -> None:
+    df = spark.read.schema(SCHEMA).csv(given.input)
+    key = "carrier" if given.mode == "growing" else None
+    write(df, sink_of(given), key=key, epoch=int(given.batch), recovery=given.checkpoint)
+
+
+def sink_of(given: argparse.Namespace) -> Any:
+    if given.dsn:
+        from outfall.postgres import PostgresSink
+
+        return PostgresSink(given.dsn, "t")
+    return FileSink(given.out, parts=5) if given.mode == "growing" else FileSink(given.out)
+
+
+def await_end(query: StreamingQuery, until: Path) -> None:
+    """Let the query go on until a file appears, and then until it has no input left."""
+    while not until.exists():
+        if query.awaitTermination(1):
+            return
+    query.processAllAvailable()
+    query.stop()
+
+
 def main() -> None:
     given = arguments()
     spark = session(given)
+    if given.batch:
+        write_batch(spark, given)
+        spark.stop()
+        return
     df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).csv(given.input)
     if given.mode in STATEFUL:
         df = df.dropDuplicates(["id"])
+    if given.until:
+        query = writer(df, given).trigger(processingTime="100 milliseconds").start()
+        await_end(query, Path(given.until))
     query = writer(df, given).trigger(availableNow=True).start()
     print("started", flush=True)
     query.awaitTermination()
