@@ -9,6 +9,7 @@ commit takes the generation from the task results. Measured on PySpark 4.1.4 and
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from outfall.recovery.url import recovery_config
 from outfall.source_options import SourceOptions, make_sink, split_options
 from outfall.spark.batch import check_resumed_mode, end_failed, make_recovery, remove_recovery
 from outfall.spark.columns import check_schema
-from outfall.spark.stream import checkpoint_recovery
+from outfall.spark.stream import checkpoint_recovery, misplaced_log
 from outfall.spark.task_function import task_identity
 
 if TYPE_CHECKING:
@@ -99,8 +100,8 @@ class OutfallDataSource(DataSource):
         # In the process that commits, the rows are already written, so there is nothing to check.
         if self._plans:
             check_schema(resolve(writer.sink), schema)
-            if own.checkpoint_location is not None and has_open_batch(own.checkpoint_location) is False:
-                raise _continuous(own.step_id)
+            if own.checkpoint_location is not None:
+                _check_checkpoint(own, own.checkpoint_location)
             writer.begin()
         return writer
 
@@ -285,6 +286,15 @@ def _write_only() -> ConfigurationError:
         do="read the target with its own format; to write with SQL, name the columns: CREATE TABLE t (id BIGINT)"
         f" USING outfall, and set the options in each INSERT: {_INSERT}",
     )
+
+
+def _check_checkpoint(own: SourceOptions, checkpoint: str) -> None:
+    """Reject a continuous query, and a log that would be on another filesystem than the checkpoint."""
+    is_open = has_open_batch(checkpoint)
+    if is_open is False:
+        raise _continuous(own.step_id)
+    if is_open is None and own.recovery is None and os.path.isabs(checkpoint):
+        raise misplaced_log(checkpoint)
 
 
 def _continuous(step_id: str) -> ConfigurationError:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from outfall.errors import ConfigurationError
+from outfall.location import LOCAL
 from outfall.options import names_arguments
 from outfall.protocol import draining
 from outfall.protocol.commit_retry import CommitPolicy
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
 class ForEachBatch:
     """The function that `DataStreamWriter.foreachBatch` calls. Created by `for_each_batch`."""
 
-    def __init__(self, writer: EpochWriter, checkpoint: str) -> None:
-        """Write with `writer`. On Connect, the query id is read from `checkpoint`."""
+    def __init__(self, writer: EpochWriter, checkpoint: str, log: str) -> None:
+        """Write with `writer`, whose log is at `log`. On Connect, the query id is read from `checkpoint`."""
         self._writer = writer
         self._checkpoint = checkpoint
+        self._log_is_beside = os.path.isabs(checkpoint) and os.path.normpath(checkpoint) == log
+        """Whether the log is meant to be in the checkpoint, and both are named by a path of no filesystem."""
         self._query: RunningQuery | None = None
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
@@ -40,6 +43,8 @@ class ForEachBatch:
         if not isinstance(batch_id, int):
             raise ConfigurationError(f"the batch id is {batch_id!r}", do="pass Spark's batch id unchanged")
         query = self._query_on_connect(df) if is_connect(df) else running_query(df)
+        if self._log_is_beside and not is_connect(df):
+            check_same_filesystem(self._checkpoint, query.checkpoint)
         if query.checkpoint is None:
             query = replace(query, checkpoint=self._checkpoint)
         self._writer.write(df, batch_id, query=query)
@@ -52,6 +57,8 @@ class ForEachBatch:
         """Return the query. The server runs the function in one process per started query, without the query's id."""
         if self._query is None:
             query_id = query_in(df, self._checkpoint)
+            if query_id is not None and self._log_is_beside and not os.path.exists(f"{self._checkpoint}/metadata"):
+                raise misplaced_log(self._checkpoint)
             if query_id is None:
                 raise ConfigurationError(
                     f"{self._checkpoint!r} is not the checkpoint of a query, so this query's id is unknown",
@@ -121,7 +128,7 @@ def for_each_batch(
     location = recovery_config(recovery)
     if checkpoint is None:
         checkpoint = recovery if isinstance(recovery, str) else location.url()
-    return ForEachBatch(EpochWriter(sink, location, settings), checkpoint_recovery(checkpoint))
+    return ForEachBatch(EpochWriter(sink, location, settings), checkpoint_recovery(checkpoint), location.url())
 
 
 @names_arguments
@@ -247,3 +254,22 @@ def checkpoint_recovery(checkpoint: str | os.PathLike[str] | None) -> str:
             do="pass an absolute path or a URL",
         )
     return location
+
+
+def check_same_filesystem(checkpoint: str, resolved: str | None) -> None:
+    """Reject a path that Spark has resolved to a checkpoint on another filesystem. Called before the first BEGIN."""
+    if resolved is None:
+        return
+    scheme, separator, rest = resolved.partition("://")
+    if separator and scheme != LOCAL and f"/{rest.partition('/')[2]}" == os.path.normpath(checkpoint):
+        raise misplaced_log(checkpoint, resolved)
+
+
+def misplaced_log(checkpoint: str, resolved: str | None = None) -> ConfigurationError:
+    """Return the error for a log that would be on this host's disk, while the checkpoint is not."""
+    return ConfigurationError(
+        f"the log cannot be next to the checkpoint {checkpoint!r}",
+        why=f"the checkpoint is {f'at {resolved}' if resolved else 'not on a disk of this host'}: Spark looks up a path"
+        " without a scheme in its default filesystem (fs.defaultFS), and Outfall on this host",
+        do=f"give the checkpoint as a URL: {resolved or 'hdfs:///path, s3a://bucket/path'}",
+    )
