@@ -10,19 +10,33 @@ from __future__ import annotations
 import errno
 import os
 import posixpath
+import queue
 import re
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
+from xml.etree import ElementTree
 
 from hdfs_native import Client, WriteOptions
 from hdfs_native.fsspec import HdfsFileSystem
 
 from outfall.errors import ConfigurationError
+from outfall.trace_points import reached
 
 CONFIGURE = "name a namenode in the URL, or set HADOOP_CONF_DIR to the directory of core-site.xml and hdfs-site.xml"
 _CHUNK = 8 * 1024 * 1024
+_PATIENCE = 300.0
+"""Seconds for an answer. The client itself waits forever for a namenode that accepts connections and is stopped.
+
+Longer than its own attempts to find a namenode: three minutes with the defaults of `dfs.client.failover.*`.
+"""
+_WRITES = 3
+"""How often a hidden file is written, if others remove it before it is renamed."""
+_PROVIDER = "dfs.client.failover.proxy.provider."
+_OF_THE_ACTIVE = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
+_TEMPORARY = re.compile(r"\.tmp-(.+)-[0-9a-f]{32}")
 
 # The client reports an error of the namenode as the text of a Rust value.
 _REMOTE = re.compile(r'RPCError\("([\w.$]+)", "(.*)"\)', re.DOTALL)
@@ -52,9 +66,11 @@ class Hdfs(HdfsFileSystem):
 
     def __init__(self, host: str | None = None, port: int | None = None, **options: Any) -> None:
         """Open no connection yet. Without a host, the client uses `fs.defaultFS` of its configuration."""
-        super().__init__(host, port, **options)
+        super().__init__(host, port, **_never_from_observers(), **options)
         configured = (os.environ.get("HADOOP_CONF_DIR"), os.environ.get("HADOOP_HOME"))
-        self.client = CLIENTS.setdefault((os.getpid(), host, port, configured), _TellingClient(self.client))
+        # A client that waits for an answer may do so forever, and makes later calls wait for its connection.
+        key = (os.getpid(), host, port, configured, len(UNANSWERED))
+        self.client = CLIENTS.setdefault(key, _TellingClient(self.client))
 
     @classmethod
     def of(cls, authority: str) -> Hdfs:
@@ -77,22 +93,34 @@ class Hdfs(HdfsFileSystem):
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         """Create a file with its content; `create` raises `FileExistsError` if there is one.
 
-        If a response was lost, a repeated rename finds its own result. Then only the content tells who was first:
-        `create` leaves that question to its caller.
+        If the response to a rename was lost, a repeated one finds its own result. Then only the content tells who was
+        first: `create` leaves that question to its caller.
         """
         path = self._strip_protocol(path)
-        stem = posixpath.splitext(posixpath.basename(path))[0]
-        temporary = f"{posixpath.dirname(path)}/.tmp-{stem}-{uuid.uuid4().hex}"
+        for left in reversed(range(1 if mode == "create" else _WRITES)):
+            try:
+                self._create_hidden_and_rename(path, value, replace=mode != "create")
+            except FileNotFoundError:
+                there = self._there(path)
+                if there and mode == "create":
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+                if there and self.cat_file(path) == value:
+                    return
+                # A clean-up may have taken the hidden file of this writer for one of a writer that died.
+                if not left:
+                    raise
+            else:
+                return
+
+    def _create_hidden_and_rename(self, path: str, value: bytes, *, replace: bool) -> None:
+        temporary = _temporary_name(path)
         try:
             self._write(temporary, [value])
-            try:
-                self.client.rename(temporary, path, mode != "create")
-            except FileNotFoundError:
-                if not self._there(path):
-                    raise
-                if mode == "create" or self.cat_file(path) != value:
-                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+            reached("hdfs: written")
+            self.client.rename(temporary, path, replace)
+            reached("hdfs: renamed")
         except BaseException:
+            # A rename that is executed late finds nothing.
             with suppress(Exception):
                 self.client.delete(temporary, False)
             raise
@@ -122,6 +150,40 @@ class Hdfs(HdfsFileSystem):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
 
+def _temporary_name(path: str) -> str:
+    stem = posixpath.splitext(posixpath.basename(path))[0]
+    return f"{posixpath.dirname(path)}/.tmp-{stem}-{uuid.uuid4().hex}"
+
+
+def meant_by(name: str) -> str | None:
+    """Return what a file was to be named, without its extension, before its writer died; `None` for other files."""
+    match = _TEMPORARY.fullmatch(name)
+    return None if match is None else match[1]
+
+
+def _never_from_observers() -> dict[str, str]:
+    """Return settings that let the client ask the active namenode alone.
+
+    A new client that is configured for observers gets listings that lack what others have written before.
+    """
+    return {name: _OF_THE_ACTIVE for name in _configured_names() if name.startswith(_PROVIDER)}
+
+
+def _configured_names() -> Iterator[str]:
+    """Yield the names of the settings that the client finds."""
+    directory = os.environ.get("HADOOP_CONF_DIR") or f"{os.environ.get('HADOOP_HOME', '')}/etc/hadoop"
+    for path in [f"{directory}/{file}" for file in ("core-site.xml", "hdfs-site.xml")]:
+        try:
+            root = ElementTree.parse(path).getroot()  # noqa: S314 - the configuration of this host
+        except FileNotFoundError:
+            continue
+        except ElementTree.ParseError as error:
+            raise ConfigurationError(
+                f"{path} cannot be read", why=str(error), do="write it as XML without entities of other files"
+            ) from error
+        yield from (name.strip() for setting in root.iter("property") if (name := setting.findtext("name")))
+
+
 class _TellingClient(Client):
     """A client whose errors are `OSError`s of one line: the namenode's contain stack traces of Java."""
 
@@ -131,6 +193,9 @@ class _TellingClient(Client):
 
 CLIENTS: dict[object, _TellingClient] = {}
 """One client for each process and cluster, never dropped: a forked process that drops one waits for its threads."""
+
+UNANSWERED: list[str] = []
+"""Calls that got no answer in time."""
 
 
 class _Telling:
@@ -144,9 +209,10 @@ class _Telling:
 
         def call(*arguments: Any) -> Any:
             try:
-                result = method(*arguments)
                 # A listing asks the namenode while it is read.
-                result = iter(list(result)) if name == "list_status" else result
+                result = _answer(
+                    name, (lambda *given: iter(list(method(*given)))) if name == "list_status" else method, arguments
+                )
             except (OSError, RuntimeError) as error:
                 raise told(error) from error
             return _Telling(result) if hasattr(result, "hsync") or hasattr(result, "read_range") else result
@@ -154,8 +220,38 @@ class _Telling:
         return call
 
 
+def _answer(name: str, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call in a thread that is left behind if there is no answer in time."""
+    answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put((method(*arguments), None))
+        except BaseException as error:
+            answers.put((None, error))
+
+    threading.Thread(target=ask, name=f"outfall-hdfs-{name}", daemon=True).start()
+    try:
+        result, error = answers.get(timeout=_PATIENCE)
+    except queue.Empty:
+        UNANSWERED.append(name)
+        text = f"HDFS has not answered {name} within {_PATIENCE:g} s; end or fence a namenode that is stopped"
+        raise TimeoutError(errno.ETIMEDOUT, text) from None
+    if error is not None:
+        raise error
+    return result
+
+
 def told(error: OSError | RuntimeError) -> OSError | ConfigurationError:
     """Return an error of the client as an `OSError` with one line of text, or as one of its configuration."""
+    if isinstance(error, TimeoutError) and error.errno:
+        return error
+    if isinstance(error, NotImplementedError):
+        return ConfigurationError(
+            "the directory in HDFS is erasure coded",
+            why=f"{error}, so that nothing can be written durably",
+            do="hdfs ec -setPolicy -replicate -path DIRECTORY, or give another directory",
+        )
     if str(error).startswith("InvalidArgument("):
         return ConfigurationError("HDFS cannot be reached", why=str(error), do=CONFIGURE)
     remote = _REMOTE.search(str(error))

@@ -28,6 +28,7 @@ STATES = "states"
 
 _ENTRY = re.compile(r"([0-9]{20})\.json")
 _TEMPORARY = re.compile(r"\.tmp-([0-9]{20})-[0-9a-f]{32}")
+_TEMPORARY_STATE = re.compile(r"\.tmp-g([0-9]+)-.*-[0-9a-f]{32}")
 _ROUNDS = 20
 
 
@@ -36,7 +37,7 @@ class FileLog(RecoveryLog):
 
     ```
     <location>/outfall/<step_id>/00000000000000000007.json       entry 7
-                                 .tmp-…                          an incomplete entry; local filesystems only
+                                 .tmp-…                          an incomplete entry; not in object stores
                                  states/g5-<label>-<random>.state
                                  states/g5-task-3.heartbeat      retries of a task; no decision depends on it
     ```
@@ -148,7 +149,8 @@ class FileLog(RecoveryLog):
                 if _temporary_number(name) is not None:
                     self._remove(self._path(name))
             for name in self._list(f"{self._directory}/{STATES}"):
-                if state_generation(name) is not None or heartbeat_generation(name) is not None:
+                numbers = (state_generation(name), heartbeat_generation(name), _number(_TEMPORARY_STATE, name))
+                if any(number is not None for number in numbers):
                     self._remove(self._state_path(name))
             self._remove_directories()
 
@@ -291,7 +293,7 @@ class FileLog(RecoveryLog):
             if written_by is not None and written_by < generation and name not in keep:
                 self._remove(self._state_path(name))
                 reached("log: state cleaned up")
-            elif (heartbeat_generation(name) or generation) < generation:
+            elif (heartbeat_generation(name) or _number(_TEMPORARY_STATE, name) or generation) < generation:
                 self._remove(self._state_path(name))
 
 

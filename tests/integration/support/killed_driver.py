@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -68,12 +69,16 @@ class Job:
         return self.root
 
     @property
-    def checkpoint(self) -> Path:
+    def checkpoint(self) -> Any:
         return self.place / "checkpoint"
 
     @property
-    def out(self) -> Path:
+    def out(self) -> Any:
         return self.place / "out"
+
+    def has_planned(self) -> bool:
+        """Whether Spark has planned its first batch."""
+        return bool((self.checkpoint / "offsets" / "0").exists())
 
     @property
     def order(self) -> Path:
@@ -88,7 +93,7 @@ class Job:
 
     def start(self) -> subprocess.Popen[str]:
         settings = {
-            "input": self.root / "input",
+            "input": (self.root / "input").as_uri(),
             "out": self.out,
             "checkpoint": self.checkpoint,
             "local": self.root / "local",
@@ -181,8 +186,7 @@ class Job:
         A checkpoint that died earlier, between its directories and its first offset, is one that Spark refuses to go
         on from: STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY.
         """
-        first = self.checkpoint / "offsets" / "0"
-        until(lambda: first.exists() or process.poll() is not None, "Spark's first offset")
+        until(lambda: self.has_planned() or process.poll() is not None, "Spark's first offset")
 
     def _kill_later(self, process: subprocess.Popen[str], life: float, over: threading.Event) -> None:
         """Kill after some time. Where a step is ordered, it begins when the step was reached: it may be a task's."""

@@ -30,6 +30,8 @@ class Hdfs:
         """Write the configuration, and format the namenode; start nothing yet."""
         namenode, *ports = free_ports(5)
         self.address = f"127.0.0.1:{namenode}"
+        self.status = f"http://127.0.0.1:{ports[2]}"
+        """The address of the datanode's status."""
         self.conf = folder / "conf"
         self.conf.mkdir()
         given = {name: f"127.0.0.1:{port}" for name, port in zip(_ADDRESSES, ports, strict=True)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,67 @@ def test_a_name_may_have_characters_that_urls_give_a_meaning(at: str, tmp_path: 
 def test_the_removal_of_a_missing_file_is_an_error(at: str) -> None:
     with hdfs_on_disk(), pytest.raises(FileNotFoundError):
         Hdfs.of("namenode:8020").rm_file(f"{at}/nothing")
+
+
+def test_an_erasure_coded_directory_is_refused_with_what_to_do() -> None:
+    error = told(NotImplementedError("hsync is not supported for erasure-coded files"))
+    assert isinstance(error, ConfigurationError)
+    assert "hdfs ec -setPolicy -replicate" in str(error)
+
+
+def test_a_file_is_written_once_more_if_a_clean_up_took_its_hidden_one(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with hdfs_on_disk():
+        fs = Hdfs.of("namenode:8020")
+        rename = fs.client.rename
+
+        def swept(source: str, *arguments: Any) -> None:
+            monkeypatch.setattr(fs.client, "rename", rename)
+            Path(source).unlink()
+            rename(source, *arguments)
+
+        monkeypatch.setattr(fs.client, "rename", swept)
+        fs.pipe_file(f"{at}/f", b"1")
+        assert fs.cat_file(f"{at}/f") == b"1"
+        # An entry of the log is not: its number may have been freed.
+        monkeypatch.setattr(fs.client, "rename", swept)
+        with pytest.raises(FileNotFoundError):
+            fs.pipe_file(f"{at}/g", b"1", mode="create")
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_a_namenode_that_does_not_answer_is_an_error_and_is_asked_by_another_client_then(
+    at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+    monkeypatch.setattr("outfall.hdfs._PATIENCE", 0.01)
+    monkeypatch.setattr("outfall.hdfs.UNANSWERED", [])
+    with hdfs_on_disk():
+        stuck = Hdfs.of("namenode:8020")
+        inner: Any = stuck.client.inner
+        monkeypatch.setattr(inner._inner, "get_file_info", lambda path: over.wait(), raising=False)
+        with pytest.raises(TimeoutError, match="get_file_info"):
+            stuck.info(f"{at}/f")
+        over.set()
+        monkeypatch.setattr("outfall.hdfs._PATIENCE", 60.0)
+        assert Hdfs.of("namenode:8020").client is not stuck.client
+
+
+def test_a_configured_observer_is_never_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "dfs.client.failover.proxy.provider.cluster"
+    observer = "org.apache.hadoop.hdfs.server.namenode.ha.ObserverReadProxyProvider"
+    (tmp_path / "hdfs-site.xml").write_text(
+        f"<configuration><property><name>{name}</name><value>{observer}</value></property></configuration>"
+    )
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    with hdfs_on_disk() as asked:
+        Hdfs.of("cluster")
+    assert asked[-1][name].endswith(".ConfiguredFailoverProxyProvider")
+
+
+def test_a_configuration_that_cannot_be_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "core-site.xml").write_text("<configuration>&other;</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    with hdfs_on_disk(), pytest.raises(ConfigurationError, match=r"core-site\.xml"):
+        Hdfs.of("cluster")

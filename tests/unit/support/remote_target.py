@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 from fsspec.implementations.memory import MemoryFileSystem
@@ -157,7 +157,10 @@ def _there(path: str) -> Path:
 
 
 class _Client:
+    configurations: ClassVar[list[dict[str, str]]] = []
+
     def __init__(self, url: str, config: dict[str, str]) -> None:
+        self.configurations.append(config)
         self.inner = _Native()
 
 
@@ -182,11 +185,12 @@ class Hdfs(Place):
 
 
 @contextmanager
-def hdfs_on_disk() -> Iterator[None]:
-    """Let `hdfs://` mean a disk."""
+def hdfs_on_disk() -> Iterator[list[dict[str, str]]]:
+    """Let `hdfs://` mean a disk. Yields the settings that clients are made with."""
     CLIENTS.clear()
+    _Client.configurations.clear()
     with patch("hdfs_native.fsspec.Client", _Client):
-        yield
+        yield _Client.configurations
     CLIENTS.clear()
 
 

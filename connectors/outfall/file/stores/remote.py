@@ -181,6 +181,19 @@ class RemoteStore(FileStore):
         """Remove the registration of a BEGIN."""
         self.remove(_claim(incarnation, begun))
 
+    def unfinished_records(self, incarnation: str) -> list[str]:
+        """Return the hidden files of a step's records that writers which died have left.
+
+        One of a writer that goes on may be among them. If it is removed, that writer writes it once more.
+        """
+        if self.publishes_by_copy:
+            return []
+        # Imported here, because other filesystems do without its client.
+        from outfall.hdfs import meant_by
+
+        meant = ((name, meant_by(name) or "") for name in self.names(SIDECAR))
+        return [f"{SIDECAR}/{name}" for name, record in meant if re.split(r"[-.]", record)[0] == incarnation]
+
     def probe(self) -> None:
         """Write a hidden file and remove it."""
         path = self.at(f"{SIDECAR}/probe-{uuid.uuid4().hex}")

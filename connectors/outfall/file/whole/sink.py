@@ -129,6 +129,18 @@ class RemoteWholeFiles(WholeFiles):
     def port(self, incarnation: str) -> RemotePort:
         return RemotePort(self.store, self.options, incarnation)
 
+    def clean_up(self, context: CleanUpContext) -> int:
+        removed, store = super().clean_up(context), self.store
+        with explained("cleaning up", store.root):
+            unfinished = store.unfinished_records(context.incarnation)
+            return removed + sum(store.remove(path) for path in unfinished)
+
+    def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
+        store = self.store
+        with explained("reading", store.root):
+            unfinished = [f"{store.root}/{path}" for path in store.unfinished_records(context.incarnation)]
+        return [*super().find_leftovers(context), *sorted(unfinished)]
+
     def requires(self) -> Sequence[str]:
         readers = "readers that skip names starting with _ or . as Spark's do"
         if self.location.scheme == "memory":
