@@ -14,7 +14,7 @@ import queue
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 from xml.etree import ElementTree
@@ -32,8 +32,8 @@ _PATIENCE = 300.0
 
 Longer than its own attempts to find a namenode: three minutes with the defaults of `dfs.client.failover.*`.
 """
-_WRITES = 3
-"""How often a hidden file is written, if others remove it before it is renamed."""
+_WRITES = 4
+"""How often a file is written, if datanodes fail, or if others remove a hidden one before it is renamed."""
 _PROVIDER = "dfs.client.failover.proxy.provider."
 _OF_THE_ACTIVE = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
 _TEMPORARY = re.compile(r"\.tmp-(.+)-[0-9a-f]{32}")
@@ -47,6 +47,7 @@ _NUMBERS = {
     "NSQuotaExceededException": errno.EDQUOT,
     "QuotaByStorageTypeExceededException": errno.EDQUOT,
     "FSLimitException": errno.ENAMETOOLONG,
+    "PathComponentTooLongException": errno.ENAMETOOLONG,
     "PathIsNotEmptyDirectoryException": errno.ENOTEMPTY,
     "ParentNotDirectoryException": errno.ENOTDIR,
 }
@@ -115,7 +116,7 @@ class Hdfs(HdfsFileSystem):
     def _create_hidden_and_rename(self, path: str, value: bytes, *, replace: bool) -> None:
         temporary = _temporary_name(path)
         try:
-            self._write(temporary, [value])
+            self._write(temporary, lambda: [value])
             reached("hdfs: written")
             self.client.rename(temporary, path, replace)
             reached("hdfs: renamed")
@@ -134,15 +135,31 @@ class Hdfs(HdfsFileSystem):
 
     def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
         """Copy a file of this host, durably."""
-        with open(lpath, "rb") as file:
-            self._write(self._strip_protocol(rpath), iter(lambda: file.read(_CHUNK), b""))
 
-    def _write(self, path: str, chunks: Iterator[bytes] | list[bytes]) -> None:
-        writer = self.client.create(path, WriteOptions(overwrite=True, create_parent=True))
-        for chunk in chunks:
-            writer.write(chunk)
-        writer.hsync()
-        writer.close()
+        def chunks() -> Iterator[bytes]:
+            with open(lpath, "rb") as file:
+                yield from iter(lambda: file.read(_CHUNK), b"")
+
+        self._write(self._strip_protocol(rpath), chunks)
+
+    def _write(self, path: str, chunks: Callable[[], Iterable[bytes]]) -> None:
+        """Write a file with a name of its own.
+
+        The namenode offers a datanode that has died for minutes, and the client, unlike Java's, does not ask for
+        others. So the file is begun anew, unless somebody has removed it.
+        """
+        for left in reversed(range(_WRITES)):
+            writer = self.client.create(path, WriteOptions(overwrite=True, create_parent=True))
+            try:
+                for chunk in chunks():
+                    writer.write(chunk)
+                writer.hsync()
+                writer.close()
+            except OSError as error:
+                if not left or not _is_of_a_datanode(error) or not self.client.delete(path, False):
+                    raise
+            else:
+                return
 
     def rm_file(self, path: str) -> None:
         """Remove a file. Raises `FileNotFoundError` if there is none, unlike the client."""
@@ -218,6 +235,11 @@ class _Telling:
             return _Telling(result) if hasattr(result, "hsync") or hasattr(result, "read_range") else result
 
         return call
+
+
+def _is_of_a_datanode(error: OSError) -> bool:
+    """Whether the namenode has not said itself why nothing was written."""
+    return error.errno == errno.EIO and _REMOTE.search(str(error.__cause__)) is None
 
 
 def _answer(name: str, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

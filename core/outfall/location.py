@@ -137,6 +137,12 @@ def _remote(scheme: str, rest: str, text: str, purpose: Purpose) -> Location:
         )
     # Normalized below the root, so that `..` never leads to another bucket.
     below = posixpath.normpath(f"/{path}").strip("/")
+    if ":" in below and purpose.schemes[scheme] == HDFS:
+        raise ConfigurationError(
+            f"the {purpose.what} {text!r} has a colon in its path",
+            why="HDFS allows none",
+            do="give another directory",
+        )
     if not root and purpose.schemes[scheme] == HDFS:
         return Location(HDFS, f"/{below}")
     return Location(purpose.schemes[scheme], posixpath.join(root, below).rstrip("/"))

@@ -104,7 +104,7 @@ class FileOptions(StorageOptions, _DirectoryOptions):
     @model_validator(mode="after")
     def _may_grow(self) -> Self:
         if self.parts is not None and is_remote(self.path):
-            raise ValueError("parts needs files that can grow, and an object store has none: leave parts out")
+            raise ValueError("parts needs files that can grow, and object stores and HDFS have none: leave parts out")
         if self.parts is not None and (self.partition_by or self.directory_pattern):
             raise ValueError("partition_by and directory_pattern are for whole files: leave parts out")
         if self.parts is not None and not can_grow(self):

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 
 from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.filesystems import is_unset, remedy
-from outfall.location import REMOTE, Location, Purpose
+from outfall.location import HDFS, PACKAGES, REMOTE, Location, Purpose
 from outfall.plugins import RECOVERY
 
 USE_INSTEAD = (
     "set recovery= to an absolute path on a POSIX filesystem that driver and executors share and that has hard links"
     " (NFS does), or to a URL of an object store or of HDFS: "
     f"{', '.join(f'{scheme}://' for scheme in REMOTE if scheme != 'memory')}"
+    f" (hdfs:// needs pip install '{PACKAGES[HDFS]}')"
 )
 
 _PLACE_IS_WRONG = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}

@@ -60,7 +60,7 @@ def test_a_task_that_wakes_after_another_driver_has_published_writes_nothing(
 
     def write() -> None:
         try:
-            Filesystem.of(hdfs.address)._write(f"{out.path}/_outfall/staging/{name}", chunks())
+            Filesystem.of(hdfs.address)._write(f"{out.path}/_outfall/staging/{name}", chunks)
         except OSError as error:
             complaints.append(error)
 
@@ -120,7 +120,7 @@ def test_each_block_is_synced_when_it_ends() -> None:
         for _ in range(20):
             writer.write(b"1" * MIB)
         writer.close()
-        until(lambda: _synced(cluster) - before >= 20, "twenty blocks being synced", 30)
+        until(lambda: _synced(cluster) - before >= 20, "twenty blocks being synced")
 
 
 def _synced(hdfs: Hdfs) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import re
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from outfall.errors import ConfigurationError
 from outfall.hdfs import Hdfs, told
-from tests.unit.support.remote_target import hdfs_on_disk
+from tests.unit.support.remote_target import Writer, hdfs_on_disk
 
 REMOTE = 'RPCError("org.apache.hadoop.{}", "The reason \\"x\\".\\n\\tat org.apache.hadoop.A.b(A.java:1)\\n")'
 
@@ -23,12 +25,13 @@ REMOTE = 'RPCError("org.apache.hadoop.{}", "The reason \\"x\\".\\n\\tat org.apac
         ("hdfs.protocol.NSQuotaExceededException", errno.EDQUOT),
         ("hdfs.protocol.DSQuotaExceededException", errno.EDQUOT),
         ("hdfs.server.namenode.SafeModeException", errno.EIO),
+        ("hdfs.protocol.FSLimitException$PathComponentTooLongException", errno.ENAMETOOLONG),
     ],
 )
 def test_an_error_of_the_namenode_is_one_line_with_a_number(kind: str, number: int) -> None:
     error = told(RuntimeError(REMOTE.format(kind)))
     assert isinstance(error, OSError)
-    assert (error.errno, error.strerror) == (number, f'{kind.rpartition(".")[2]}: The reason "x".')
+    assert (error.errno, error.strerror) == (number, f'{re.split(r"[.$]", kind)[-1]}: The reason "x".')
 
 
 def test_a_missing_and_a_present_file_keep_their_errors() -> None:
@@ -87,6 +90,31 @@ def test_a_name_may_have_characters_that_urls_give_a_meaning(at: str, tmp_path: 
 def test_the_removal_of_a_missing_file_is_an_error(at: str) -> None:
     with hdfs_on_disk(), pytest.raises(FileNotFoundError):
         Hdfs.of("namenode:8020").rm_file(f"{at}/nothing")
+
+
+@pytest.mark.parametrize(
+    ("error", "succeeds"),
+    [
+        (ConnectionRefusedError("Connection refused (os error 111)"), True),
+        (RuntimeError(REMOTE.format("ipc.X")), False),
+    ],
+)
+def test_a_file_is_begun_anew_if_a_datanode_fails_and_not_if_the_namenode_refuses(
+    at: str, monkeypatch: pytest.MonkeyPatch, error: Exception, *, succeeds: bool
+) -> None:
+    left = [error]
+
+    def write(self: Any, data: bytes) -> int:
+        if left:
+            raise left.pop()
+        return written(self, data)
+
+    written = Writer.write
+    monkeypatch.setattr(Writer, "write", write)
+    with hdfs_on_disk(), nullcontext() if succeeds else pytest.raises(OSError, match="X: The reason"):
+        fs = Hdfs.of("namenode:8020")
+        fs.pipe_file(f"{at}/f", b"1")
+        assert fs.cat_file(f"{at}/f") == b"1"
 
 
 def test_an_erasure_coded_directory_is_refused_with_what_to_do() -> None:

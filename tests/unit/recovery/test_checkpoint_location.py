@@ -157,3 +157,13 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(_registry, "gs", raising=False)
     with pytest.raises(ImportError, match="pip install gcsfs"):
         CheckpointRecoveryConfig("gs://bucket/x").open("sink")
+
+
+def test_a_colon_is_refused_in_hdfs_which_allows_none() -> None:
+    with pytest.raises(ConfigurationError, match="colon"):
+        CheckpointRecoveryConfig("hdfs://namenode:8020/a:b")
+
+
+def test_the_advice_to_use_another_location_says_what_hdfs_needs() -> None:
+    with pytest.raises(ConfigurationError, match=r"pip install 'outfall\[hdfs\]'"):
+        CheckpointRecoveryConfig("dbfs:/x")

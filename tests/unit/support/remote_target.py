@@ -90,7 +90,7 @@ class _Reader:
         return len(self._data)
 
 
-class _Writer:
+class Writer:
     """A file is there, empty, before it is closed."""
 
     def __init__(self, path: Path) -> None:
@@ -121,8 +121,8 @@ class _Native:
     def read(self, path: str) -> _Reader:
         return _Reader(_there(path))
 
-    def create(self, path: str, options: Any) -> _Writer:
-        return _Writer(Path(path))
+    def create(self, path: str, options: Any) -> Writer:
+        return Writer(Path(path))
 
     def mkdirs(self, path: str, permission: int, create_parent: bool) -> None:
         Path(path).mkdir(parents=create_parent, exist_ok=True)
