@@ -195,8 +195,8 @@ def test_a_datanode_that_is_killed_in_the_middle_of_a_block_loses_no_row(cluster
         yield half
 
     query.driver().run_epoch(0, [[{"id": 0}]])
-    fs._write(f"/{query.name}/out/.f", chunks)
-    assert fs.cat_file(f"/{query.name}/out/.f") == half * 2
+    fs._write(f"/{query.name}/f", chunks)
+    assert fs.cat_file(f"/{query.name}/f") == half * 2
     with suppress(OutfallError):
         query.driver().run_epoch(1, [[{"id": 1}]])
     until(cluster.writes, "the namenode noticing the death", 120)
