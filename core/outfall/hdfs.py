@@ -2,7 +2,8 @@
 
 A file appears in HDFS when it is opened, empty, and its length is known only after it is closed. So a small file is
 written under a hidden name and renamed, which the namenode does atomically and, if asked, without replacing a file.
-The client finds namenodes, HA and Kerberos in the configuration of `HADOOP_CONF_DIR` or `HADOOP_HOME`.
+The client finds namenodes, HA and Kerberos in the configuration of `HADOOP_CONF_DIR` or `HADOOP_HOME`. In a container
+of YARN, it uses the user and, without these variables, the configuration that Spark has there.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ _WRITES = 4
 _PROVIDER = "dfs.client.failover.proxy.provider."
 _OF_THE_ACTIVE = "org.apache.hadoop.hdfs.server.namenode.ha.ConfiguredFailoverProxyProvider"
 _TEMPORARY = re.compile(r"\.tmp-(.+)-[0-9a-f]{32}")
+_CONF_OF_SPARK = "__spark_conf__/__hadoop_conf__"
+"""Where Spark unpacks the client's configuration of Hadoop, in the working directory of each container."""
 
 # The client reports an error of the namenode as the text of a Rust value.
 _REMOTE = re.compile(r'RPCError\("([\w.$]+)", "(.*)"\)', re.DOTALL)
@@ -67,6 +70,7 @@ class Hdfs(HdfsFileSystem):
 
     def __init__(self, host: str | None = None, port: int | None = None, **options: Any) -> None:
         """Open no connection yet. Without a host, the client uses `fs.defaultFS` of its configuration."""
+        _do_as_spark()
         super().__init__(host, port, **_never_from_observers(), **options)
         configured = (os.environ.get("HADOOP_CONF_DIR"), os.environ.get("HADOOP_HOME"))
         # A client that waits for an answer may do so forever, and makes later calls wait for its connection.
@@ -199,6 +203,18 @@ def _configured_names() -> Iterator[str]:
                 f"{path} cannot be read", why=str(error), do="write it as XML without entities of other files"
             ) from error
         yield from (name.strip() for setting in root.iter("property") if (name := setting.findtext("name")))
+
+
+def _do_as_spark() -> None:
+    """Set the variables of the client as Spark's own client of HDFS does in this process, unless they are set.
+
+    A container of YARN runs as the user of the node manager, and Spark writes as the user who submitted the job.
+    """
+    user = os.environ.get("SPARK_USER")
+    if user:
+        os.environ.setdefault("HADOOP_USER_NAME", user)
+    if "HADOOP_HOME" not in os.environ and os.path.isdir(_CONF_OF_SPARK):
+        os.environ.setdefault("HADOOP_CONF_DIR", os.path.abspath(_CONF_OF_SPARK))
 
 
 class _TellingClient(Client):

@@ -271,5 +271,5 @@ def misplaced_log(checkpoint: str, resolved: str | None = None) -> Configuration
         f"the log cannot be next to the checkpoint {checkpoint!r}",
         why=f"the checkpoint is {f'at {resolved}' if resolved else 'not on a disk of this host'}: Spark looks up a path"
         " without a scheme in its default filesystem (fs.defaultFS), and Outfall on this host",
-        do=f"give the checkpoint as a URL: {resolved or 'hdfs:///path, s3a://bucket/path'}",
+        do=f"give the checkpoint as a URL: {resolved or 'hdfs://namenode:8020/path, s3a://bucket/path'}",
     )

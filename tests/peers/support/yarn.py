@@ -27,8 +27,14 @@ from tests.peers.support.hadoop import Hdfs, write_site
 from tests.peers.support.jars import class_path, java
 
 SPARK_HOME = Path(pyspark.__file__).parent
-EXPIRY = 6
-"""Seconds after which an application master or a node manager that says nothing is given up."""
+USER = "flyer"
+"""Who submits jobs. The node managers run as another user, as do the containers."""
+_AM_EXPIRY, _NM_EXPIRY = 15, 6
+"""Seconds after which an application master or a node manager that says nothing is given up.
+
+The latter are given up first, so that no container is started on a host that is gone. On a busy machine, an
+application master says nothing for its first ten seconds.
+"""
 _SERVER = "org.apache.hadoop.yarn.server"
 _RM_ADDRESSES = ("address", "scheduler.address", "resource-tracker.address", "admin.address", "webapp.address")
 _NM_ADDRESSES = ("address", "localizer.address", "webapp.address")
@@ -56,9 +62,8 @@ class Yarn:
         } | {
             "yarn.resourcemanager.hostname": "127.0.0.1",
             "yarn.resourcemanager.am.max-attempts": "50",
-            "yarn.am.liveness-monitor.expiry-interval-ms": f"{EXPIRY * 1000}",
-            # Earlier, so that no container is started on a host that is gone.
-            "yarn.nm.liveness-monitor.expiry-interval-ms": f"{EXPIRY * 500}",
+            "yarn.am.liveness-monitor.expiry-interval-ms": f"{_AM_EXPIRY * 1000}",
+            "yarn.nm.liveness-monitor.expiry-interval-ms": f"{_NM_EXPIRY * 1000}",
             "yarn.scheduler.minimum-allocation-mb": "256",
             "yarn.nodemanager.resource.memory-mb": "8192",
             "yarn.nodemanager.resource.cpu-vcores": "8",
@@ -166,11 +171,8 @@ class Host:
         self.address = f"127.0.0.{number + 1}"
         self.folder = yarn.folder / f"host{number}"
         self._ports = free_ports(len(_NM_ADDRESSES))
-        environment: dict[str, Any] = {
-            "JAVA_HOME": str(Path(java()).resolve().parents[1]),
-            # Distributions set it, and containers inherit it.
-            "HADOOP_CONF_DIR": str(yarn.conf),
-        }
+        # Not HADOOP_CONF_DIR, which containers would inherit: not all distributions set it.
+        environment: dict[str, Any] = {"JAVA_HOME": str(Path(java()).resolve().parents[1])}
         self.manager = OwnServer(
             yarn.java_of_host(self),
             yarn.folder / f"host{number}.log",
@@ -212,6 +214,9 @@ def yarn(hdfs: Hdfs, settings: Mapping[str, str] | None = None) -> Iterator[Yarn
         outliving = subprocess.Popen(reaping, stdin=subprocess.PIPE, start_new_session=True, cwd="/")
         cluster = Yarn(folder, hdfs, settings)
         try:
+            home = f"/user/{USER}"
+            hdfs.client().mkdirs(home, 0o755, True)
+            hdfs.client().set_owner(home, USER, USER)
             cluster.manager.start()
             for host in cluster.hosts:
                 host.manager.launch()

@@ -24,7 +24,7 @@ from tests.integration.support.flights import flights, write_input
 from tests.integration.support.reading import visible
 from tests.integration.support.waiting import until
 from tests.peers.support import reaper
-from tests.peers.support.yarn import SPARK_HOME, Host, Yarn
+from tests.peers.support.yarn import SPARK_HOME, USER, Host, Yarn
 
 T = TypeVar("T")
 
@@ -42,8 +42,7 @@ SETTINGS = {
     "spark.network.timeoutInterval": "2s",
     "spark.executor.heartbeatInterval": "2s",
     # None of the kills is the job's own fault.
-    "spark.yarn.max.executor.failures": "1000",
-    "spark.yarn.submit.waitAppCompletion": "true",
+    "spark.executor.maxNumFailures": "1000",
 }
 PASSED_ON = ("PYSPARK_PYTHON", "SPARK_LOCAL_IP", "JDK_JAVA_OPTIONS", "OUTFALL_TEST_CRASH_ORDER")
 """Variables that containers need: they inherit nothing else of the client's environment but `PYTHONPATH`."""
@@ -66,10 +65,11 @@ def submit(
         command += ["--conf", f"{key}={value}"]
     client = yarn.folder / "client"
     client.mkdir(exist_ok=True)
+    whose = {"HADOOP_CONF_DIR": str(yarn.conf), "HADOOP_USER_NAME": USER}
     with log.open("ab") as output:
         return subprocess.Popen(
             [*command, *job], stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=client,
-            env=os.environ | {"HADOOP_CONF_DIR": str(yarn.conf)} | environment, start_new_session=True,
+            env=os.environ | whose | environment, start_new_session=True,
         )  # fmt: skip
 
 
@@ -124,12 +124,17 @@ class YarnJob:
 
     @property
     def home(self) -> str:
-        """The job's directory in HDFS."""
-        return f"hdfs://{self.yarn.hdfs.address}/{self.name}"
+        """The job's directory in HDFS, as a URL that names no namenode: containers must find the configuration."""
+        return f"hdfs://{self._in_hdfs}"
+
+    @property
+    def _in_hdfs(self) -> str:
+        return f"/user/{USER}/{self.name}"
 
     @property
     def checkpoint(self) -> str:
-        return f"{self.home}/checkpoint"
+        # Spark rejects a checkpoint in HDFS whose URL names no namenode.
+        return f"hdfs://{self.yarn.hdfs.address}{self._in_hdfs}/checkpoint"
 
     @property
     def out(self) -> str:
@@ -196,7 +201,7 @@ class YarnJob:
         if self.place == "postgres":
             return sorted(self._ids())
         if self.place == "hdfs":
-            client, out = self.yarn.hdfs.client(), f"/{self.name}/out"
+            client, out = self.yarn.hdfs.client(), f"{self._in_hdfs}/out"
             return {s.path: client.read(s.path).read() for s in client.list_status(out, False) if not s.isdir}
         return {path.name: path.read_bytes() for path in visible(self.root / "out")}
 
@@ -208,6 +213,8 @@ class YarnJob:
         figures = {"rows": self.rows, "lost": lost, "doubled": doubled}
         assert (lost, doubled) == (0, 0), f"{figures}\n{self.yarn.logs()}"
         assert found.keys() == set(range(self.rows))
+        owners = {status.owner for status in self.yarn.hdfs.client().list_status(self._in_hdfs, True)}
+        assert owners == {USER}, f"files in HDFS belong to {owners}"
         return figures
 
     def _ids(self) -> Iterable[int]:
@@ -221,7 +228,7 @@ class YarnJob:
         return [json.loads(line)["id"] for lines in texts for line in lines if line.endswith("\n")]
 
     def _ids_in_hdfs(self) -> list[int]:
-        client, out = self.yarn.hdfs.client(), f"/{self.name}/out"
+        client, out = self.yarn.hdfs.client(), f"{self._in_hdfs}/out"
         with suppress(FileNotFoundError):
             files = [s.path for s in client.list_status(out, False) if not s.isdir]
             names = [path for path in files if path.rpartition("/")[2][0] not in "._"]
