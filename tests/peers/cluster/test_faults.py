@@ -29,7 +29,15 @@ def test_ten_faults_of_hosts_lose_and_double_nothing(cluster: Cluster, targets: 
         found = run.found()
         for mode, (rows, lost, doubled) in found.items():
             print(f"{mode}: {rows} rows, {lost} lost, {doubled} doubled")
-        print({**run.counts, "replaced drivers": len(run.replaced), "fenced": fenced, "speculative": speculative})
+        print(
+            {
+                "faults": run.faults(),
+                **run.counts,
+                "replaced drivers": len(run.replaced),
+                "fenced": fenced,
+                "speculative": speculative,
+            }
+        )
         for driver in run.replaced:
             print(driver.name, ends(driver))
     finally:

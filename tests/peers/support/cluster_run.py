@@ -18,6 +18,7 @@ import psutil
 from tests.integration.support.cluster_places import Place
 from tests.integration.support.reading import write_source
 from tests.peers.support.cluster_targets import ALONE, MODES, Targets
+from tests.peers.support.hosts import Host
 from tests.peers.support.spark_cluster import DRIVERS, SERVERS, WORKERS, Cluster, Driver
 
 ROWS = 60
@@ -111,6 +112,10 @@ class Run:
             self.end_faults(time.monotonic())
             time.sleep(0.1)
 
+    def behind(self) -> list[str]:
+        """Return the streams that have not written all that they were given."""
+        return [mode for mode, fed in self._fed.items() if self.commits(mode) < fed]
+
     def finish(self) -> None:
         """End all faults, and wait until all streams have written all that they were given."""
         self.end_faults(float("inf"))
@@ -118,7 +123,7 @@ class Run:
             self.driver.kill()
             self.start_driver(self.driver.host)
         deadline = time.monotonic() + _PATIENCE
-        while any(self.commits(mode) < fed for mode, fed in self._fed.items()):
+        while self.behind():
             assert time.monotonic() < deadline, f"the streams did not end: {self.story()}"
             if not self.driver.running:
                 self.start_driver(self.driver.host)
@@ -136,6 +141,10 @@ class Run:
         return result
 
     # --- faults
+
+    def faults(self) -> int:
+        """Return how many there were; one that found nobody is none."""
+        return sum(self.counts.values()) - self.counts["starts"]
 
     def begin_fault(self, what: str, seconds: float, end: Callable[[], None]) -> None:
         """Note a fault, and what ends it after some time."""
@@ -180,6 +189,7 @@ class Faults:
         self._run = run
         self._chance = random.Random(seed)
         self._longest = longest
+        self._lost: set[tuple[Host, Host]] = set()
         self._kinds: list[Callable[[], None]] = [
             self._cut, self._kill_executor, self._isolate, self._stop_executor, self._lose, self._decommission,
             self._kill_driver, *([self._stop_driver] if stop_drivers else []),
@@ -190,7 +200,7 @@ class Faults:
         run = self._run
         run.start_driver("c", speculation=True)
         order: list[Callable[[], None]] = []
-        for _ in range(count):
+        while run.faults() < count:
             if not run.driver.running:
                 self._start()
             with suppress(AssertionError):
@@ -200,7 +210,6 @@ class Faults:
                 # Each kind before one comes again.
                 order = self._chance.sample(self._kinds, len(self._kinds))
             order.pop()()
-            run.counts["faults"] += 1
 
     def _seconds(self) -> float:
         return self._chance.uniform(2, self._longest)
@@ -228,9 +237,16 @@ class Faults:
         what = f"requests of {host}"
         if self._chance.random() < 0.5:
             pair, what = (pair[1], pair[0]), f"replies to {host}"
+        if pair in self._lost:
+            return
         run.cluster.network.lose(*pair)
+        self._lost.add(pair)
         run.counts["lost paths"] += 1
-        run.begin_fault(f"lose {what}", self._seconds(), lambda: run.cluster.network.find(*pair))
+        run.begin_fault(f"lose {what}", self._seconds(), lambda: self._find(pair))
+
+    def _find(self, pair: tuple[Host, Host]) -> None:
+        self._lost.discard(pair)
+        self._run.cluster.network.find(*pair)
 
     def _executor(self) -> psutil.Process | None:
         found = [each for host in WORKERS for each in self._run.cluster.executors(host, self._run.driver.address)]

@@ -44,6 +44,7 @@ _SPECULATION = {
     # Of stages with a single task too.
     "spark.speculation.task.duration.threshold": "500ms",
 }
+_SECONDS = 240
 _FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 
@@ -71,11 +72,12 @@ class Cluster:
     def start(self) -> None:
         """Return when the master knows both workers."""
         with self._server.entered():
-            self._master.start()
+            self._master.launch()
+        self._master.wait_ready(_SECONDS)
         for name in WORKERS:
             self._launch_worker(name)
         for name in WORKERS:
-            self._workers[name].wait_ready()
+            self._workers[name].wait_ready(_SECONDS)
 
     def executors(self, host: str, driver: str = "") -> list[psutil.Process]:
         """Return the executors on a host, of one driver if one is named by its address."""
@@ -91,7 +93,7 @@ class Cluster:
             until(lambda: not any(each.is_running() for each in before), "the end of its executors", 15)
         self._workers[host].kill()
         self._launch_worker(host)
-        self._workers[host].wait_ready()
+        self._workers[host].wait_ready(_SECONDS)
 
     def settings(self, host: Host, *, speculation: bool) -> dict[str, str]:
         """Return the settings of a driver on a host."""
