@@ -30,7 +30,9 @@ import pytest
 from tests.integration.support.waiting import until
 from tests.programs import program
 
-_NAMES = re.compile(r"outf(\d+)([a-z]*)")
+_NAMES = re.compile(r"outf((\d+)x\d+)([a-z]?)")
+_numbers = itertools.count()
+"""Of the networks of this process."""
 _NAMESPACES = Path("/run/netns")
 _SUBNETS = ipaddress.ip_network("198.18.0.0/15")
 """Reserved for tests of networks (RFC 2544)."""
@@ -76,7 +78,7 @@ class Network:
         if os.geteuid() != 0:
             pytest.fail("needs root, for network namespaces. What to do: run this session as root", pytrace=False)
         self._ip = program("ip")
-        self._run = os.getpid()
+        self._run = f"{os.getpid()}x{next(_numbers)}"
         self._bridge = f"outf{self._run}"
         self.folder = _folder(self._run)
         with _alone():
@@ -84,7 +86,7 @@ class Network:
             self._watcher = self._watch()
             self.folder.mkdir()
             self.folder.chmod(0o755)
-            self.subnet = _free_subnet(self._run)
+            self.subnet = _free_subnet(os.getpid())
             addresses = map(str, self.subnet.hosts())
             self._call("link", "add", self._bridge, "type", "bridge")
             self.address = next(addresses)
@@ -94,7 +96,7 @@ class Network:
 
     def _watch(self) -> subprocess.Popen[bytes]:
         # It outlives this process and its group, and notices by the end of its input.
-        command = [sys.executable, "-m", __name__, str(self._run)]
+        command = [sys.executable, "-m", __name__, self._run]
         root = Path(__file__).parents[3]
         return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True, cwd=root)
 
@@ -149,14 +151,14 @@ def network(names: Sequence[str]) -> Iterator[Network]:
 
 def sweep() -> None:
     """Remove what runs have left that are dead."""
-    for run in {int(found[1]) for name in _traces() if (found := _NAMES.fullmatch(name))}:
+    for run in {found[1] for name in _traces() if (found := _NAMES.fullmatch(name))}:
         if not _lives(run):
             remove(run)
 
 
-def remove(run: int) -> None:
+def remove(run: str) -> None:
     """Remove the network of a run, with its processes and its folder."""
-    mine = {name: found[2] for name in _traces() if (found := _NAMES.fullmatch(name)) and int(found[1]) == run}
+    mine = {name: found[3] for name in _traces() if (found := _NAMES.fullmatch(name)) and found[1] == run}
     for name in [name for name, host in mine.items() if host]:
         until(partial(_none_left, name), f"the end of all processes on {name}", 60)
         subprocess.run([program("ip"), "netns", "del", name], check=False, capture_output=True)
@@ -172,14 +174,14 @@ def _traces() -> list[str]:
     return [path.name for path in itertools.chain(namespaces, Path("/sys/class/net").iterdir(), temporary)]
 
 
-def _folder(run: int) -> Path:
+def _folder(run: str) -> Path:
     return Path(tempfile.gettempdir(), f"outf{run}")
 
 
-def _lives(run: int) -> bool:
+def _lives(run: str) -> bool:
     """Whether a run is alive: its process, and not a later one of the same id."""
     try:
-        began = psutil.Process(run).create_time()
+        began = psutil.Process(int(run.partition("x")[0])).create_time()
     except psutil.NoSuchProcess:
         return False
     made = [path.stat().st_mtime for path in (_folder(run), *_NAMESPACES.glob(f"outf{run}[a-z]")) if path.exists()]
@@ -200,11 +202,11 @@ def _none_left(namespace: str) -> bool:
     return not found
 
 
-def _free_subnet(run: int) -> ipaddress.IPv4Network:
+def _free_subnet(first: int) -> ipaddress.IPv4Network:
     done = subprocess.run([program("ip"), "-o", "-4", "addr"], capture_output=True, text=True, check=True)
     taken = [ipaddress.ip_interface(text).network for text in re.findall(r"inet (\S+)", done.stdout)]
     subnets = list(_SUBNETS.subnets(new_prefix=24))
-    first = run % len(subnets)
+    first %= len(subnets)
     return next(
         subnet
         for subnet in (*subnets[first:], *subnets[:first])
@@ -233,4 +235,4 @@ def _enter(namespace: int) -> None:
 if __name__ == "__main__":
     sys.stdin.buffer.read()
     with _alone():
-        remove(int(sys.argv[1]))
+        remove(sys.argv[1])
