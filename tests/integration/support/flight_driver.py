@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import sys
 from pathlib import Path
@@ -35,6 +36,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--recovery", help="where the log is, in place of the checkpoint")
     parser.add_argument("--until", help="a file: the query goes on until it is there, and no input is left")
     parser.add_argument("--batch", help="of a batch job, the number of its epoch, in place of a stream")
+    parser.add_argument("--said", help="a directory for what Python logs, by process, which needs no JVM to be read")
     return parser.parse_args()
 
 
@@ -171,6 +173,8 @@ def await_end(query: StreamingQuery, until: Path) -> None:
 
 def main() -> None:
     given = arguments()
+    if given.said:
+        logging.basicConfig(filename=f"{given.said}/{os.getpid()}", level=logging.WARNING)
     spark = session(given)
     if given.batch:
         write_batch(spark, given)

@@ -21,6 +21,7 @@ import psycopg
 from tests.integration.conftest import spark_environment
 from tests.integration.support import flight_driver
 from tests.integration.support.flights import flights, write_input
+from tests.integration.support.hunt import REFUSED
 from tests.integration.support.reading import visible
 from tests.integration.support.waiting import until
 from tests.peers.support import reaper
@@ -76,20 +77,26 @@ def submit(
 class Stopped:
     """A driver that stands still, with all other processes of its container."""
 
-    def __init__(self, python: psutil.Process, others: list[psutil.Process], host: Host) -> None:
-        """Stop them."""
+    def __init__(self, python: psutil.Process, others: list[psutil.Process], host: Host, said: Path) -> None:
+        """Stop them. `said` is where Python logs."""
         self.python = python
         self.others = others
         self.host = host
+        self._said = said
         for process in [python, *others]:
             process.send_signal(signal.SIGSTOP)
 
-    def wake(self, *, python_first: Path | None = None) -> None:
-        """Let them go on; if a file is given, Python alone until the file is there."""
+    def refused(self) -> bool:
+        """Whether Outfall has refused to let the driver go on."""
+        text = self._said.read_text(errors="replace") if self._said.exists() else ""
+        return any(name in text for name in REFUSED)
+
+    def wake(self, *, python_until: Callable[[], object] | None = None) -> None:
+        """Let them go on; Python alone until something has happened, as its JVM ends when YARN tells it to."""
         with suppress(psutil.NoSuchProcess):
             self.python.send_signal(signal.SIGCONT)
-        if python_first is not None:
-            until(lambda: python_first.exists() or not self.python.is_running(), "the zombie's waking")
+        if python_until is not None:
+            until(lambda: python_until() or ended(self.python), "what the zombie does when it wakes")
         for process in self.others:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGCONT)
@@ -146,6 +153,11 @@ class YarnJob:
         return self.root / "order"
 
     @property
+    def said(self) -> Path:
+        """Where each driver keeps what Python logs, by the id of its process."""
+        return self.root / "said"
+
+    @property
     def enough(self) -> Path:
         """The file that ends a query which goes on."""
         return self.root / "enough"
@@ -163,11 +175,13 @@ class YarnJob:
 
     def start(self, deploy: str = "cluster", *, goes_on: bool = False, batch: int | None = None) -> Submission:
         """Submit the job."""
+        self.said.mkdir(exist_ok=True)
         given = {
             "input": f"file://{self.root}/input",
             "out": self.out,
             "checkpoint": self.checkpoint,
             "local": f"{self.root}/local",
+            "said": str(self.said),
             "mode": "growing" if self.place == "growing" else "whole",
             "api": self.api,
             "master": "yarn",
@@ -253,41 +267,16 @@ class Submission:
         """Return the attempts that have a container, the first one first."""
         return [attempt for attempt in self.yarn.attempts(self.id) if attempt.get("containerId")]
 
-    def container(self, attempt: int) -> tuple[Host, Path]:
-        """Return where the application master of an attempt works; the first one is 1."""
-
-        def find() -> tuple[Host, Path] | None:
-            named = [each["containerId"] for each in self.attempts()][attempt - 1 : attempt]
-            for host in self.yarn.hosts:
-                for path in host.folder.glob(f"local/usercache/*/appcache/{self.id}/{named[0]}") if named else ():
-                    return host, path
-            return None
-
-        return self._when(find, f"attempt {attempt}")
-
-    def driver(self, attempt: int) -> psutil.Process:
-        """Return Python's process of the driver, in cluster mode."""
-        _, folder = self.container(attempt)
-
-        def find() -> psutil.Process | None:
-            return next((p for p in below(folder) if "flight_driver" in " ".join(p.cmdline()) and is_python(p)), None)
-
-        return self._when(find, f"the driver of attempt {attempt}")
-
-    def stop(self, attempt: int, *, at: str | None = None) -> Stopped:
-        """Stop the driver of an attempt, at a step or now; its host is cut off: the node manager dies."""
-        if at is not None:
-            told = self.job.order.with_name("order.stopped")
-            self._when(told.exists, f"the driver coming to {at!r}")
-            pid = int(told.read_text())
-            host, folder = self._of(pid)
-            python = psutil.Process(pid)
-        else:
-            host, folder = self.container(attempt)
-            python = self.driver(attempt)
+    def stop(self, *, at: str) -> Stopped:
+        """Stop the driver that comes to a step, as `order` says; its host is cut off: the node manager dies."""
+        told = self.job.order.with_name("order.stopped")
+        self._when(told.exists, f"the driver coming to {at!r}")
+        pid = int(told.read_text())
+        host, folder = self._of(pid)
+        python = psutil.Process(pid)
         host.manager.kill()
         others = [process for process in below(folder) if process.pid != python.pid]
-        return Stopped(python, others, host)
+        return Stopped(python, others, host, self.job.said / str(python.pid))
 
     def executors(self) -> list[tuple[Host, Path]]:
         """Return where the executors of the application work that run now."""
@@ -300,12 +289,9 @@ class Submission:
         return found
 
     def fenced(self) -> int:
-        """Return how many containers of the application logged that their driver was fenced."""
-        texts = [path.read_text(errors="replace") for path in self._logs() if path.name in ("stdout", "stderr")]
-        return sum("FencedError" in text for text in texts)
-
-    def _logs(self) -> list[Path]:
-        return [path for host in self.yarn.hosts for path in host.folder.glob(f"logs/{self.id}/*/*")]
+        """Return how many drivers Outfall has refused to let go on."""
+        texts = [path.read_text(errors="replace") for path in self.job.said.iterdir()]
+        return sum(any(name in text for name in REFUSED) for text in texts)
 
     def await_success(self) -> None:
         """Return when the application has ended well."""
@@ -343,8 +329,17 @@ def below(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def is_python(process: psutil.Process) -> bool:
-    return Path(process.cmdline()[0]).name.startswith("python")
+def end_all(folder: Path) -> None:
+    """Kill a container at once."""
+    for process in below(folder):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def start_again(host: Host) -> None:
+    """Start a node manager that was killed, as after its host was: of what it ran, nothing is left."""
+    host.end()
+    host.manager.start()
 
 
 def chance_of(*words: object) -> random.Random:

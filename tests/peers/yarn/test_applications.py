@@ -11,16 +11,18 @@ from tests.peers.support.yarn_job import YarnJob
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 
-def test_a_driver_that_stood_still_until_the_second_attempt_writes_nothing(job: YarnJob) -> None:
+@pytest.mark.parametrize("step", ["before PREPARED", pytest.param("before commit", marks=pytest.mark.long)])
+def test_a_driver_that_stood_still_until_the_second_attempt_is_fenced(job: YarnJob, step: str) -> None:
     job.feed(2)
-    job.order.write_text("stop before commit")
+    job.order.write_text(f"stop {step}")
     running = job.start()
-    zombie = running.stop(1, at="before commit")
+    zombie = running.stop(at=step)
     until(lambda: job.progress() == job.rows, "the second attempt's rows")
     running.await_success()
     before = job.content()
-    zombie.wake(python_first=job.order.with_name("order.continued"))
+    zombie.wake(python_until=zombie.refused)
     zombie.await_end()
+    assert zombie.refused()
     assert job.content() == before
     assert len(running.attempts()) > 1
     job.check()
