@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 import threading
 from contextlib import nullcontext
@@ -179,3 +180,37 @@ def test_a_configuration_that_cannot_be_read_is_refused(tmp_path: Path, monkeypa
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     with hdfs_on_disk(), pytest.raises(ConfigurationError, match=r"core-site\.xml"):
         Hdfs.of("cluster")
+
+
+@pytest.fixture
+def container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a process of Spark works in YARN, whose user and configuration have not been read yet."""
+    for name in ("HADOOP_USER_NAME", "HADOOP_CONF_DIR", "HADOOP_HOME"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SPARK_USER", "flyer")
+    (tmp_path / "__spark_conf__" / "__hadoop_conf__").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_container_of_yarn_writes_as_the_user_of_the_job(container: Path) -> None:
+    with hdfs_on_disk():
+        Hdfs.of("namenode:8020")
+    assert os.environ["HADOOP_USER_NAME"] == "flyer"
+
+
+def test_a_container_of_yarn_has_the_configuration_of_the_job(container: Path) -> None:
+    with hdfs_on_disk():
+        Hdfs.of("namenode:8020")
+    assert os.environ["HADOOP_CONF_DIR"] == f"{container}/__spark_conf__/__hadoop_conf__"
+
+
+@pytest.mark.parametrize("name", ["HADOOP_USER_NAME", "HADOOP_CONF_DIR"])
+def test_what_a_user_sets_in_a_container_of_yarn_stays(
+    container: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "mine")
+    with hdfs_on_disk():
+        Hdfs.of("namenode:8020")
+    assert os.environ[name] == "mine"
