@@ -8,20 +8,36 @@ import subprocess
 import sys
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration.support.reading import write_source
+from tests.peers.support.hadoop import Hdfs
 from tests.peers.support.yarn import USER, Yarn
+from tests.peers.support.yarn import yarn as running_yarn
 from tests.peers.support.yarn_job import SETTINGS, submit
 from tests.peers.yarn import shipped_job
 
 ROOT = Path(__file__).parents[3]
 SECRET = "s3cr3t-of-tests"
+IMPATIENT = {"spark.network.timeout", "spark.network.timeoutInterval", "spark.executor.heartbeatInterval"}
 SHIPPED = "./environment/bin/python"
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
+
+PATIENT = {
+    # YARN's default. The other tests lose node managers on purpose.
+    "yarn.nm.liveness-monitor.expiry-interval-ms": "600000",
+}
+
+
+@pytest.fixture(scope="module")
+def patient(hdfs: Hdfs) -> Iterator[Yarn]:
+    """A cluster that gives up nobody."""
+    with running_yarn(hdfs, PATIENT) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session")
@@ -45,11 +61,13 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("deploy", ["cluster", "client"])
 def test_a_shipped_environment_writes_with_the_pyspark_of_the_cluster(
-    yarn: Yarn, environment: Path, tmp_path: Path, deploy: str
+    patient: Yarn, environment: Path, tmp_path: Path, deploy: str
 ) -> None:
+    yarn = patient
     home = f"/user/{USER}/{uuid.uuid4().hex}"
     source = write_source(tmp_path / "source", files=2, rows=100)
-    settings = SETTINGS | {"spark.yarn.maxAppAttempts": "5", "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1"}
+    settings = {name: value for name, value in SETTINGS.items() if name not in IMPATIENT}
+    settings |= {"spark.yarn.maxAppAttempts": "1", "spark.executorEnv.SPARK_LOCAL_IP": "127.0.0.1"}
     settings |= {"spark.yarn.appMasterEnv.SPARK_LOCAL_IP": "127.0.0.1", "spark.yarn.appMasterEnv.DB_SECRET": SECRET}
     variables = {"PYTHONPATH": "", "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": SHIPPED, "DB_SECRET": SECRET}
     if deploy == "cluster":
@@ -61,7 +79,7 @@ def test_a_shipped_environment_writes_with_the_pyspark_of_the_cluster(
         name=f"shipped-{deploy}", settings=settings, environment=variables, log=tmp_path / "log",
         options=["--archives", f"{environment}/outfall_venv.tar.gz#environment"],
     )  # fmt: skip
-    assert running.wait(timeout=300) == 0, (tmp_path / "log").read_text()[-3000:] + yarn.logs()
+    assert running.wait(timeout=600) == 0, (tmp_path / "log").read_text()[-3000:] + yarn.logs()
     client = yarn.hdfs.client()
     for api in ("objects", "options"):
         files = [s.path for s in client.list_status(f"{home}/{api}", False) if not s.isdir]
