@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,18 @@ class TestWholeFilesInHdfs(SinkConformance):
                 target.put(path, data)
 
         return restore
+
+    @contextmanager
+    def breaking(self, target: Directory) -> Iterator[None]:
+        """Have the directory give way to a file."""
+        away = f"{target.path}-away"
+        target.client.rename(target.path, away)
+        target.client.create(target.path, WriteOptions()).close()
+        try:
+            yield
+        finally:
+            target.client.delete(target.path, False)
+            target.client.rename(away, target.path)
 
     def leftovers(self, target: Directory) -> int:
         return sum(path.startswith("_outfall/staging/") for path in target.everything())
