@@ -35,6 +35,8 @@ LONGEST_LIFE = 4.0
 """Seconds from the query's start, or from the step at which a process was told to die, to the kill, at most."""
 LONGEST_WAIT = 60.0
 """Seconds for which a step is waited for: on a busy machine the first epoch alone may take many."""
+SECONDS_PER_FILE = 20.0
+"""How long the last run may take for each input file: on a busy machine an epoch in HDFS takes many seconds."""
 
 
 @dataclass
@@ -163,7 +165,11 @@ class Job:
 
     def run_to_the_end(self) -> None:
         process = self.start()
-        printed, _ = process.communicate(timeout=600)
+        try:
+            printed, _ = process.communicate(timeout=max(600, SECONDS_PER_FILE * self._files()))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
         assert printed.endswith("finished\n"), self.complaints()
 
     def run_all(self, kills: int = KILLS, files: int = FILES_PER_RUN) -> None:
@@ -176,6 +182,9 @@ class Job:
         self.feed(len(self.held_back))
         self.run_to_the_end()
         assert self.kills == kills
+
+    def _files(self) -> int:
+        return len(list((self.root / "input").iterdir()))
 
     def complaints(self) -> str:
         return (self.root / "stderr").read_text(errors="replace")[-3000:]

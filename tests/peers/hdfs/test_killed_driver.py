@@ -17,7 +17,7 @@ from tests.peers.support.hadoop import Hdfs
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 KILLS = int(os.environ.get("OUTFALL_TEST_KILLS", "40"))
-FILES = 3
+FILES = 2
 """Input files, and so epochs, of a life: an epoch takes seconds."""
 
 STEPS = (

@@ -71,10 +71,15 @@ class Hdfs:
 
     def _java(self, name: str, main: str | None = None) -> list[str]:
         return [
-            java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
+            *small_java(self.conf.parent),
             "-cp", os.pathsep.join((str(self.conf), class_path("hadoop-3.4"))),
             main or f"{_SERVER}.{name}",
         ]  # fmt: skip
+
+
+def small_java(folder: Path) -> list[str]:
+    """Return how Java runs a small server. Killed, it leaves the pages of its status, so they are in the folder."""
+    return [java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Djava.io.tmpdir={folder}"]
 
 
 def write_site(path: Path, settings: Mapping[str, str]) -> None:

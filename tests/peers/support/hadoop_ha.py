@@ -15,8 +15,8 @@ from hdfs_native import Client
 
 from tests.integration.support.servers import OwnServer, free_ports, listens, open_folder
 from tests.integration.support.waiting import until
-from tests.peers.support.hadoop import write_site
-from tests.peers.support.jars import class_path, java
+from tests.peers.support.hadoop import small_java, write_site
+from tests.peers.support.jars import class_path
 
 NAMESERVICE = "flights"
 _SERVER = "org.apache.hadoop.hdfs.server"
@@ -181,7 +181,7 @@ class HaHdfs:
     def _java(self, name: str, own: dict[str, str], main: str) -> list[str]:
         conf = self._configure(f"conf-{name}", own)
         path = os.pathsep.join((str(conf), class_path("hadoop-3.4")))
-        return [java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", path, main]
+        return [*small_java(self._folder), "-cp", path, main]
 
     def _configure(self, name: str, own: dict[str, str]) -> Path:
         conf = self._folder / name

@@ -23,7 +23,7 @@ import pyspark
 from tests.integration.support.servers import OwnServer, free_ports, listens, open_folder
 from tests.integration.support.waiting import until
 from tests.peers.support import reaper
-from tests.peers.support.hadoop import Hdfs, write_site
+from tests.peers.support.hadoop import Hdfs, small_java, write_site
 from tests.peers.support.jars import class_path, java
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -155,7 +155,7 @@ class Yarn:
 
     def _java(self, name: str, conf: Path) -> list[str]:
         return [
-            java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC",
+            *small_java(conf.parent),
             "--add-opens", "java.base/java.lang=ALL-UNNAMED",
             "-cp", os.pathsep.join((str(conf), class_path("hadoop-3.4"))), f"{_SERVER}.{name}",
         ]  # fmt: skip
