@@ -118,6 +118,9 @@ def test_safe_mode_and_quotas_are_told_and_waited_for(hdfs: Hdfs, driver: LocalD
 
 @pytest.mark.long
 class TestWholeFilesInHdfs(SinkConformance):
+    deadline = 600
+    """Forty epochs without a sign of life: each takes seconds on a busy machine."""
+
     @pytest.fixture(autouse=True)
     def _cluster(self, hdfs: Hdfs) -> None:
         self.hdfs = hdfs
