@@ -118,6 +118,23 @@ def test_a_file_is_begun_anew_if_a_datanode_fails_and_not_if_the_namenode_refuse
         assert fs.cat_file(f"{at}/f") == b"1"
 
 
+def test_a_file_is_synced_after_its_last_byte_and_before_it_has_its_name(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[bool, bytes]] = []
+
+    def hsync(self: Any) -> None:
+        synced(self)
+        (hidden,) = tmp_path.iterdir()
+        seen.append((hidden.name.startswith(".tmp-"), bytes(self._data)))
+
+    synced = Writer.hsync
+    monkeypatch.setattr(Writer, "hsync", hsync)
+    with hdfs_on_disk():
+        Hdfs.of("namenode:8020").pipe_file(f"{at}/f", b"12")
+    assert seen == [(True, b"12")]
+
+
 def test_an_erasure_coded_directory_is_refused_with_what_to_do() -> None:
     error = told(NotImplementedError("hsync is not supported for erasure-coded files"))
     assert isinstance(error, ConfigurationError)
