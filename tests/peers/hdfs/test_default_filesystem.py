@@ -35,7 +35,7 @@ def stream(api: str, spark: SparkSession, root: Path, checkpoint: str) -> DataSt
     return df.writeStream.format("outfall").options(**options)
 
 
-@pytest.mark.parametrize("api", ["objects", "options"])
+@pytest.mark.parametrize("api", ["objects", pytest.param("options", marks=pytest.mark.long)])
 def test_a_log_that_would_not_be_in_the_checkpoint_is_refused(
     on_hdfs: SparkSession, hdfs: Hdfs, tmp_path: Path, api: str
 ) -> None:

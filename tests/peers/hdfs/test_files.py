@@ -85,6 +85,7 @@ def test_a_namenode_that_is_killed_keeps_what_was_committed(hdfs: Hdfs, driver: 
 
 
 @pytest.mark.faults
+@pytest.mark.long
 def test_a_datanode_that_is_killed_fails_the_epoch_and_nothing_else(
     hdfs: Hdfs, driver: LocalDriver, out: Directory
 ) -> None:
