@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import pyspark
+from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
 import outfall.errors
 from outfall.file import FileSink
+from outfall.options import resolve_secret
 from outfall.spark import write_stream
+
+
+def knows_secret() -> bool:
+    return resolve_secret(SecretStr("env:DB_SECRET")) == "s3cr3t-of-tests"
 
 
 def main(source: str, home: str) -> None:
@@ -24,7 +29,8 @@ def main(source: str, home: str) -> None:
             writer = df.writeStream.format("outfall").options(**options)
         writer.trigger(availableNow=True).start().awaitTermination()
     print("driver:", sys.executable, outfall.errors.__file__, pyspark.__file__, flush=True)
-    print("secret reached the driver:", os.environ.get("DB_SECRET") == "s3cr3t-of-tests", flush=True)
+    in_task = spark.sparkContext.parallelize([0], 1).map(lambda _: knows_secret()).collect()
+    print("the secret is known:", knows_secret(), in_task, flush=True)
     spark.stop()
 
 
