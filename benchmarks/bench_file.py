@@ -24,6 +24,8 @@ from outfall.testing.benchmark.session import cpu_seconds
 DEFAULT = Given(rows=3_000_000, pairs=5)
 FORMATS = {"jsonl": "json", "csv": "csv", "parquet": "parquet"}
 """Format name of Outfall → format name of Spark."""
+BY_SPARK = FORMATS | {"orc": "orc"}
+"""The formats that Spark's writer encodes for `FileSink(writer="spark")`."""
 
 EMPTY = "empty sink"
 PYTHON_API, FORMAT_API = "Python API", 'format("outfall")'
@@ -59,13 +61,17 @@ def _lines(name: str, df: DataFrame, pairs: int, scratch: Scratch) -> list[Line]
             for ours, theirs in FORMATS.items():
                 peers = {EMPTY: _job(EMPTY, api), "Spark": f"Spark {theirs}"}
                 lines.append(throughput(group, _job(ours, api), runs, peers))
-    return lines + [throughput(group, f"Spark {theirs}", runs, {}) for theirs in FORMATS.values()]
+    for ours, theirs in BY_SPARK.items():
+        lines.append(throughput(group, _by_spark(ours), runs, {"Spark": f"Spark {theirs}"}))
+    return lines + [throughput(group, f"Spark {theirs}", runs, {}) for theirs in BY_SPARK.values()]
 
 
 def _jobs(df: DataFrame, scratch: Scratch) -> dict[str, Job]:
     jobs: dict[str, Job] = {_job(EMPTY, PYTHON_API): _empty(df, PythonApi(), scratch)}
-    for ours, theirs in FORMATS.items():
+    for ours in FORMATS:
         jobs[_job(ours, PYTHON_API)] = _python_api(df, ours, scratch)
+    for ours, theirs in BY_SPARK.items():
+        jobs[_by_spark(ours)] = _python_api(df, ours, scratch, writer="spark")
         jobs[f"Spark {theirs}"] = _spark(df, theirs, scratch)
     if pyspark_version() >= OLDEST_FOR_OPTIONS:
         jobs[_job(EMPTY, FORMAT_API)] = _empty(df, FormatApi(), scratch)
@@ -77,13 +83,17 @@ def _job(name: str, api: str) -> str:
     return f"{name}, {api}"
 
 
+def _by_spark(name: str) -> str:
+    return f'{name}, writer="spark"'
+
+
 def _empty(df: DataFrame, api: Api, scratch: Scratch) -> Job:
     return lambda: api.write(df, EmptySink(), scratch.new())
 
 
-def _python_api(df: DataFrame, kind: str, scratch: Scratch) -> Job:
+def _python_api(df: DataFrame, kind: str, scratch: Scratch, writer: str = "outfall") -> Job:
     make: Callable[..., FileSink] = FileSink
-    return lambda: PythonApi().write(df, make(scratch.new(), format=kind), scratch.new())
+    return lambda: PythonApi().write(df, make(scratch.new(), format=kind, writer=writer), scratch.new())
 
 
 def _format_api(df: DataFrame, kind: str, scratch: Scratch) -> Job:

@@ -77,6 +77,7 @@ __all__ = [
     "SupportsPreCommitTopology",
     "SupportsPreWriteTopology",
     "SupportsSeal",
+    "SupportsSparkWriter",
     "SupportsStateSerializer",
     "SupportsTarget",
     "SupportsWriterContext",
@@ -183,6 +184,16 @@ class SupportsPreWriteTopology(ABC):
 
         Every partition of `df` must still be read. A stateful query fails after a `limit`, for example.
         """
+
+
+class SupportsSparkWriter:
+    """On a committing dynamic sink: Spark's own writer writes the rows, which never reach Python. Python API only.
+
+    The sink's `build` is called once per epoch, on the driver, as for a single task. What it returns has
+    `write_frame(rows) -> int` in place of `write_batch`: it lets Spark write the rows (`outfall.spark.own_writer`) to a
+    place of the attempt, and returns their number. `prepare_commit` follows as in a task. Nothing that late tasks of
+    Spark write after `write_frame` has returned may become visible.
+    """
 
 
 class SupportsPreCommitTopology(ABC, Generic[W, C]):

@@ -25,6 +25,7 @@ from outfall.capabilities import (
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
     SupportsSeal,
+    SupportsSparkWriter,
     SupportsStateSerializer,
     SupportsTarget,
     SupportsWriterContext,
@@ -257,6 +258,13 @@ def check_sink(sink: Any) -> ResolvedSink:
         raise CapabilityError(
             f"{name} has SupportsWriterState and fixed parts", do="keep the state of a part in its snapshot()"
         )
+    for child, found in resolved.children().items():
+        if SupportsSparkWriter in found.capabilities:
+            raise CapabilityError(
+                f"{found.name} {child!r} of {name} lets Spark write the rows",
+                why="a sink with children divides the rows among them in Python",
+                do='omit writer="spark", or write to that sink in a step of its own',
+            )
     return resolved
 
 
@@ -265,4 +273,5 @@ _NEEDS: dict[type, type] = {
     SupportsPostCommitTopology: SupportsCommitter,
     WithCompatibleState: SupportsWriterState,
     SupportsSeal: SupportsWriterContext,
+    SupportsSparkWriter: SupportsCommitter,
 }

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from outfall import plugins
-from outfall.capabilities import SupportsPreWriteTopology
+from outfall.capabilities import SupportsPreWriteTopology, SupportsSparkWriter
 from outfall.capability_checks import ResolvedSink, check_sink
 from outfall.errors import ConfigurationError
 from outfall.options import (
@@ -158,6 +158,13 @@ def _child(name: str, options: Mapping[str, str], named: Sequence[str]) -> Any:
 def check_for_options(sink: Any, name: str) -> None:
     """Reject a sink that requires `write_stream`, because `format("outfall")` does not support it."""
     resolved = check_sink(sink)
+    if SupportsSparkWriter in resolved.capabilities:
+        raise ConfigurationError(
+            f"the sink {name} with these options lets Spark write the rows",
+            why='Spark sends the rows of format("outfall") to Python',
+            do="omit writer; or create the sink with the same options, and: from outfall.spark import write_stream;"
+            " write_stream(df, sink, checkpoint=…).start()",
+        )
     if resolved.fixed or SupportsPreWriteTopology in resolved.capabilities or resolved.keeps_writer_state():
         what = (
             "has parts, to which rows are routed by key"

@@ -11,9 +11,9 @@ from pydantic import ByteSize, Field, field_validator, model_validator
 
 from outfall.errors import ConfigurationError
 from outfall.existing import OnExistingFiles
-from outfall.formats import can_grow
-from outfall.location import REMOTE, Location, Purpose
-from outfall.options import Duration, SinkOptions
+from outfall.formats import FormatOptions, can_grow
+from outfall.location import HDFS, REMOTE, Location, Purpose
+from outfall.options import Duration, SinkOptions, parse_pairs
 from outfall.storage.sink import StorageOptions
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
@@ -25,6 +25,17 @@ _TARGET = Purpose(
     "is not supported, because it may not publish a file atomically",
     f"give a path on a disk that all hosts share, a file: URI, or a URL with one of {', '.join(REMOTE)}",
 )
+
+SPARK_NAMES = {"avro": "avro", "csv": "csv", "jsonl": "json", "orc": "orc", "parquet": "parquet", "text": "text"}
+"""Formats that Spark's writer has, with their names in Spark."""
+
+_NOT_OF_SPARK = (
+    *sorted(set(FormatOptions.model_fields) - {"format", "compression"}),
+    "roll_bytes",
+    "roll_interval",
+    "directory_pattern",
+)
+_INSTEAD = "leave it out; writer_options={'maxRecordsPerFile': …} bounds files"
 
 
 class _DirectoryOptions(SinkOptions):
@@ -63,6 +74,25 @@ class _DirectoryOptions(SinkOptions):
         description="The age at which a file is closed: seconds, or a string such as `1 hour`. The age is checked when"
         " new rows arrive.",
     )
+
+    writer: Literal["outfall", "spark"] = Field(
+        default="outfall",
+        description="Who encodes the rows of whole files on a disk or in HDFS: `outfall` in Python, or `spark`, whose"
+        " own writer writes Parquet, ORC, Avro, JSON lines, CSV or text as `df.write` does (Python API only).",
+    )
+    writer_options: dict[str, str] = Field(
+        default={},
+        description="The options of Spark's writer, such as `maxRecordsPerFile`: a mapping, or a JSON object as a"
+        " string. Without secrets.",
+    )
+
+    @field_validator("writer_options", mode="before")
+    @classmethod
+    def _texts_of_writer(cls, value: Any) -> Any:
+        try:
+            return parse_pairs(value)
+        except ValueError:
+            raise ValueError("must be a mapping of names to values, or a JSON object as a string") from None
 
     @field_validator("roll_bytes")
     @classmethod
@@ -113,6 +143,30 @@ class FileOptions(StorageOptions, _DirectoryOptions):
                 " write whole files"
             )
         return self
+
+    @model_validator(mode="after")
+    def _fits_the_writer(self) -> Self:
+        if not self.by_spark:
+            if self.writer_options:
+                raise ValueError('writer_options are those of Spark\'s writer: pass writer="spark"')
+            return self
+        if self.parts is not None:
+            raise ValueError("parts needs files that can grow, and Spark's writer writes whole files: leave parts out")
+        if self.remote is not None and self.remote.scheme != HDFS:
+            raise ValueError("Spark's writer needs a disk that all hosts share, or HDFS: leave writer out")
+        for name in _NOT_OF_SPARK:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                do = "pass Spark's own option in writer_options" if name in FormatOptions.model_fields else _INSTEAD
+                raise ValueError(f'{name} is not for writer="spark": {do}')
+        if self.format not in SPARK_NAMES:
+            raise ValueError(f"Spark's writer has no format {self.format}: leave writer out")
+        if {"path", "compression"} & {name.lower() for name in self.writer_options}:
+            raise ValueError("writer_options must not have path and compression, which the sink's own options set")
+        return self
+
+    @property
+    def by_spark(self) -> bool:
+        return self.writer == "spark"
 
 
 def is_remote(path: str) -> bool:

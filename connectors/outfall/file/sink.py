@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Literal, Unpack
+from types import MappingProxyType
+from typing import Any, Literal, Unpack
 
 from outfall.delegating_sink import DelegatingSink
 from outfall.existing import OnExistingFiles
 from outfall.file.growing.sink import GrowingFiles
 from outfall.file.options import FileOptions
+from outfall.file.whole.by_spark import LocalFilesBySpark, RemoteFilesBySpark
 from outfall.file.whole.sink import LocalWholeFiles, RemoteWholeFiles
 from outfall.formats import FormatArguments
 from outfall.options import arguments_for, make_options, names_arguments
@@ -42,6 +44,8 @@ class FileSink(DelegatingSink):
         directory_pattern: a time pattern that names directories, for example `"'dt='yyyy-MM-dd"`.
         directory_time: the column that the pattern formats; by default the time of writing, in UTC.
         max_open_files: the maximum number of file descriptors per task.
+        writer: who encodes the rows of whole files: `"outfall"`, or `"spark"` for Spark's own writer.
+        writer_options: the options of Spark's writer.
         formatting: `format`, `compression` and the options of formats, see `FormatOptions`.
 
     Raises:
@@ -65,14 +69,17 @@ class FileSink(DelegatingSink):
         directory_pattern: str | None = None,
         directory_time: str | None = None,
         max_open_files: int = 256,
+        writer: Literal["outfall", "spark"] = "outfall",
+        writer_options: Mapping[str, Any] = MappingProxyType({}),
         **formatting: Unpack[FormatArguments],
     ) -> None:
         options = make_options(FileOptions, arguments_for(FileOptions, locals()) | formatting)
         location = options.remote
         if location is not None:
-            super().__init__(RemoteWholeFiles(options, location))
+            remote = RemoteFilesBySpark if options.by_spark else RemoteWholeFiles
+            super().__init__(remote(options, location))
         elif options.parts is None:
-            super().__init__(LocalWholeFiles(options))
+            super().__init__(LocalFilesBySpark(options) if options.by_spark else LocalWholeFiles(options))
         else:
             super().__init__(GrowingFiles(options))
 

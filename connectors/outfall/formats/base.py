@@ -55,6 +55,9 @@ class Encoder(ABC):
     compresses: ClassVar[bool] = False
     """Whether the encoder itself compresses. The bytes of other formats are compressed as they leave it."""
 
+    spark_only: ClassVar[bool] = False
+    """Whether only Spark's own writer encodes the format."""
+
     options_model: ClassVar[type[SinkOptions] | None] = None
     """The model of `format_options`; `None` if the format has none. See `FormatOptions.of_format`."""
 

@@ -14,12 +14,14 @@ from outfall.formats.base import Encoder
 from outfall.formats.patterns import DATE, TIMESTAMP, TIMESTAMP_NTZ, Pattern
 from outfall.options import SinkOptions, in_own_case, nearest_name, parse_options, parse_pairs
 
-Format = Literal["csv", "jsonl", "parquet", "text"]
+Format = Literal["avro", "csv", "jsonl", "orc", "parquet", "text"]
 Compression = Literal["none", "gzip", "zstd", "snappy"]
 
 OWN_FORMATS: Mapping[str, str] = {
+    "avro": "outfall.formats.spark_only:AvroFormat",
     "csv": "outfall.formats.csv:CsvEncoder",
     "jsonl": "outfall.formats.jsonl:JsonlEncoder",
+    "orc": "outfall.formats.spark_only:OrcFormat",
     "parquet": "outfall.formats.parquet:ParquetEncoder",
     "text": "outfall.formats.text:TextEncoder",
 }
@@ -75,8 +77,9 @@ class FormatOptions(SinkOptions):
     format: Format | str = Field(
         default="jsonl",
         description="The file format. `jsonl`: one JSON object per row, like Spark's JSON writer. `csv`: one line per"
-        " row, like Spark's CSV writer. `parquet`: whole files only. `text`: one string column, one line per row. Or"
-        " the name of a format of another installed distribution.",
+        " row, like Spark's CSV writer. `parquet`: whole files only. `text`: one string column, one line per row. `orc`"
+        " and `avro`: only where Spark's writer encodes the rows. Or the name of a format of another installed"
+        " distribution.",
     )
     compression: Compression | None = Field(
         default=None,
@@ -177,6 +180,11 @@ class FormatOptions(SinkOptions):
 
     @model_validator(mode="after")
     def _together(self) -> Self:
+        if self.encoder.spark_only and not self.by_spark:
+            raise ValueError(
+                f"{self.format} files are written by Spark's writer: use FileSink(…, format={self.format!r},"
+                ' writer="spark")'
+            )
         for name, owners in _OWNERS.items():
             if self.format not in owners and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} is an option of {' and '.join(owners)}, but the format is {self.format}")
@@ -212,6 +220,11 @@ class FormatOptions(SinkOptions):
     def encoder(self) -> type[Encoder]:
         """The class of the format."""
         return self._encoder
+
+    @property
+    def by_spark(self) -> bool:
+        """Whether Spark's own writer encodes the rows."""
+        return False
 
     def of_format(self, model: type[O]) -> O:
         """Return `format_options`, for the encoder that has this model as its `options_model`.

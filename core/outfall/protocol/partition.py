@@ -17,6 +17,7 @@ from outfall.capabilities import (
     SupportsCommitter,
     SupportsDeadLetterSink,
     SupportsFlush,
+    SupportsSparkWriter,
     SupportsWriterContext,
     SupportsWriterState,
     WriterInitContext,
@@ -135,7 +136,8 @@ def check_partition(resolved: ResolvedSink, opened: ResolvedPartition) -> None:
     Raises `CapabilityError` if a method is missing or has the wrong signature.
     """
     partition, has = opened.partition, resolved.capabilities
-    needed = ["write_batch"] if SupportsArrow not in opened.capabilities else []
+    by_spark = SupportsSparkWriter in has
+    needed = ["write_batch"] if SupportsArrow not in opened.capabilities and not by_spark else []
     needed += ["snapshot"] if resolved.fixed else []
     needed += [method for capability, method in _NEEDED.items() if capability in has]
     for method in needed:
@@ -156,6 +158,7 @@ _NEEDED: dict[type, str] = {
     SupportsCommitter: "prepare_commit",
     SupportsDeadLetterSink: "dead_letters_to",
     SupportsBufferedRows: "flush",
+    SupportsSparkWriter: "write_frame",
     SupportsWriterState: "snapshot_state",
 }
 """The methods that a capability of the sink requires of its partitions."""

@@ -100,6 +100,19 @@ class EpochTask:
                 runner.flush(self._ticket.end_of_input)
             return self._response([runner.finish(self._ticket.end_of_input) for runner in self._open.values()])
 
+    def run_by_spark(self, frame: Any) -> TaskResponse:
+        """Let the sink's writer write a whole DataFrame, and return the result. Called on the driver, as the only task.
+
+        For sinks with `SupportsSparkWriter`, and for an epoch whose rows are not skipped.
+        """
+        with ExitStack() as stack:
+            if self._log is not None:
+                stack.callback(self._log.close)
+                stack.enter_context(self._heartbeat())
+            runner = self._part(None, stack)
+            runner.write_by_spark(frame)
+            return self._response([runner.finish(self._ticket.end_of_input)])
+
     def _heartbeat(self) -> AbstractContextManager[None]:
         ticket, who = self._ticket, f"task {self._identity.worker_index}"
         return heartbeat(ticket.recovery, ticket.step_id, who, "tasks", lambda: (ticket.generation, self._epoch))
@@ -217,6 +230,13 @@ class PartRunner:
         if not count:
             return
         self._opened.write(rows, self._value_column)
+        self._rows += count
+        self._metrics.add("rows", count)
+        reached("task: after write")
+
+    def write_by_spark(self, frame: Any) -> None:
+        """Write a whole DataFrame."""
+        count = self._partition.write_frame(frame)
         self._rows += count
         self._metrics.add("rows", count)
         reached("task: after write")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from outfall.capabilities import SupportsPreWriteTopology, SupportsTarget
+from outfall.capabilities import SupportsPreWriteTopology, SupportsSparkWriter, SupportsTarget
 from outfall.capability_checks import ResolvedSink
 from outfall.errors import ConfigurationError
 from outfall.values import CASE_SENSITIVE
@@ -96,11 +96,12 @@ def named(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
 def check_schema(resolved: ResolvedSink, schema: StructType, *, case_sensitive: bool = False) -> None:
     """Let a sink reject columns that it cannot write, before any data moves.
 
-    A sink that changes the DataFrame itself checks its columns in the tasks. `case_sensitive` says whether the session
-    distinguishes names that differ only in case, which is unknown in a data source. Raises `ConfigurationError` if the
-    sink or Arrow does not support the type of a column.
+    A sink that changes the DataFrame itself checks its columns in the tasks, and Spark's writer its own.
+    `case_sensitive` says whether the session distinguishes names that differ only in case, which is unknown in a data
+    source. Raises `ConfigurationError` if the sink or Arrow does not support the type of a column.
     """
-    if SupportsTarget in resolved.capabilities and SupportsPreWriteTopology not in resolved.capabilities:
+    itself = {SupportsPreWriteTopology, SupportsSparkWriter}
+    if SupportsTarget in resolved.capabilities and not itself & resolved.capabilities:
         found = arrow_schema(schema)
         resolved.sink.check_schema(found.with_metadata({CASE_SENSITIVE: b"true"}) if case_sensitive else found)
 

@@ -8,16 +8,18 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from outfall.capabilities import SupportsBufferedRows, SupportsPreWriteTopology
+from outfall.capabilities import SupportsBufferedRows, SupportsPreWriteTopology, SupportsSparkWriter
 from outfall.capability_checks import SupportsChildren, check_output_mode, resolve
 from outfall.errors import CapabilityError, EpochAbandonedError
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.draining import REWRITES, drain
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
 from outfall.protocol.step import EpochOptions
+from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.spark_checkpoint import SparkCheckpoint
 from outfall.spark.columns import RowColumns
+from outfall.spark.own_writer import SparkRows, default_parallelism
 from outfall.spark.query_identity import NO_QUERY, RunningQuery, is_connect
 from outfall.spark.routing import map_in_arrow, route
 from outfall.spark.settings import StepSettings
@@ -83,7 +85,7 @@ class EpochWriter:
                 with closing(self.coordinator(query)) as coordinator:
                     ticket = coordinator.begin(epoch, query_id=query.query_id)
                     with _described(df, self._description(ticket.epoch_of(epoch))):
-                        responses = self._run_tasks(df, ticket, epoch)
+                        responses = self._run_tasks(df, ticket, epoch, query.query_id)
                     result = coordinator.finish(ticket, responses)
                 break
             except EpochAbandonedError as error:
@@ -128,9 +130,12 @@ class EpochWriter:
         kinds = ", ".join(sink.kind() for sink in sinks if SupportsChildren not in sink.capabilities)
         return f"outfall: step {self._settings.step_id}, epoch {epoch} → {kinds}"
 
-    def _run_tasks(self, df: DataFrame, ticket: Ticket, epoch: int) -> list[TaskResponse]:
+    def _run_tasks(self, df: DataFrame, ticket: Ticket, epoch: int, query_id: str | None) -> list[TaskResponse]:
         skips = ticket.skips(ticket.epoch_of(epoch))
         frame, names, value = (RowColumns(df.columns).renamed(df), (), None) if skips else self._prepared(df, ticket)
+        if SupportsSparkWriter in self._resolved.capabilities and not skips:
+            task = EpochTask(self._sink, ticket, TaskIdentity(epoch, 0, 0, query_id=query_id), value_column=value)
+            return [task.run_by_spark(SparkRows(frame.toDF(*names)))]
         function = EpochFunction(self._sink, ticket, epoch, value, names)
         rows = map_in_arrow(frame, function, RESPONSE_SCHEMA).collect()
         if not rows:
@@ -197,14 +202,6 @@ def _described(df: DataFrame, text: str) -> Iterator[None]:
         # A session that was stopped meanwhile has no description to restore, and must not hide the original error.
         with suppress(Exception):
             context.setLocalProperty(JOB_DESCRIPTION, before)  # type: ignore[arg-type]
-
-
-def default_parallelism(df: DataFrame) -> int:
-    """Return the number of parallel tasks, or of shuffle partitions on Connect, where the former is unknown."""
-    session = df.sparkSession
-    if is_connect(df):
-        return int(session.conf.get("spark.sql.shuffle.partitions") or 200)
-    return session.sparkContext.defaultParallelism
 
 
 def _check_pickles(sink: Any) -> None:

@@ -174,6 +174,7 @@ def powered_job(root: Path, disk: Disk, mode: str, api: str) -> tuple[PoweredJob
     ("mode", "api"),
     [
         ("whole", "objects"),
+        ("by spark", "objects"),
         pytest.param("whole", "options", marks=FORMAT_API),
         ("stateful", "objects"),
         pytest.param("stateful", "options", marks=FORMAT_API),

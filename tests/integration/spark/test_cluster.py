@@ -96,7 +96,7 @@ def rows_grow(place: Place) -> Callable[[], bool]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["growing", "whole", "postgres", "postgres parts", "s3", "s3 rolling"])
+@pytest.mark.parametrize("mode", ["growing", "whole", "by spark", "postgres", "postgres parts", "s3", "s3 rolling"])
 def test_killed_executors_lose_and_double_nothing(tmp_path: Path, mode: str) -> None:
     chance = random.Random(f"20261121 {mode}")
     write_source(tmp_path / "source", files=6 + 2 * KILLS, rows=2000)

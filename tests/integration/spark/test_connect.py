@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def test_each_row_is_found_once_on_connect(tmp_path: Path) -> None:
-    names = ["growing", "whole", *(["options"] if pyspark_version() >= (4, 1) else [])]
+    names = ["growing", "whole", "by spark", *(["options"] if pyspark_version() >= (4, 1) else [])]
     with (tmp_path / "output").open("wb") as output:
         status = subprocess.run(
             [sys.executable, str(connect_apis.__file__), str(tmp_path), *names],

@@ -55,7 +55,7 @@ def make_sink(mode: str, options: dict[str, Any]) -> Any:
         return S3Sink(**options, inline_bytes=0)
     if mode == "s3 rolling":
         return S3Sink(**options, inline_bytes=0, roll_rows=2500)
-    return FileSink(**options)
+    return FileSink(**options, writer="spark" if mode == "by spark" else "outfall")
 
 
 def writer(spark: SparkSession, root: Path, mode: str, sink: Any) -> DataStreamWriter:

@@ -145,7 +145,8 @@ def file_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
         sink = FileSink(given.out, parts=5, roll_bytes="20 KiB" if given.mode == "rolling" else None)
         recovery = f"sqlite://{given.checkpoint}-recovery" if given.api == "sqlite" else given.recovery
         return write_stream(df, sink, key="carrier", checkpoint=given.checkpoint, recovery=recovery)
-    return write_stream(df, FileSink(given.out), checkpoint=given.checkpoint, recovery=given.recovery)
+    sink = FileSink(given.out, writer="spark" if given.mode == "by spark" else "outfall")
+    return write_stream(df, sink, checkpoint=given.checkpoint, recovery=given.recovery)
 
 
 def write_batch(spark: SparkSession, given: argparse.Namespace) -> None:

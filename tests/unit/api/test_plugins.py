@@ -209,7 +209,7 @@ def test_a_foreign_format_says_how_its_files_are_named_compressed_and_continued(
     [
         (
             {"format": "leters"},
-            "'csv', 'jsonl', 'letters', 'parquet' or 'text' .*mean letters.*'leters'",
+            "'avro', 'csv', 'jsonl', 'letters', 'orc', 'parquet' or 'text' .*mean letters.*'leters'",
         ),
         ({"format": "letters", "format_options": {"greting": "Hi"}}, "greting of Letters.*did you mean greeting"),
         ({"format": "letters", "format_options": {"copies": 0}}, "copies of Letters.*greater than or equal to 1"),

@@ -204,9 +204,14 @@ class WholeDriver(Driver):
         )
 
     def clean_up(self) -> int:
-        context = CleanUpContext("sink", self.incarnation, self.generation, states=dict, writer_states=tuple)
-        removed: int = self.sink.clean_up(context)
+        removed: int = self.sink.clean_up(self._cleaning())
         return removed
+
+    def leftovers(self) -> list[str]:
+        return list(self.sink.find_leftovers(self._cleaning()))
+
+    def _cleaning(self) -> CleanUpContext:
+        return CleanUpContext("sink", self.incarnation, self.generation, states=dict, writer_states=tuple)
 
     def run(self, *tasks: list[Any]) -> None:
         self.begin()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import PurePath
+from typing import Any
 
 from outfall.errors import TargetLostError
 from outfall.file.stores.locks import Patience, locked, peek, read_line, write_line
@@ -86,6 +88,31 @@ class LocalStore(FileStore):
     def drop(self, name: str) -> None:
         with suppress(OSError):
             self.unstage(name)
+
+    def for_spark(self, path: str) -> str:
+        return f"file:{self.at(path)}"
+
+    def tree(self, directory: str) -> list[tuple[str, int]]:
+        root, found = self.at(directory), []
+        for place, directories, files in os.walk(root):
+            directories[:] = [name for name in directories if not is_hidden(name)]
+            paths = [f"{place}/{name}" for name in files if not is_hidden(name)]
+            found += [(os.path.relpath(path, root), os.stat(path).st_size) for path in paths]
+        return sorted(found)
+
+    def adopt(self, path: str, name: str) -> None:
+        fd = os.open(self.at(path), os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            self.stage(name, fd)
+        finally:
+            os.close(fd)
+        os.rename(self.at(path), self.at(f"{STAGING}/{name}"))
+
+    def remove_tree(self, directory: str) -> None:
+        shutil.rmtree(self.at(directory), ignore_errors=True)
+
+    def opened(self, path: str) -> AbstractContextManager[Any]:
+        return open(self.at(path), "rb")
 
     # --- publishing
 

@@ -13,7 +13,8 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from typing import Any
 
 from outfall.file.stores.store import STAGING, FileRecord, FileStore, StagedFile, is_record
 from outfall.filesystems import ExplainedClient, open_filesystem
@@ -118,6 +119,29 @@ class RemoteStore(FileStore):
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
             self._scratch = None
+
+    def for_spark(self, path: str) -> str:
+        return f"{self.root}/{path}"
+
+    def tree(self, directory: str) -> list[tuple[str, int]]:
+        self._fs.invalidate_cache()
+        try:
+            found: dict[str, Any] = self._fs.find(self.at(directory), detail=True)
+        except FileNotFoundError:
+            return []
+        files = {path.partition(f"/{directory}/")[2]: int(info["size"]) for path, info in found.items()}
+        return sorted((path, size) for path, size in files.items() if not is_hidden(path))
+
+    def adopt(self, path: str, name: str) -> None:
+        self._fs.mv(self.at(path), self.at(f"{STAGING}/{name}"))
+
+    def remove_tree(self, directory: str) -> None:
+        with suppress(FileNotFoundError):
+            self._fs.rm(self.at(directory), recursive=True)
+
+    def opened(self, path: str) -> AbstractContextManager[Any]:
+        opened: AbstractContextManager[Any] = self._fs.open(self.at(path), "rb")
+        return opened
 
     # --- publishing
 

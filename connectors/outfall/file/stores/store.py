@@ -20,6 +20,9 @@ from outfall.trace_points import reached
 STAGING = f"{SIDECAR}/staging"
 """The directory of whole files that are not published yet."""
 
+BY_SPARK = f"{SIDECAR}/by-spark"
+"""The directory in which Spark's writer gets one directory per attempt."""
+
 
 class FileRecord(StepRecord):
     """The record of a step in a directory: one line of JSON."""
@@ -62,7 +65,8 @@ class StagedFile(BaseModel):
     """Its name, in staging and after publication."""
     size: int = Field(ge=0)
     """Its length in bytes, to detect a loss before it is published."""
-    rows: int = Field(ge=0)
+    rows: int | None = Field(ge=0)
+    """`None` if Spark wrote the file, and the format does not tell it."""
     bucket: str = ""
     """Its partition directory relative to the root; empty for the root."""
 
@@ -134,6 +138,28 @@ class FileStore(ABC):
 
     def release(self) -> None:
         """Release local resources. Called once, at the end of an attempt."""
+
+    # --- what Spark's writer leaves, on the driver
+
+    def for_spark(self, path: str) -> str:
+        """Return the URL of a path for Spark."""
+        raise NotImplementedError
+
+    def tree(self, directory: str) -> list[tuple[str, int]]:
+        """Return each file in a directory and below, relative to it, with its length, without hidden files."""
+        raise NotImplementedError
+
+    def adopt(self, path: str, name: str) -> None:
+        """Move a file durably to staging. Its name is durable after `sync`. May be called in threads."""
+        raise NotImplementedError
+
+    def remove_tree(self, directory: str) -> None:
+        """Remove a directory, if it exists, and all that is in it."""
+        raise NotImplementedError
+
+    def opened(self, path: str) -> AbstractContextManager[Any]:
+        """Open a file for reading."""
+        raise NotImplementedError
 
     # --- publishing, on the driver
 

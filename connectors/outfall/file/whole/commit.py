@@ -87,7 +87,7 @@ class FileStaging(StagingArea[StagedFile]):
         return f"{self._store.root}/{staged.path}"
 
     def gone(self, staged: StagedFile) -> str:
-        return f"{staged.name} ({staged.rows} rows) is neither in {self._store.staging} nor in {self._store.root}"
+        return f"{staged.name} ({_size(staged)}) is neither in {self._store.staging} nor in {self._store.root}"
 
     def _sizes(self, staged: StagedFile) -> tuple[int | None, int | None]:
         """Return the staged and the published length of a file, which another driver may move at the same time."""
@@ -104,6 +104,10 @@ class FileStaging(StagingArea[StagedFile]):
             why="the file was changed after it was written, or the disk lost a part of it",
             do="restore the file and start the query again",
         )
+
+
+def _size(staged: StagedFile) -> str:
+    return f"{staged.size} bytes" if staged.rows is None else f"{staged.rows} rows"
 
 
 def _levels(bucket: str) -> Iterator[str]:

@@ -1,0 +1,219 @@
+"""Whole files that Spark's writer encodes: what the driver does with the files, with a stand-in for Spark's job."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from outfall.capabilities import SupportsSparkWriter
+from outfall.capability_checks import capabilities_of, check_sink
+from outfall.errors import CapabilityError, ConfigurationError, UnsharedTargetError
+from outfall.file import FileSink, sink_from_options
+from outfall.s3 import S3Sink
+from outfall.source_options import check_for_options
+from outfall.testing import CrashError, crash_at
+from outfall.wrappers import FanOutSink
+from tests.unit.support.file_target import WholeDriver, everything, ids, staged_names, visible
+
+NAME = "part-{:05d}-0d6a3b4c-7e4c-4a8e-9a3e-3f1f5b0c9d11-c000{}"
+
+
+class Rows:
+    """Leaves what Spark's writer leaves: files, their checksums, and the mark of its job."""
+
+    def __init__(self, files: Mapping[str, Sequence[int]], *, counted: int | None = None) -> None:
+        self._files = files
+        self._counted = sum(map(len, files.values())) if counted is None else counted
+        self.saved: list[tuple[str, str, dict[str, str], tuple[str, ...]]] = []
+        self.checks = 0
+
+    def save(self, url: str, *, format: str, options: Mapping[str, str], partition_by: Sequence[str] = ()) -> int:
+        self.saved.append((url, format, dict(options), tuple(partition_by)))
+        root = Path(url.removeprefix("file:"))
+        for name, values in self._files.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if format == "parquet":
+                pq.write_table(pa.table({"id": values}), path)
+            else:
+                path.write_text("".join(f"{json.dumps({'id': value})}\n" for value in values))
+            (path.parent / f".{path.name}.crc").write_bytes(b"crc")
+        root.mkdir(parents=True, exist_ok=True)
+        (root / "_SUCCESS").touch()
+        return self._counted
+
+    def run_on_executors(self, check: Callable[[], None]) -> None:
+        self.checks += 1
+        check()
+
+
+def by_spark(out: Path, **options: Any) -> FileSink:
+    return FileSink(out, writer="spark", **options)
+
+
+def stage(driver: WholeDriver, rows: Any) -> list[Any]:
+    """What the engine does in an epoch, up to PREPARED."""
+    writer = driver.sink.bind(driver.writer()).build("sink", 0, 0)
+    try:
+        writer.write_frame(rows)
+        return list(writer.prepare_commit())
+    finally:
+        writer.close()
+
+
+def stage_unclosed(driver: WholeDriver, rows: Any) -> None:
+    """What a driver does that is killed before it can close its writer."""
+    writer = driver.sink.bind(driver.writer()).build("sink", 0, 0)
+    writer.write_frame(rows)
+    writer.prepare_commit()
+
+
+@pytest.fixture
+def driver(out: Path) -> WholeDriver:
+    driver = WholeDriver(by_spark(out))
+    driver.begin()
+    return driver
+
+
+def test_the_files_of_spark_are_invisible_until_their_commit(driver: WholeDriver, out: Path) -> None:
+    staged = stage(driver, Rows({NAME.format(0, ".json"): [1, 2], NAME.format(3, ".json"): [3]}))
+    assert visible(out) == []
+    driver.commit(staged)
+    assert ids(out) == [1, 2, 3]
+    assert [file.name.partition("-g1-")[2] for file in visible(out)] == ["a0.json", "a0.json"]
+    assert staged_names(out) == []
+    assert list((out / "_outfall" / "by-spark").iterdir()) == []
+
+
+def test_files_keep_their_partition_directories(out: Path) -> None:
+    driver = WholeDriver(by_spark(out, format="parquet", partition_by="k"))
+    driver.begin()
+    rows = Rows({f"k=a%20b/{NAME.format(0, '.snappy.parquet')}": [1, 2]})
+    staged = stage(driver, rows)
+    driver.commit(staged)
+    assert [(file.bucket, file.rows) for file in staged] == [("k=a%20b", 2)]
+    (published,) = (out / "k=a%20b").iterdir()
+    assert pq.read_table(published, partitioning=None).column("id").to_pylist() == [1, 2]
+    assert rows.saved[0][1:] == ("parquet", {}, ("k",))
+
+
+def test_an_epoch_without_rows_publishes_no_file(out: Path) -> None:
+    driver = WholeDriver(by_spark(out, format="parquet"))
+    driver.begin()
+    # Spark writes one file with the schema only.
+    assert stage(driver, Rows({NAME.format(0, ".snappy.parquet"): []})) == []
+    assert staged_names(out) == []
+
+
+@pytest.mark.parametrize("found", [{NAME.format(0, ".snappy.parquet"): [1, 2]}, {}], ids=["a part", "nothing"])
+def test_a_file_that_is_missing_after_the_job_fails_the_epoch(out: Path, found: dict[str, list[int]]) -> None:
+    driver = WholeDriver(by_spark(out, format="parquet"))
+    driver.begin()
+    with pytest.raises(UnsharedTargetError, match="wrote 3"):
+        stage(driver, Rows(found, counted=3))
+    assert staged_names(out) == []
+    assert visible(out) == []
+
+
+def test_executors_look_for_the_directory_where_files_do_not_tell_their_rows(driver: WholeDriver, out: Path) -> None:
+    first, second = Rows({NAME.format(0, ".json"): [1]}), Rows({NAME.format(0, ".json"): [2]})
+    driver.commit(stage(driver, first))
+    driver.record_completed()
+    driver.begin()
+    driver.commit(stage(driver, second))
+    assert (first.checks, second.checks) == (1, 0)
+
+    parquet = WholeDriver(by_spark(out.with_name("parquet"), format="parquet"))
+    parquet.begin()
+    counted = Rows({NAME.format(0, ".snappy.parquet"): [1]})
+    stage(parquet, counted)
+    assert counted.checks == 0
+
+
+def test_a_file_is_synced_before_its_name_is(driver: WholeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def watched(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    stage(driver, Rows({NAME.format(0, ".json"): [1]}))
+    assert [path.rpartition("/")[2] for path in synced] == [NAME.format(0, ".json"), "staging"]
+
+
+@pytest.mark.parametrize("step", ["file: written by spark", "file: synced", "file: staged"])
+def test_what_a_killed_driver_leaves_is_removed_by_the_next_one(driver: WholeDriver, out: Path, step: str) -> None:
+    rows = Rows({NAME.format(0, ".json"): [1], NAME.format(1, ".json"): [2]})
+    with crash_at(step), pytest.raises(CrashError):
+        stage_unclosed(driver, rows)
+    driver.begin()
+    # A late task of Spark makes the directory of its attempt again.
+    late = Path(rows.saved[0][0].removeprefix("file:")) / "_temporary" / "0" / "task_1"
+    late.mkdir(parents=True, exist_ok=True)
+    (late / NAME.format(1, ".json")).write_text("{}")
+    assert driver.leftovers()
+    driver.clean_up()
+    assert [path for path in everything(out) if "part-" in str(path)] == []
+    driver.commit(stage(driver, Rows({NAME.format(0, ".json"): [1, 2]})))
+    assert ids(out) == [1, 2]
+
+
+def test_a_failed_attempt_leaves_nothing(driver: WholeDriver, out: Path) -> None:
+    writer = driver.sink.bind(driver.writer()).build("sink", 0, 0)
+    writer.write_frame(Rows({NAME.format(0, ".json"): [1]}))
+    writer.close()
+    assert [path for path in everything(out) if "part-" in str(path)] == []
+
+
+def test_options_reach_the_writer_of_spark(out: Path) -> None:
+    sink = by_spark(out, format="orc", compression="snappy", writer_options={"maxRecordsPerFile": 10})
+    driver = WholeDriver(sink)
+    driver.begin()
+    rows = Rows({}, counted=0)
+    stage(driver, rows)
+    ((url, *given),) = rows.saved
+    assert url.startswith(f"file:{out}/_outfall/by-spark/part-")
+    assert given == ["orc", {"maxRecordsPerFile": "10", "compression": "snappy"}, ()]
+    assert SupportsSparkWriter in capabilities_of(sink)
+    check_sink(sink)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"parts": 2}, "parts"),
+        ({"path": "s3://bucket/out"}, "a disk that all hosts share"),
+        ({"format": "csv", "header": True}, "header.*writer_options"),
+        ({"roll_bytes": 1}, "roll_bytes.*maxRecordsPerFile"),
+        ({"directory_pattern": "'dt='yyyy"}, "directory_pattern"),
+        ({"writer_options": {"Compression": "gzip"}}, "compression"),
+        ({"writer": "outfall", "format": "orc"}, 'orc.*writer="spark"'),
+        ({"writer": "outfall", "writer_options": {"a": 1}}, "writer_options"),
+        ({"writer": "hive"}, "writer"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(out: Path, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"(?s){named}"):
+        FileSink(**{"path": out, "writer": "spark", **options})
+
+
+def test_formats_of_spark_only_are_refused_where_rows_come_to_python() -> None:
+    with pytest.raises(ConfigurationError, match='writer="spark"'):
+        S3Sink("bucket", format="orc")
+
+
+def test_where_rows_come_to_python_such_a_sink_is_refused(out: Path) -> None:
+    with pytest.raises(ConfigurationError, match="lets Spark write"):
+        check_for_options(sink_from_options({"path": str(out), "writer": "spark"}), "file")
+    both = FanOutSink(a=by_spark(out / "a"), b=FileSink(out / "b"))
+    with pytest.raises(CapabilityError, match=r"a.*lets Spark write"):
+        check_sink(both)
