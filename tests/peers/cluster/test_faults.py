@@ -16,10 +16,11 @@ SEED = os.environ.get("OUTFALL_TEST_SEED", "20261124")
 ROUNDS = 10 * int(os.environ.get("OUTFALL_TEST_KILLS", "1"))
 
 
-@pytest.mark.parametrize("number", [0, *(pytest.param(number, marks=pytest.mark.long) for number in range(1, ROUNDS))])
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(ROUNDS))
 def test_ten_faults_of_hosts_lose_and_double_nothing(cluster: Cluster, targets: Targets, number: int) -> None:
     long = number > 0
-    # In the first round, which runs at each landing, whole files stand for those that Spark's writer encodes.
+    # The first round is the short one, in which whole files stand for those that Spark's writer encodes.
     run = Run(cluster, targets, cluster.network.folder / f"run-{number}", modes=(*MODES, "by spark") if long else MODES)
     before = cluster.speculative()
     try:
