@@ -16,8 +16,7 @@ SEED = os.environ.get("OUTFALL_TEST_SEED", "20261124")
 ROUNDS = 10 * int(os.environ.get("OUTFALL_TEST_KILLS", "1"))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("number", range(ROUNDS))
+@pytest.mark.parametrize("number", [0, *(pytest.param(number, marks=pytest.mark.long) for number in range(1, ROUNDS))])
 def test_ten_faults_of_hosts_lose_and_double_nothing(cluster: Cluster, targets: Targets, number: int) -> None:
     long = number > 0
     # The first round is the short one, in which whole files stand for those that Spark's writer encodes.
