@@ -27,7 +27,8 @@ STATES = "states"
 """The directory of large states, below the log's own."""
 
 _ENTRY = re.compile(r"([0-9]{20})\.json")
-_TEMPORARY = re.compile(r"\.tmp-([0-9]{20})-[0-9a-f]{32}")
+# Where a file is written under a temporary name of its filesystem, a temporary file has the form of both.
+_TEMPORARY = re.compile(r"(?:\.tmp-){1,2}([0-9]{20})(?:-[0-9a-f]{32}){1,2}")
 _TEMPORARY_STATE = re.compile(r"\.tmp-g([0-9]+)-.*-[0-9a-f]{32}")
 _ROUNDS = 20
 
@@ -37,7 +38,7 @@ class FileLog(RecoveryLog):
 
     ```
     <location>/outfall/<step_id>/00000000000000000007.json       entry 7
-                                 .tmp-…                          an incomplete entry; not in object stores
+                                 .tmp-…                          an incomplete entry, or a probe of the store
                                  states/g5-<label>-<random>.state
                                  states/g5-task-3.heartbeat      retries of a task; no decision depends on it
     ```
@@ -312,7 +313,7 @@ def entry_number(name: str) -> int | None:
 
 
 def temporary_name(number: int) -> str:
-    """Return the name of the temporary file of entry `number`."""
+    """Return a new name for a temporary file of the writer of entry `number`. Clean-ups remove what is left of it."""
     return f".tmp-{number:020d}-{uuid.uuid4().hex}"
 
 

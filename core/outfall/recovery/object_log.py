@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 import threading
-import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
@@ -14,7 +13,7 @@ from fsspec.spec import AbstractFileSystem
 from outfall.errors import ConfigurationError, OutfallError
 from outfall.filesystems import open_filesystem
 from outfall.location import PACKAGES, Location
-from outfall.recovery.file_log import STATES, FileLog, entry_name
+from outfall.recovery.file_log import STATES, FileLog, entry_name, temporary_name
 from outfall.recovery.location import USE_INSTEAD, StoreClientError
 from outfall.recovery.log import EntryExistsError
 from outfall.trace_points import reached
@@ -40,10 +39,20 @@ class ObjectLog(FileLog):
         return self._store.load(list(paths))
 
     def _create_entry(self, number: int, data: bytes) -> None:
-        self._store.prove_exclusive_create()
+        self._prove_exclusive_create(number)
         if not self._store.create(self._path(entry_name(number)), data):
             raise EntryExistsError(number)
         reached("log: object created")
+
+    def _prove_exclusive_create(self, number: int) -> None:
+        """Probe the store under a name that a clean-up knows, in case that this process dies meanwhile."""
+        try:
+            self._store.prove_exclusive_create(self._path(temporary_name(number)))
+        except ConfigurationError:
+            # A clean-up removed the probe, which happens only if the number is not above the newest.
+            if max(self._numbers(), default=0) >= number:
+                raise EntryExistsError(number) from None
+            raise
 
     def _create_state(self, name: str, data: bytes) -> None:
         self._store.put(self._state_path(name), data)
@@ -136,18 +145,17 @@ class ObjectStore:
             with suppress(OSError):
                 self._fs.rmdir(directory)
 
-    def prove_exclusive_create(self) -> None:
+    def prove_exclusive_create(self, probe: str) -> None:
         """Create an object twice, once per process and location, and check that the second attempt is rejected.
 
-        Older releases of the packages and some servers accept the condition and ignore it. Raises `ConfigurationError`
-        if the second attempt was not rejected.
+        Older releases of the packages and some servers accept the condition and ignore it. `probe` is the path of the
+        object, which is new and is removed again. Raises `ConfigurationError` if the second attempt was not rejected.
         """
         if self._location.url() in _proved:
             return
         # fsspec's default implementation passes the probe, but checks first and writes later.
         if not self._fs.async_impl and type(self._fs).pipe_file is AbstractFileSystem.pipe_file:
             raise self._no_exclusive_create("it checks first and writes later")
-        probe = self._location.child("outfall", f".probe-{uuid.uuid4().hex}")
         try:
             with self._calling():
                 self._probe(probe)
@@ -157,7 +165,9 @@ class ObjectStore:
 
     def _probe(self, path: str) -> None:
         try:
-            exclusive = self._create(path, b"first") and not self._create(path, b"second")
+            exclusive = self._create(path, b"first")
+            reached("log: probe created")
+            exclusive = exclusive and not self._create(path, b"second")
         except (TypeError, ValueError, NotImplementedError) as error:
             raise self._no_exclusive_create(f"{type(error).__name__}: {error}") from error
         except FileNotFoundError as error:

@@ -10,6 +10,7 @@ import pytest
 from outfall.recovery import CheckpointRecoveryConfig, RecoveryConfig
 from outfall.testing.recovery_contract import RecoveryContract
 from tests.peers.support.hadoop import Hdfs
+from tests.unit.support.killed_log import check_killed_at_each_step
 
 
 class TestHdfs(RecoveryContract):
@@ -46,3 +47,15 @@ def test_the_namenode_of_the_configuration_is_used_where_the_url_names_none(hdfs
     name = uuid.uuid4().hex
     CheckpointRecoveryConfig(f"hdfs:///chk/{name}").open("step").append(b"{}", after=0)
     assert CheckpointRecoveryConfig(f"hdfs://{hdfs.address}/chk/{name}").steps() == ["step"]
+
+
+@pytest.mark.faults
+@pytest.mark.long
+def test_what_a_driver_that_is_killed_while_it_probes_leaves_is_removed_by_a_clean_up(hdfs: Hdfs) -> None:
+    """Before its first entry; the probe is written under a hidden name, as entries are."""
+    refused, written = ["hdfs: written"], ["hdfs: written", "hdfs: renamed"]
+    probe = [*written, "log: probe created", *refused]
+    steps = ["log: newest checked", *probe, *written, "log: object created"]
+    folder = f"hdfs://{hdfs.address}/chk/{uuid.uuid4().hex}"
+    killed_in = slice(1, 1 + len(probe))
+    check_killed_at_each_step(lambda name: f"{folder}/{name}", 0, "append", steps, there=2, only=killed_in)

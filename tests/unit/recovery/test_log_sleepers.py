@@ -62,6 +62,8 @@ def test_temporaries_of_dead_writers_are_cleaned_up_once_their_number_is_taken(l
     directory = Path(local, "outfall", "sink")
     for number in (1, 3, 4):
         directory.joinpath(f".tmp-{number:020d}-{'0' * 32}").write_bytes(b"half an en")
+    # A temporary file of the log that the filesystem writes under a temporary name of its own.
+    directory.joinpath(f".tmp-.tmp-{2:020d}-{'0' * 32}-{'1' * 32}").write_bytes(b"fir")
     directory.joinpath(".tmp-notes").write_bytes(b"not ours")
     log.clean_up(keep=[], states=[], generation=0)
     assert [name for name in files(local) if name.startswith(".tmp")] == [f".tmp-{4:020d}-{'0' * 32}", ".tmp-notes"]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
 from fsspec.spec import AbstractFileSystem
@@ -17,7 +19,8 @@ from outfall.filesystems import _UNSET
 from outfall.recovery import CheckpointRecoveryConfig, EntryExistsError, RecoveryLog
 from outfall.recovery.log import state_name
 from outfall.testing.recovery_contract import once_at
-from tests.unit.support.logs import opened
+from tests.unit.support.killed_log import check_killed_at_each_step
+from tests.unit.support.logs import files, opened
 
 
 class Store(MemoryFileSystem):  # type: ignore[misc]
@@ -106,9 +109,48 @@ def test_the_probe_runs_once_per_location_and_leaves_nothing(monkeypatch: pytest
     location = store(monkeypatch, CountsWrites)
     for step in ("a", "b", "c"):
         CheckpointRecoveryConfig(location).open(step).append(b"entry", after=0)
-    probes = [path for path in CountsWrites.written if location.rpartition("/")[2] in path and "probe" in path]
+    probes = [path for path in CountsWrites.written if location.rpartition("/")[2] in path and "/.tmp-" in path]
     assert len(probes) == 2
-    assert [path for path in MemoryFileSystem.store if location.rpartition("/")[2] in path and "probe" in path] == []
+    assert [path for path in MemoryFileSystem.store if location.rpartition("/")[2] in path and "/.tmp-" in path] == []
+
+
+class OnDisk(LocalFileSystem):  # type: ignore[misc]
+    """A store that outlives its process."""
+
+    protocol = "abfs"
+    root: ClassVar[str]
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(super()._strip_protocol(path.removeprefix("abfs://").replace("container@account", cls.root)))
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **options: Any) -> None:
+        file = Path(self._strip_protocol(path))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("xb" if mode == "create" else "wb") as output:
+            output.write(value)
+
+
+def test_a_process_that_is_killed_while_it_probes_leaves_what_a_clean_up_removes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(OnDisk, "root", str(tmp_path), raising=False)
+    steps = ["log: newest checked", "log: probe created", "log: object created"]
+    check_killed_at_each_step(lambda name: store(monkeypatch, OnDisk), 0, "append", steps, there=1)
+
+
+def test_a_writer_whose_probe_was_cleaned_up_is_fenced() -> None:
+    location = f"memory://{uuid.uuid4().hex}"
+    sleeper, other = opened(location), opened(location)
+
+    def epoch_and_clean_up() -> None:
+        other.append(b"theirs", after=0)
+        other.clean_up(keep=[1], states=[], generation=1)
+
+    with once_at("log: probe created", epoch_and_clean_up), pytest.raises(EntryExistsError):
+        sleeper.append(b"mine", after=0)
+    assert [entry.data for entry in other.read()] == [b"theirs"]
+    assert len(files(location)) == 1
 
 
 def test_who_only_reads_writes_no_probe(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import fsspec
-
+from outfall.filesystems import open_filesystem
 from outfall.recovery import CheckpointRecoveryConfig, RecoveryLog
+from outfall.recovery.location import recovery_location
 
 
 def opened(location: str) -> RecoveryLog:
@@ -26,6 +26,6 @@ def numbers(log: RecoveryLog, **which: Any) -> list[int]:
 
 def files(location: str) -> list[str]:
     """The names of all files of the step, relative to its directory."""
-    fs, path = fsspec.core.url_to_fs(location)
+    fs, path = open_filesystem(recovery_location(location), "a test of")
     root = f"{path}/outfall/sink/"
     return sorted(name.removeprefix(root) for name in fs.find(root))
