@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hdfs_native import Client, WriteOptions
+from hdfs_native import WriteOptions
 from pyspark.sql import SparkSession
 
 from outfall.errors import OutfallError
@@ -18,49 +17,7 @@ from outfall.file import FileSink
 from outfall.recovery import CheckpointRecoveryConfig
 from outfall.testing import LocalDriver, SinkConformance
 from tests.integration.support.waiting import until
-from tests.peers.support.hadoop import Hdfs
-
-
-class Directory:
-    """A directory of the cluster."""
-
-    def __init__(self, hdfs: Hdfs, name: str) -> None:
-        self.client: Client = hdfs.client()
-        self.path = f"/{name}"
-        self.url = f"hdfs://{hdfs.address}{self.path}"
-
-    def everything(self) -> dict[str, bytes]:
-        try:
-            found = [status for status in self.client.list_status(self.path, True) if not status.isdir]
-        except FileNotFoundError:
-            return {}
-        return {s.path.removeprefix(f"{self.path}/"): self.client.read(s.path).read() for s in found}
-
-    def rows(self) -> list[Any]:
-        visible = {path: data for path, data in self.everything().items() if not path.startswith(("_", "."))}
-        return [json.loads(line) for path in sorted(visible) for line in visible[path].splitlines()]
-
-    def put(self, path: str, data: bytes) -> None:
-        with self.client.create(f"{self.path}/{path}", WriteOptions(overwrite=True)) as file:
-            file.write(data)
-
-    def remove(self, path: str) -> None:
-        self.client.delete(f"{self.path}/{path}")
-
-
-@pytest.fixture
-def out(hdfs: Hdfs) -> Directory:
-    return Directory(hdfs, f"out-{uuid.uuid4().hex}")
-
-
-@pytest.fixture
-def driver(hdfs: Hdfs, out: Directory) -> LocalDriver:
-    """Sink and log in HDFS."""
-    return LocalDriver(FileSink(out.url), CheckpointRecoveryConfig(f"hdfs://{hdfs.address}/chk{out.path}"))
-
-
-def ids(out: Directory) -> list[int]:
-    return sorted(row["id"] for row in out.rows())
+from tests.peers.support.hadoop import Directory, Hdfs
 
 
 @pytest.mark.spark
@@ -81,7 +38,7 @@ def test_a_namenode_that_is_killed_keeps_what_was_committed(hdfs: Hdfs, driver: 
     hdfs.namenode.start()
     until(hdfs.writes, "the namenode leaving its safe mode")
     driver.run_epoch(1, [[{"id": 2}]])
-    assert ids(out) == [0, 1, 2]
+    assert out.ids() == [0, 1, 2]
 
 
 @pytest.mark.faults
@@ -97,7 +54,7 @@ def test_a_datanode_that_is_killed_fails_the_epoch_and_nothing_else(
     finally:
         hdfs.datanode.start()
     driver.run_epoch(1, [[{"id": 1}]])
-    assert ids(out) == [0, 1]
+    assert out.ids() == [0, 1]
 
 
 @pytest.mark.faults
@@ -114,7 +71,7 @@ def test_safe_mode_and_quotas_are_told_and_waited_for(hdfs: Hdfs, driver: LocalD
         driver.run_epoch(1, [[{"id": 1}]])
     hdfs.admin("-clrQuota", out.path)
     driver.run_epoch(1, [[{"id": 1}]])
-    assert ids(out) == [0, 1]
+    assert out.ids() == [0, 1]
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ from outfall.file import FileSink
 from outfall.hdfs import Hdfs as Filesystem
 from outfall.recovery import CheckpointRecoveryConfig
 from outfall.testing import LocalDriver
+from outfall.testing.recovery_contract import run_all
 from tests.integration.support.file_epochs import at
 from tests.integration.support.waiting import until
 from tests.peers.support.hadoop_ha import NAMESERVICE, HaHdfs, ha_hdfs
@@ -210,10 +211,14 @@ def test_a_namenode_that_never_answers_fails_the_epoch_in_time(
     query = Query()
     query.driver().run_epoch(0, [[{"id": 0}]])
     monkeypatch.setattr("outfall.hdfs._PATIENCE", 3.0)
-    cluster.namenodes["nn1"].pause()
-    try:
+
+    def ask() -> None:
         with pytest.raises(OutfallError, match="has not answered"):
             query.driver().run_epoch(1, [[{"id": 1}]])
+
+    cluster.namenodes["nn1"].pause()
+    try:
+        run_all([ask])
     finally:
         cluster.namenodes["nn1"].resume()
     query.driver().run_epoch(1, [[{"id": 1}]])

@@ -18,23 +18,12 @@ from outfall.recovery import CheckpointRecoveryConfig
 from outfall.storage.names import AttemptName
 from outfall.testing import LocalDriver
 from tests.integration.support.waiting import until
-from tests.peers.hdfs.test_files import Directory, ids
-from tests.peers.support.hadoop import Hdfs
+from tests.peers.support.hadoop import Directory, Hdfs
 from tests.peers.support.hadoop import hdfs as running
 
 pytestmark = pytest.mark.faults
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def out(hdfs: Hdfs) -> Directory:
-    return Directory(hdfs, f"out-{uuid.uuid4().hex}")
-
-
-@pytest.fixture
-def driver(hdfs: Hdfs, out: Directory) -> LocalDriver:
-    return LocalDriver(FileSink(out.url), CheckpointRecoveryConfig(f"hdfs://{hdfs.address}/chk{out.path}"))
 
 
 def attempt(out: Directory, *, generation: int) -> AttemptName:
@@ -70,7 +59,7 @@ def test_a_task_that_wakes_after_another_driver_has_published_writes_nothing(
     LocalDriver(FileSink(out.url), driver.recovery).run_epoch(1, [[{"id": 1}]])
     wakes.set()
     zombie.join()
-    assert ids(out) == [0, 1]
+    assert out.ids() == [0, 1]
     assert [path for path in out.everything() if "staging" in path] == []
     assert complaints
 
@@ -96,7 +85,7 @@ def test_hidden_records_of_drivers_that_died_are_found_and_removed(driver: Local
         out.put(path, b"{}")
     driver.run_epoch(1, [[{"id": 1}]])
     assert sorted(path for path in out.everything() if "/.tmp-" in path) == [others]
-    assert ids(out) == [0, 1]
+    assert out.ids() == [0, 1]
 
 
 def test_hidden_states_of_older_generations_are_removed(hdfs: Hdfs, tmp_path: Path) -> None:

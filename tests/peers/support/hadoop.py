@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import xml.sax.saxutils
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hdfs_native import Client, WriteOptions
 
@@ -75,6 +77,36 @@ class Hdfs:
             "-cp", os.pathsep.join((str(self.conf), class_path("hadoop-3.4"))),
             main or f"{_SERVER}.{name}",
         ]  # fmt: skip
+
+
+class Directory:
+    """A directory of the cluster."""
+
+    def __init__(self, hdfs: Hdfs, name: str) -> None:
+        self.client: Client = hdfs.client()
+        self.path = f"/{name}"
+        self.url = f"hdfs://{hdfs.address}{self.path}"
+
+    def everything(self) -> dict[str, bytes]:
+        try:
+            found = [status for status in self.client.list_status(self.path, True) if not status.isdir]
+        except FileNotFoundError:
+            return {}
+        return {s.path.removeprefix(f"{self.path}/"): self.client.read(s.path).read() for s in found}
+
+    def rows(self) -> list[Any]:
+        visible = {path: data for path, data in self.everything().items() if not path.startswith(("_", "."))}
+        return [json.loads(line) for path in sorted(visible) for line in visible[path].splitlines()]
+
+    def ids(self) -> list[int]:
+        return sorted(row["id"] for row in self.rows())
+
+    def put(self, path: str, data: bytes) -> None:
+        with self.client.create(f"{self.path}/{path}", WriteOptions(overwrite=True)) as file:
+            file.write(data)
+
+    def remove(self, path: str) -> None:
+        self.client.delete(f"{self.path}/{path}")
 
 
 def small_java(folder: Path) -> list[str]:

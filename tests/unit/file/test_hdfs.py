@@ -172,7 +172,7 @@ def test_a_namenode_that_does_not_answer_is_an_error_and_is_asked_by_another_cli
     with hdfs_on_disk():
         stuck = Hdfs.of("namenode:8020")
         inner: Any = stuck.client.inner
-        monkeypatch.setattr(inner._inner, "get_file_info", lambda path: over.wait(), raising=False)
+        monkeypatch.setattr(inner._inner, "get_file_info", lambda path: over.wait(30), raising=False)
         with pytest.raises(TimeoutError, match="get_file_info"):
             stuck.info(f"{at}/f")
         over.set()
