@@ -13,6 +13,7 @@ import os
 import posixpath
 import queue
 import re
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -153,7 +154,8 @@ class Hdfs(HdfsFileSystem):
         others. So the file is begun anew, unless somebody has removed it.
         """
         for left in reversed(range(_WRITES)):
-            writer = self.client.create(path, WriteOptions(overwrite=True, create_parent=True))
+            # Not the client's own object, which closes the file once more when Python frees it, whenever that is.
+            writer = self.client.inner.create(path, WriteOptions(overwrite=True, create_parent=True))
             try:
                 for chunk in chunks():
                     writer.write(chunk)
@@ -260,6 +262,9 @@ def _is_of_a_datanode(error: OSError) -> bool:
 
 def _answer(name: str, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Call in a thread that is left behind if there is no answer in time."""
+    if sys.is_finalizing():
+        # What Python frees last may call us. Before Python 3.12, a thread that starts now is waited for without end.
+        raise OSError(errno.ECANCELED, f"HDFS is not asked for {name} any more, because the interpreter ends")
     answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
     def ask() -> None:

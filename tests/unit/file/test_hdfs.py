@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import re
+import subprocess
+import sys
 import threading
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,6 +19,7 @@ from outfall.errors import ConfigurationError
 from outfall.hdfs import Hdfs, told
 from tests.unit.support.remote_target import Writer, hdfs_on_disk
 
+ROOT = Path(__file__).parents[3]
 REMOTE = 'RPCError("org.apache.hadoop.{}", "The reason \\"x\\".\\n\\tat org.apache.hadoop.A.b(A.java:1)\\n")'
 
 
@@ -133,6 +137,49 @@ def test_a_file_is_synced_after_its_last_byte_and_before_it_has_its_name(
     with hdfs_on_disk():
         Hdfs.of("namenode:8020").pipe_file(f"{at}/f", b"12")
     assert seen == [(True, b"12")]
+
+
+def test_a_file_is_closed_once(at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[object] = []
+
+    def close(self: Any) -> None:
+        closed.append(self)
+        closes(self)
+
+    closes = Writer.close
+    monkeypatch.setattr(Writer, "close", close)
+    with hdfs_on_disk():
+        Hdfs.of("namenode:8020").pipe_file(f"{at}/f", b"1")
+        gc.collect()
+    assert len(closed) == 1
+
+
+ASKS_LAST = """
+from outfall.hdfs import Hdfs
+from tests.unit.support.remote_target import hdfs_on_disk
+
+
+class AsksLast:
+    def __init__(self, fs):
+        self.fs, self.me = fs, self
+
+    def __del__(self):
+        self.fs.exists("/f")
+
+
+with hdfs_on_disk():
+    fs = Hdfs.of("namenode:8020")
+    assert not fs.exists("/no such file")
+    AsksLast(fs)
+"""
+
+
+def test_a_process_ends_though_python_frees_last_what_asks_hdfs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ASKS_LAST], cwd=ROOT, timeout=60, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the interpreter ends" in done.stderr
 
 
 def test_an_erasure_coded_directory_is_refused_with_what_to_do() -> None:
