@@ -14,13 +14,13 @@ import pytest
 
 from outfall.capabilities import SupportsSparkWriter
 from outfall.capability_checks import capabilities_of, check_sink
-from outfall.errors import CapabilityError, ConfigurationError, UnsharedTargetError
+from outfall.errors import CapabilityError, ConfigurationError, TransientError, UnsharedTargetError
 from outfall.file import FileSink, sink_from_options
 from outfall.s3 import S3Sink
 from outfall.source_options import check_for_options
 from outfall.testing import CrashError, crash_at
 from outfall.wrappers import FanOutSink
-from tests.unit.support.file_target import WholeDriver, everything, ids, staged_names, visible
+from tests.unit.support.file_target import OURS, WholeDriver, ids, staged_names, visible
 
 NAME = "part-{:05d}-0d6a3b4c-7e4c-4a8e-9a3e-3f1f5b0c9d11-c000{}"
 
@@ -89,7 +89,6 @@ def test_the_files_of_spark_are_invisible_until_their_commit(driver: WholeDriver
     assert ids(out) == [1, 2, 3]
     assert [file.name.partition("-g1-")[2] for file in visible(out)] == ["a0.json", "a0.json"]
     assert staged_names(out) == []
-    assert list((out / "_outfall" / "by-spark").iterdir()) == []
 
 
 def test_files_keep_their_partition_directories(out: Path) -> None:
@@ -150,11 +149,15 @@ def test_a_file_is_synced_before_its_name_is(driver: WholeDriver, monkeypatch: p
     assert [path.rpartition("/")[2] for path in synced] == [NAME.format(0, ".json"), "staging"]
 
 
+@pytest.mark.parametrize("writer", ["spark", "outfall"])
 @pytest.mark.parametrize("step", ["file: written by spark", "file: synced", "file: staged"])
-def test_what_a_killed_driver_leaves_is_removed_by_the_next_one(driver: WholeDriver, out: Path, step: str) -> None:
+def test_what_a_killed_driver_leaves_is_removed_by_the_next_one(
+    driver: WholeDriver, out: Path, step: str, writer: Any
+) -> None:
     rows = Rows({NAME.format(0, ".json"): [1], NAME.format(1, ".json"): [2]})
     with crash_at(step), pytest.raises(CrashError):
         stage_unclosed(driver, rows)
+    driver.sink = FileSink(out, writer=writer)
     driver.begin()
     # A late task of Spark makes the directory of its attempt again.
     late = Path(rows.saved[0][0].removeprefix("file:")) / "_temporary" / "0" / "task_1"
@@ -162,16 +165,53 @@ def test_what_a_killed_driver_leaves_is_removed_by_the_next_one(driver: WholeDri
     (late / NAME.format(1, ".json")).write_text("{}")
     assert driver.leftovers()
     driver.clean_up()
-    assert [path for path in everything(out) if "part-" in str(path)] == []
+    assert staged_names(out) == []
+    driver.sink = by_spark(out)
     driver.commit(stage(driver, Rows({NAME.format(0, ".json"): [1, 2]})))
     assert ids(out) == [1, 2]
+
+
+class Links(Rows):
+    """What another program does to the files before the driver stages them: a link takes the place of one."""
+
+    def __init__(self, theirs: Path, link: str) -> None:
+        super().__init__({NAME.format(0, ".json"): [1]})
+        self._theirs = theirs
+        self._link = link
+
+    def save(self, url: str, **given: Any) -> int:
+        rows = super().save(url, **given)
+        (Path(url.removeprefix("file:")) / self._link).symlink_to(self._theirs)
+        return rows + 1
+
+
+@pytest.mark.parametrize("link", [NAME.format(1, ".json"), "k=1"])
+def test_a_link_among_the_files_of_spark_fails_the_epoch(driver: WholeDriver, out: Path, link: str) -> None:
+    theirs = out.with_name("theirs")
+    theirs.mkdir()
+    (theirs / "theirs.json").write_text("{}")
+    with pytest.raises(TransientError, match="is a symbolic link"):
+        stage(driver, Links(theirs if link == "k=1" else theirs / "theirs.json", link))
+    assert staged_names(out) == []
+    assert list(theirs.iterdir()) == [theirs / "theirs.json"]
+
+
+def test_a_link_in_place_of_an_attempts_directory_is_removed_and_not_followed(driver: WholeDriver, out: Path) -> None:
+    theirs = out.with_name("theirs")
+    theirs.mkdir()
+    (theirs / "theirs.json").write_text("{}")
+    (out / "_outfall/staging" / f"part-0000000000-00000-00000-{OURS}-g1-a0.by_spark").symlink_to(theirs)
+    driver.begin()
+    assert driver.clean_up() == 1
+    assert staged_names(out) == []
+    assert list(theirs.iterdir()) == [theirs / "theirs.json"]
 
 
 def test_a_failed_attempt_leaves_nothing(driver: WholeDriver, out: Path) -> None:
     writer = driver.sink.bind(driver.writer()).build("sink", 0, 0)
     writer.write_frame(Rows({NAME.format(0, ".json"): [1]}))
     writer.close()
-    assert [path for path in everything(out) if "part-" in str(path)] == []
+    assert staged_names(out) == []
 
 
 def test_options_reach_the_writer_of_spark(out: Path) -> None:
@@ -181,7 +221,7 @@ def test_options_reach_the_writer_of_spark(out: Path) -> None:
     rows = Rows({}, counted=0)
     stage(driver, rows)
     ((url, *given),) = rows.saved
-    assert url.startswith(f"file:{out}/_outfall/by-spark/part-")
+    assert url.startswith(f"file:{out}/_outfall/staging/part-")
     assert given == ["orc", {"maxRecordsPerFile": "10", "compression": "snappy"}, ()]
     assert SupportsSparkWriter in capabilities_of(sink)
     check_sink(sink)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -97,7 +98,10 @@ class LocalStore(FileStore):
         for place, directories, files in os.walk(root):
             directories[:] = [name for name in directories if not is_hidden(name)]
             paths = [f"{place}/{name}" for name in files if not is_hidden(name)]
-            found += [(os.path.relpath(path, root), os.stat(path).st_size) for path in paths]
+            for path in (*paths, *(f"{place}/{name}" for name in directories)):
+                if os.path.islink(path):
+                    raise OSError(errno.ELOOP, f"{path} is a symbolic link, which Spark does not create")
+            found += [(os.path.relpath(path, root), os.lstat(path).st_size) for path in paths]
         return sorted(found)
 
     def adopt(self, path: str, name: str) -> None:
@@ -108,8 +112,16 @@ class LocalStore(FileStore):
             os.close(fd)
         os.rename(self.at(path), self.at(f"{STAGING}/{name}"))
 
-    def remove_tree(self, directory: str) -> None:
-        shutil.rmtree(self.at(directory), ignore_errors=True)
+    def remove_tree(self, directory: str) -> bool:
+        path = self.at(directory)
+        if os.path.islink(path):
+            return self.remove(directory)
+        existed = os.path.isdir(path)
+        shutil.rmtree(path, ignore_errors=True)
+        if os.path.isdir(path):
+            # A late task has added files meanwhile, or there is an error to report.
+            shutil.rmtree(path)
+        return existed
 
     def opened(self, path: str) -> AbstractContextManager[Any]:
         return open(self.at(path), "rb")

@@ -135,9 +135,12 @@ class RemoteStore(FileStore):
     def adopt(self, path: str, name: str) -> None:
         self._fs.mv(self.at(path), self.at(f"{STAGING}/{name}"))
 
-    def remove_tree(self, directory: str) -> None:
-        with suppress(FileNotFoundError):
+    def remove_tree(self, directory: str) -> bool:
+        try:
             self._fs.rm(self.at(directory), recursive=True)
+        except FileNotFoundError:
+            return False
+        return True
 
     def opened(self, path: str) -> AbstractContextManager[Any]:
         opened: AbstractContextManager[Any] = self._fs.open(self.at(path), "rb")

@@ -20,8 +20,8 @@ from outfall.trace_points import reached
 STAGING = f"{SIDECAR}/staging"
 """The directory of whole files that are not published yet."""
 
-BY_SPARK = f"{SIDECAR}/by-spark"
-"""The directory in which Spark's writer gets one directory per attempt."""
+BY_SPARK = ".by_spark"
+"""The suffix of an attempt's directory in staging, which Spark's writer fills."""
 
 
 class FileRecord(StepRecord):
@@ -153,9 +153,9 @@ class FileStore(ABC):
         """Move a file durably to staging. Its name is durable after `sync`. May be called in threads."""
         raise NotImplementedError
 
-    def remove_tree(self, directory: str) -> None:
-        """Remove a directory, if it exists, and all that is in it."""
-        raise NotImplementedError
+    @abstractmethod
+    def remove_tree(self, directory: str) -> bool:
+        """Remove a directory and all that is in it; return whether it existed. Links are not followed."""
 
     def opened(self, path: str) -> AbstractContextManager[Any]:
         """Open a file for reading."""
@@ -171,12 +171,13 @@ class FileStore(ABC):
         """
 
     def staged_names(self) -> list[AttemptName]:
-        """Return the names of all staged files, of all writers."""
+        """Return the names of all staged files, and of the directories that Spark's writer fills, of all writers."""
         return [name for name in map(AttemptName.parse, self.names(STAGING)) if name is not None]
 
     def unstage(self, name: object) -> bool:
-        """Remove a staged file; return whether it existed."""
-        return self.remove(f"{STAGING}/{name}")
+        """Remove a staged file, or a directory that Spark's writer fills; return whether it existed."""
+        path = f"{STAGING}/{name}"
+        return self.remove_tree(path) if path.endswith(BY_SPARK) else self.remove(path)
 
     def unpublish(self, paths: Sequence[str]) -> None:
         """Remove published files, durably."""

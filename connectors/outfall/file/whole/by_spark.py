@@ -1,15 +1,13 @@
 """Whole files that Spark's own writer encodes.
 
-Spark writes into a directory of the attempt. When its job has ended, the driver moves the files to staging. From there
-on they are whole files like those of a task: a later driver removes them by their generation, and what a late task of
-Spark writes remains in the attempt's directory, which is never published and removed by the next clean-up.
+Spark writes into a directory of the attempt in staging. When its job has ended, the driver moves the files out of it.
+From there on they are whole files like those of a task. What a late task of Spark writes remains in the attempt's
+directory, which is never published. A later driver removes it by its generation, like a staged file.
 """
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.orc
 import pyarrow.parquet
 
-from outfall.capabilities import CleanUpContext, SupportsSparkWriter, WriterInitContext
+from outfall.capabilities import SupportsSparkWriter, WriterInitContext
 from outfall.errors import ConfigurationError, UnsharedTargetError
 from outfall.file.options import SPARK_NAMES, FileOptions
 from outfall.file.stores.disk import explained
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from outfall.spark.own_writer import SparkRows
-
-_log = logging.getLogger(__name__)
 
 _THREADS = 16
 """Files that the driver syncs at the same time: it waits for the disk."""
@@ -55,20 +51,6 @@ class FilesBySpark(WholeFiles, SupportsSparkWriter):
     def check_schema(self, schema: pa.Schema) -> None:
         """Accept every schema: Spark checks the columns when it plans the job, before a row is written."""
 
-    def clean_up(self, context: CleanUpContext) -> int:
-        store = self.store
-        with explained("cleaning up", f"{store.root}/{BY_SPARK}"):
-            old = _older_directories(store, context)
-            for name in old:
-                store.remove_tree(f"{BY_SPARK}/{name}")
-        return len(old) + super().clean_up(context)
-
-    def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
-        store = self.store
-        with explained("reading", f"{store.root}/{BY_SPARK}"):
-            old = [f"{store.root}/{BY_SPARK}/{name}" for name in _older_directories(store, context)]
-        return [*old, *super().find_leftovers(context)]
-
 
 class LocalFilesBySpark(FilesBySpark, LocalWholeFiles):
     """On a disk that all hosts share."""
@@ -78,18 +60,6 @@ class RemoteFilesBySpark(FilesBySpark, RemoteWholeFiles):
     """In HDFS."""
 
 
-def _older_directories(store: FileStore, context: CleanUpContext) -> list[str]:
-    """Return the directories of this incarnation's older generations, which late tasks of Spark may make again."""
-    names = [(name, AttemptName.parse(name)) for name in store.names(BY_SPARK)]
-    return sorted(
-        name
-        for name, attempt in names
-        if attempt is not None
-        and attempt.incarnation == context.incarnation
-        and attempt.generation < context.generation
-    )
-
-
 class SparkFileWriter(StatelessSinkPartition[Any]):
     """Lets Spark write the rows of an epoch, and stages the files. Used once, on the driver."""
 
@@ -97,7 +67,8 @@ class SparkFileWriter(StatelessSinkPartition[Any]):
         self._store = store
         self._options = options
         self._context = context
-        self._directory = f"{BY_SPARK}/{AttemptName.of(context, 0, '.files')}"
+        self._attempt = str(AttemptName.of(context, 0, BY_SPARK))
+        self._directory = f"{STAGING}/{self._attempt}"
         self._staged: list[StagedFile] = []
         self._handed_over = False
 
@@ -136,10 +107,7 @@ class SparkFileWriter(StatelessSinkPartition[Any]):
         if not self._handed_over:
             for file in self._staged:
                 self._store.drop(file.name)
-        try:
-            self._store.remove_tree(self._directory)
-        except OSError as error:
-            _log.info("%s/%s could not be removed: %s", self._store.root, self._directory, error)
+        self._store.drop(self._attempt)
         self._store.release()
 
     def _options_of_spark(self) -> dict[str, str]:
