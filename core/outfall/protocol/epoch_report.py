@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from outfall.capabilities import SupportsBufferedRows
 from outfall.protocol.clock import utc_time
-from outfall.protocol.states import ROWS_BUFFERED, ROWS_DRAINED
+from outfall.protocol.states import ROWS_BUFFERED, ROWS_BY_SPARK, ROWS_DRAINED
 from outfall.protocol.step import PROCESS_REGISTRY, Step
 from outfall.recovery.entries import Completed
 
@@ -28,12 +28,13 @@ def report_completed(step: Step, completed: Completed) -> None:
     counts = completed.counts
     dead_letters, buffered = counts.get("dead_letters", 0), counts.get(ROWS_BUFFERED, 0)
     rows = counts.get(ROWS_DRAINED, 0) if completed.drain else counts.get("rows", 0)
+    writer = " by Spark's writer" if ROWS_BY_SPARK in counts else ""
     _log_at(
         bool(dead_letters) and _is_due(step, "dead letters"),
         "step %s, epoch %d: %s in %.2f s (%d retries%s%s)",
         step.step_id,
         completed.epoch,
-        f"delivered {rows} buffered rows" if completed.drain else f"completed {rows} rows",
+        f"delivered {rows} buffered rows" if completed.drain else f"completed {rows} rows{writer}",
         completed.seconds,
         counts.get("retries", 0),
         f", {dead_letters} dead letters" if dead_letters else "",

@@ -28,6 +28,10 @@ ROWS_DRAINED = "rows_drained"
 """The counter of the rows that a drain delivered. They were counted as `rows` in their own epoch."""
 
 
+ROWS_BY_SPARK = "rows_by_spark"
+"""The counter of the rows that Spark's own writer wrote. Present in each epoch that it wrote, also without rows."""
+
+
 def state_names(resolved: ResolvedSink, part: str) -> Sequence[str]:
     """Return the names of a part's states: its own name, unless it has several."""
     return tuple(resolved.sink.state_names(part)) if SupportsNamedStates in resolved.capabilities else (part,)

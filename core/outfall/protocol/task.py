@@ -27,6 +27,7 @@ from outfall.protocol.heartbeat import heartbeat
 from outfall.protocol.messages import PartResponse, TaskResponse, Ticket
 from outfall.protocol.partition import ResolvedPartition, Rows, open_partition
 from outfall.protocol.states import (
+    ROWS_BY_SPARK,
     buffered_in,
     hand_over_serializer,
     load_states,
@@ -239,6 +240,7 @@ class PartRunner:
         count = self._partition.write_frame(frame)
         self._rows += count
         self._metrics.add("rows", count)
+        self._metrics.add(ROWS_BY_SPARK, count)
         reached("task: after write")
 
     def flush(self, end_of_input: bool) -> None:

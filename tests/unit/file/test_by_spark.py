@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -16,42 +14,16 @@ from outfall.capabilities import SupportsSparkWriter
 from outfall.capability_checks import capabilities_of, check_sink
 from outfall.errors import CapabilityError, ConfigurationError, TransientError, UnsharedTargetError
 from outfall.file import FileSink, sink_from_options
+from outfall.protocol.coordinator import EpochCoordinator
+from outfall.protocol.task import EpochTask, TaskIdentity
+from outfall.recovery import history, recovery_config
 from outfall.s3 import S3Sink
 from outfall.source_options import check_for_options
-from outfall.testing import CrashError, crash_at
+from outfall.testing import CrashError, LocalDriver, crash_at
 from outfall.wrappers import FanOutSink
+from tests.unit.support.command import done
 from tests.unit.support.file_target import OURS, WholeDriver, ids, staged_names, visible
-
-NAME = "part-{:05d}-0d6a3b4c-7e4c-4a8e-9a3e-3f1f5b0c9d11-c000{}"
-
-
-class Rows:
-    """Leaves what Spark's writer leaves: files, their checksums, and the mark of its job."""
-
-    def __init__(self, files: Mapping[str, Sequence[int]], *, counted: int | None = None) -> None:
-        self._files = files
-        self._counted = sum(map(len, files.values())) if counted is None else counted
-        self.saved: list[tuple[str, str, dict[str, str], tuple[str, ...]]] = []
-        self.checks = 0
-
-    def save(self, url: str, *, format: str, options: Mapping[str, str], partition_by: Sequence[str] = ()) -> int:
-        self.saved.append((url, format, dict(options), tuple(partition_by)))
-        root = Path(url.removeprefix("file:"))
-        for name, values in self._files.items():
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if format == "parquet":
-                pq.write_table(pa.table({"id": values}), path)
-            else:
-                path.write_text("".join(f"{json.dumps({'id': value})}\n" for value in values))
-            (path.parent / f".{path.name}.crc").write_bytes(b"crc")
-        root.mkdir(parents=True, exist_ok=True)
-        (root / "_SUCCESS").touch()
-        return self._counted
-
-    def run_on_executors(self, check: Callable[[], None]) -> None:
-        self.checks += 1
-        check()
+from tests.unit.support.spark_writer import NAME, Rows
 
 
 def by_spark(out: Path, **options: Any) -> FileSink:
@@ -212,6 +184,29 @@ def test_a_failed_attempt_leaves_nothing(driver: WholeDriver, out: Path) -> None
     writer.write_frame(Rows({NAME.format(0, ".json"): [1]}))
     writer.close()
     assert staged_names(out) == []
+
+
+def test_log_and_status_tell_which_writer_wrote_an_epoch(
+    out: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recovery = recovery_config(str(tmp_path / "chk"))
+    caplog.set_level("INFO", "outfall.protocol.epoch_report")
+    for epoch, values in enumerate([[1, 2], []]):
+        coordinator = EpochCoordinator(by_spark(out), "sink", recovery)
+        ticket = coordinator.begin(epoch)
+        task = EpochTask(by_spark(out), ticket, TaskIdentity(epoch, 0, 0))
+        coordinator.finish(ticket, [task.run_by_spark(Rows({NAME.format(0, ".json"): values}))])
+        coordinator.close()
+    LocalDriver(FileSink(out), recovery).run_epoch(2, [[{"id": 3}]])
+    found = [re.sub(" in .*", "", message) for message in caplog.messages]
+    assert found == [
+        "step sink, epoch 0: completed 2 rows by Spark's writer",
+        "step sink, epoch 1: completed 0 rows by Spark's writer",
+        "step sink, epoch 2: completed 1 rows",
+    ]
+    table = done("status", tmp_path / "chk").splitlines()
+    assert [line.split()[-1] for line in table[-3:]] == ["2", "0", "0"]
+    assert [epoch.counts.get("rows_by_spark") for epoch in history(recovery)] == [2, 0, None]
 
 
 def test_options_reach_the_writer_of_spark(out: Path) -> None:

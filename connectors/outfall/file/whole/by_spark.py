@@ -164,7 +164,6 @@ class SparkFileWriter(StatelessSinkPartition[Any]):
             if error is not None:
                 raise error
         self._context.metrics.add("bytes", sum(file.size for file in self._staged))
-        self._context.metrics.add("files_by_spark", len(self._staged))
 
     def _check_shared(self, frame: SparkRows) -> None:
         """Let executors look for the record, once per process, where no count tells that a file is missing."""

@@ -16,6 +16,7 @@ from outfall.cli.commands.output import SEVERITY_STYLES, all_printable, console,
 from outfall.metrics.in_words import Severity, age, byte_size, moment, retrying_in_words, state_in_words, state_word
 from outfall.metrics.location_status import LocationStatus, look_at, named_steps, problems
 from outfall.metrics.step_status import StepStatus
+from outfall.protocol.states import ROWS_BY_SPARK
 from outfall.recovery.history import KEPT_EPOCHS, EpochSummary
 from outfall.recovery.log import RecoveryConfig
 
@@ -120,6 +121,7 @@ _COUNTERS: dict[str, Callable[[EpochSummary], int]] = {
     "dropped": lambda epoch: epoch.dropped,
     "skipped": lambda epoch: epoch.skipped,
     "buffered": lambda epoch: epoch.rows_held,
+    "by Spark": lambda epoch: epoch.counts.get(ROWS_BY_SPARK, 0),
 }
 """Columns that are left out if all their values are zero."""
 _STYLES: dict[str, Severity] = {"retries": "warning", "dead letters": "warning", "dropped": "failed"}
