@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,21 @@ def spark_environment() -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": os.environ.get("AWS_SECRET_ACCESS_KEY", "outfall-secret"),
         "AWS_DEFAULT_REGION": os.environ.get("AWS_DEFAULT_REGION", "us-east-1"),
     }
+
+
+def run_script(name: str, *arguments: object, output: Path) -> None:
+    """Run a script of `support` with a Spark of its own, and expect that it succeeds. What it prints goes to a file."""
+    command = [sys.executable, str(SUPPORT / name), *map(str, arguments)]
+    with output.open("wb") as printed:
+        done = subprocess.run(
+            command,
+            env={**os.environ, **spark_environment()},
+            stdout=printed,
+            stderr=printed,
+            timeout=1800,
+            check=False,
+        )
+    assert done.returncode == 0, output.read_text()[-5000:]
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ class SparkRows:
             partition_by: Columns that become directories.
 
         Raises:
-            ConfigurationError: The session has a commit protocol other than Spark's.
+            ConfigurationError: The session has a commit protocol other than Spark's, or lacks the package of Avro.
             TransientError: The rows were not counted.
         """
         from pyspark.sql import Observation
@@ -60,7 +61,8 @@ class SparkRows:
         observation = Observation()
         counted = self._df.observe(observation, sf.count(sf.lit(1)).alias("rows"))
         writer = counted.write.format(format).mode("error").options(**options).options(**_COMMITTERS)
-        (writer.partitionBy(*partition_by) if partition_by else writer).save(url)
+        with _missing_package_named(self._df.sparkSession):
+            (writer.partitionBy(*partition_by) if partition_by else writer).save(url)
         return _count(observation)
 
     def run_on_executors(self, check: Callable[[], None]) -> None:
@@ -104,6 +106,26 @@ def _count(observation: Any) -> int:
             do="start the query again; if it happens often, raise spark.scheduler.listenerbus.eventqueue.capacity",
         )
     return int(found[0].get("rows", 0))
+
+
+@contextmanager
+def _missing_package_named(session: SparkSession) -> Iterator[None]:
+    """Say which package has Avro. Spark finds that it is missing when it plans the job, before a row is written."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        yield
+    except AnalysisException as error:
+        if "Failed to find data source: avro" not in str(error):
+            raise
+        version = session.version
+        package = f"org.apache.spark:spark-avro_{'2.12' if version.startswith('3.') else '2.13'}:{version}"
+        raise ConfigurationError(
+            "Spark cannot write Avro files in this session",
+            why="its package spark-avro is not loaded",
+            do=f"start the session with spark.jars.packages={package}, with the Scala version of your Spark, or choose"
+            " another format",
+        ) from error
 
 
 def _check_protocol(session: SparkSession) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,14 @@ from outfall.errors import ConfigurationError
 from outfall.file import FileSink
 from outfall.recovery import history
 from outfall.spark import write, write_stream
+from tests.integration.conftest import run_script
+from tests.integration.support.disks import memory_disk
+from tests.integration.support.probes import events
 from tests.integration.support.reading import forget_commit, found_ids, read_stream, run, write_source
 
 pytestmark = pytest.mark.spark
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="needs the loopback addresses 127.0.0.2 and 127.0.0.3")
 
 
 @pytest.fixture
@@ -89,6 +96,29 @@ def test_a_column_that_spark_cannot_write_is_refused_before_a_row_moves(spark: S
     assert files(tmp_path / "out") == []
 
 
+def test_avro_without_its_package_is_refused_before_a_row_moves(
+    spark: SparkSession, rows: DataFrame, tmp_path: Path
+) -> None:
+    package = rf"spark\.jars\.packages=org\.apache\.spark:spark-avro_2\.1[23]:{re.escape(spark.version)}"
+    with pytest.raises(ConfigurationError, match=package):
+        write(rows, FileSink(tmp_path / "out", format="avro", writer="spark"))
+    assert files(tmp_path / "out") == []
+
+
+@pytest.mark.faults
+def test_a_full_disk_fails_the_epoch_and_more_room_lets_it_run(spark: SparkSession, tmp_path: Path) -> None:
+    rows, log = spark.range(100_000), str(tmp_path / "log")
+    with memory_disk(tmp_path / "memory", "size=1m") as memory:
+        out = memory.path / "out"
+        with pytest.raises(Exception, match="No space left on device"):
+            write(rows, FileSink(out, writer="spark"), epoch=0, recovery=log)
+        assert [path for path in out.rglob("*") if path.name.startswith("part-")] == []
+        memory.remount("size=32m")
+        write(rows, FileSink(out, writer="spark"), epoch=0, recovery=log)
+        assert found_ids(out) == list(range(100_000))
+        assert list((out / "_outfall" / "staging").iterdir()) == []
+
+
 def test_a_foreign_commit_protocol_is_refused(spark: SparkSession, rows: DataFrame, tmp_path: Path) -> None:
     name = "spark.sql.sources.commitProtocolClass"
     before = spark.conf.get(name)
@@ -99,6 +129,30 @@ def test_a_foreign_commit_protocol_is_refused(spark: SparkSession, rows: DataFra
     finally:
         spark.conf.set(name, str(before))
     assert files(tmp_path / "out") == []
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two writes on a cluster of two hosts left, with `spark.speculation=true`."""
+    work = tmp_path_factory.mktemp("cluster")
+    run_script("own_writer_cluster.py", work, output=work / "output")
+    return work
+
+
+@linux
+@pytest.mark.long
+def test_a_task_and_its_speculative_copy_write_each_row_once(cluster: Path) -> None:
+    done = events(str(cluster / "speculation"), "written", "copy written")
+    assert ("copy written", 0) in [(event["what"], event["partition"]) for event in done]
+    assert found_ids(cluster / "speculated") == list(range(20))
+    assert list((cluster / "speculated" / "_outfall" / "staging").iterdir()) == []
+
+
+@linux
+@pytest.mark.long
+def test_an_executor_that_is_lost_after_its_task_was_committed_loses_and_doubles_nothing(cluster: Path) -> None:
+    assert events(str(cluster / "loss"), "killed")
+    assert found_ids(cluster / "lost") == list(range(20))
 
 
 def test_the_committer_of_a_platform_is_not_used(spark: SparkSession, rows: DataFrame, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -26,7 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tests.integration.conftest import SUPPORT, spark_environment
+from tests.integration.conftest import run_script
 from tests.integration.support.probes import ANSWER, PROPERTIES, SPARK, Calls, answers, events, lingers, until
 
 pytestmark = pytest.mark.spark
@@ -365,21 +364,17 @@ def test_a_stateless_batch_may_be_ignored(stream: DataFrame, tmp_path: Path) -> 
 # --- Spark Connect, and a cluster: each runs once, in processes of its own
 
 
-def run_script(name: str, work: Path) -> Path:
+def logs_of(name: str, work: Path) -> Path:
     """Run a script of `support` over a source of two micro-batches, and return the directory of its logs."""
     source = write_source(work / "source")
     (work / "logs").mkdir()
-    command = [sys.executable, str(SUPPORT / name), str(source), str(work / "logs")]
-    environment = {**os.environ, **spark_environment()}
-    with (work / "output").open("wb") as output:
-        done = subprocess.run(command, env=environment, stdout=output, stderr=output, timeout=1800, check=False)
-    assert done.returncode == 0, (work / "output").read_text()[-5000:]
+    run_script(name, source, work / "logs", output=work / "output")
     return work / "logs"
 
 
 @pytest.fixture(scope="module")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_script("connect_facts.py", tmp_path_factory.mktemp("connect"))
+    return logs_of("connect_facts.py", tmp_path_factory.mktemp("connect"))
 
 
 @since_4_1
@@ -418,7 +413,7 @@ def test_on_connect_a_data_source_is_found_and_treated_as_on_a_classic_session(c
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return run_script("cluster_facts.py", tmp_path_factory.mktemp("cluster"))
+    return logs_of("cluster_facts.py", tmp_path_factory.mktemp("cluster"))
 
 
 @linux

@@ -67,14 +67,21 @@ def speculate(session: SparkSession, log: str) -> None:
     record(log, "delivered", partitions=sorted(row["partition"] for row in delivered))
 
 
-def main(source: str, work: Path) -> None:
+@contextmanager
+def cluster(work: Path) -> Iterator[str]:
+    """Start a cluster of two hosts with a core each, and yield the URL of its master."""
     with ExitStack() as stack:
         stack.enter_context(daemon("master.Master", "--host", "127.0.0.1", work=work))
         master = address(work / "master.Master.log")
         for host in ("127.0.0.2", "127.0.0.3"):
             limits = ("--host", host, "--cores", "1", "--memory", "1g")
             stack.enter_context(daemon("worker.Worker", *limits, master, work=work))
-        builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+        yield master
+
+
+def main(source: str, work: Path) -> None:
+    with ExitStack() as stack:
+        builder = SparkSession.builder.master(stack.enter_context(cluster(work))).config("spark.ui.enabled", "false")
         builder = builder.config("spark.executor.memory", "512m").config("spark.speculation", "true")
         for name, value in SPECULATION.items():
             builder = builder.config(f"spark.speculation.{name}", value)
