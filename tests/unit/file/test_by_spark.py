@@ -23,6 +23,7 @@ from outfall.testing import CrashError, LocalDriver, crash_at
 from outfall.wrappers import FanOutSink
 from tests.unit.support.command import done
 from tests.unit.support.file_target import OURS, WholeDriver, ids, staged_names, visible
+from tests.unit.support.remote_target import Hdfs, hdfs_on_disk
 from tests.unit.support.spark_writer import NAME, Rows
 
 
@@ -177,6 +178,23 @@ def test_a_link_in_place_of_an_attempts_directory_is_removed_and_not_followed(dr
     assert driver.clean_up() == 1
     assert staged_names(out) == []
     assert list(theirs.iterdir()) == [theirs / "theirs.json"]
+
+
+def test_in_hdfs_files_are_published_and_what_a_killed_driver_leaves_is_removed(out: Path) -> None:
+    with hdfs_on_disk():
+        place = Hdfs(out)
+        driver = WholeDriver(FileSink(place.url, writer="spark"))
+        driver.begin()
+        with crash_at("file: written by spark"), pytest.raises(CrashError):
+            stage_unclosed(driver, Rows({f"k=1/{NAME.format(0, '.json')}": [1]}))
+        driver.begin()
+        assert [path.endswith(".by_spark") for path in driver.leftovers()] == [True]
+        assert driver.clean_up() == 1
+        staged = stage(driver, Rows({f"k=1/{NAME.format(0, '.json')}": [1, 2], NAME.format(1, ".json"): [3]}))
+        assert place.ids() == []
+        driver.commit(staged)
+        assert (sorted(place.ids()), place.hidden()) == ([1, 2, 3], [])
+        assert [file.bucket for file in staged] == ["k=1", ""]
 
 
 def test_a_failed_attempt_leaves_nothing(driver: WholeDriver, out: Path) -> None:

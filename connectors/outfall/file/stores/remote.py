@@ -48,12 +48,17 @@ class RemoteStore(FileStore):
         Raises `ImportError` if a package is missing, with its name, and `ConfigurationError` if the client cannot be
         created, for example without credentials.
         """
+        self._location = location
         self.root = location.url()
         self.publishes_by_copy = location.scheme not in RENAMES
         filesystem, path = open_filesystem(location, "writing to")
         self._fs = ExplainedClient(filesystem, self.root)
         self._path = path.rstrip("/")
         self._scratch: str | None = None
+
+    def __reduce__(self) -> tuple[type[RemoteStore], tuple[Location]]:
+        """Let another process open the filesystem again, because clients cannot be pickled."""
+        return type(self), (self._location,)
 
     def at(self, path: str) -> str:
         """Return the path of a file in the filesystem."""
@@ -136,8 +141,11 @@ class RemoteStore(FileStore):
         self._fs.mv(self.at(path), self.at(f"{STAGING}/{name}"))
 
     def remove_tree(self, directory: str) -> bool:
+        path = self.at(directory)
         try:
-            self._fs.rm(self.at(directory), recursive=True)
+            # Some clients remove what is not there without a word.
+            self._fs.info(path)
+            self._fs.rm(path, recursive=True)
         except FileNotFoundError:
             return False
         return True

@@ -35,6 +35,9 @@ _THREADS = 16
 _COUNTED = ("orc", "parquet")
 """Formats whose files tell how many rows they have."""
 
+_CODECS = {("avro", "none"): "uncompressed", ("avro", "zstd"): "zstandard"}
+"""Codecs that Spark's writer of a format has under another name."""
+
 _SHARED: set[tuple[str, str]] = set()
 """Directories that this process has found to be the executors', with the step's incarnation."""
 
@@ -111,8 +114,10 @@ class SparkFileWriter(StatelessSinkPartition[Any]):
         self._store.release()
 
     def _options_of_spark(self) -> dict[str, str]:
-        compression = self._options.compression
-        return self._options.writer_options | ({} if compression is None else {"compression": compression})
+        given, codec = self._options.writer_options, self._options.compression
+        if codec is None:
+            return given
+        return given | {"compression": _CODECS.get((self._options.format, codec), codec)}
 
     def _files(self, rows: int) -> list[tuple[str, int, int | None]]:
         """Return path, length and rows of each file with rows."""
