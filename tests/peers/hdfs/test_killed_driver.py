@@ -24,7 +24,7 @@ STEPS = (
     "after BEGIN", "file: claimed", "file: opening", "file: writing", "file: syncing", "file: synced", "file: staged",
     "before PREPARED", "after PREPARED", "after COMMITTING", "file: record advanced", "file: publishing",
     "file: published", "before COMPLETED", "after COMPLETED", "after clean-up", "log: newest checked",
-    "log: object created", "hdfs: written", "hdfs: renamed",
+    "log: object created", "hdfs: written", "hdfs: renamed", "file: written by spark",
 )  # fmt: skip
 
 
@@ -68,31 +68,34 @@ def _path(url: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("api", "kills"),
+    ("mode", "api", "kills"),
     [
-        ("objects", 1),
-        pytest.param("objects", KILLS, marks=pytest.mark.long),
-        pytest.param("options", KILLS, marks=[FORMAT_API, pytest.mark.long]),
+        ("whole", "objects", 1),
+        ("by spark", "objects", 1),
+        pytest.param("whole", "objects", KILLS, marks=pytest.mark.long),
+        pytest.param("whole", "options", KILLS, marks=[FORMAT_API, pytest.mark.long]),
+        pytest.param("by spark", "objects", KILLS, marks=pytest.mark.long),
     ],
 )
 def test_each_flight_is_in_hdfs_once_however_often_the_driver_is_killed(
-    hdfs: Hdfs, tmp_path: Path, api: str, kills: int
+    hdfs: Hdfs, tmp_path: Path, mode: str, api: str, kills: int
 ) -> None:
     files = FILES * (kills + 1 + kills // 2) if kills > 1 else 4
-    local, sent = make_job(tmp_path, "whole", api, steps=STEPS, files=files)
+    local, sent = make_job(tmp_path, mode, api, steps=STEPS, files=files)
     job = HdfsJob(**vars(local), folder=f"hdfs://{hdfs.address}/{tmp_path.name}", client=hdfs.client())
     if kills > 1:
         job.run_all(kills, FILES)
     else:
         job.feed(2)
-        job.run_until_killed_at("file: published")
-        job.kills += 1
+        for step in ("file: written by spark", "file: published") if mode == "by spark" else ("file: published",):
+            job.run_until_killed_at(step)
+            job.kills += 1
         job.feed(2)
         job.run_to_the_end()
     found = Counter(json.loads(line)["id"] for data in job.visible().values() for line in data.splitlines())
     wanted = set(sent.column("id").to_pylist())
     lost, doubled = len(wanted - set(found)), sum(found.values()) - len(found)
-    print(f"{api}: {len(wanted)} rows, {job.kills} kills ({len(job.obeyed)} at a step), lost {lost}, doubled {doubled}")
-    print(f"steps: {dict(Counter(job.obeyed))}")
+    print(f"{mode}, {api}: {len(wanted)} rows, {job.kills} kills, lost {lost}, doubled {doubled}")
+    print(f"{len(job.obeyed)} kills at a step: {dict(Counter(job.obeyed))}")
     assert (lost, doubled, set(found)) == (0, 0, wanted)
     assert job.hidden() == []
