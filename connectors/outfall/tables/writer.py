@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from outfall.capabilities import WriterInitContext
 from outfall.errors import TargetError, TransientError, ValueRefusedError
 from outfall.formats.parquet import RowGroups
-from outfall.formats.partition_paths.directory_names import Distinct, combined
+from outfall.formats.partition_paths.directory_names import Distinct, split_rows
 from outfall.formats.strings import first_failing
 from outfall.row_logging import RowLog
 from outfall.sinks import StatelessSinkPartition
@@ -67,8 +67,11 @@ class TableWriter(StatelessSinkPartition[Any]):
         if cast is None:
             cast = self._casts[batch.schema] = _Cast(self._layout, batch.schema, self._log)
         rows = cast.apply(batch)
-        for values, some in _split(rows, self._layout.partition(rows)):
-            self._write(cast, self._layout.partition_text(values), some)
+        partitions = [Distinct.of(values) for values in self._layout.partition(rows)]
+        firsts, parts = split_rows(rows, partitions)
+        columns = [each.list_at(firsts) for each in partitions]
+        for number, some in enumerate(parts):
+            self._write(cast, self._layout.partition_text([values[number] for values in columns]), some)
         while sum(map(attrgetter("kept"), self._open.values())) > _KEPT_BYTES:
             largest = max(self._open.values(), key=attrgetter("kept"))
             with self._explained():
@@ -208,25 +211,6 @@ def _cast(column: pa.Array, field: pa.Field, log: RowLog) -> pa.Array:
             why=str(error) if log.full else None,
             do="cast the column before writing it",
         ) from None
-
-
-def _split(batch: pa.RecordBatch, keys: Sequence[pa.Array]) -> Iterator[tuple[tuple[Any, ...], pa.RecordBatch]]:
-    """Yield the values of each partition with its rows in order, in the order of first occurrence."""
-    parts = [Distinct.of(key) for key in keys]
-    rows = combined(parts) if parts else None
-    if rows is None:
-        yield tuple(part.values[0].as_py() for part in parts), batch
-        return
-    order = pc.array_sort_indices(rows)  # a stable sort
-    batch, rows = batch.take(order), rows.take(order)
-    ends = pc.run_end_encode(rows).run_ends.to_pylist()
-    for start, end in zip([0, *ends[:-1]], ends, strict=True):
-        first = order.slice(start, 1)
-        values = (part.at(first) for part in parts)
-        yield (
-            tuple(each.as_py() if isinstance(each, pa.Scalar) else each[0].as_py() for each in values),
-            batch.slice(start, end - start),
-        )
 
 
 class _OpenFile:

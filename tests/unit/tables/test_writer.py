@@ -135,6 +135,12 @@ def test_partitions_of_several_columns_are_their_combinations() -> None:
     assert sizes == {("a", "1"): 2, ("a", None): 1, (None, None): 1, (None, "2"): 1}
 
 
+def test_a_column_of_one_value_is_part_of_each_partition() -> None:
+    link = link_to(("text", "kind"), id="int64", text="string", kind="int64")
+    found = write(link, batch(id=[1, 2, 3], text=["a", "b", "a"], kind=[7, 7, 7]))
+    assert {file.partition: file.rows for file in found.files} == {("a", "7"): 2, ("b", "7"): 1}
+
+
 def test_a_batch_of_one_partition_is_not_copied_row_by_row() -> None:
     link = link_to(("text", "kind"), id="int64", text="string", kind="int64")
     found = write(link, batch(id=[1, 2], text=["a", "a"], kind=[3, 4]), batch(id=[3], text=["a"], kind=[4]))

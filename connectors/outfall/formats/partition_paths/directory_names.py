@@ -5,6 +5,7 @@ The work is done once for each distinct value of a column, not for each row.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -241,6 +242,30 @@ class Distinct:
         """Return the values of some rows; a scalar if all rows have the same value."""
         return self.values[0] if self.rows is None else self.values.take(self.rows.take(rows))
 
+    def list_at(self, rows: pa.Array) -> list[Any]:
+        """Return the values of some rows as Python values."""
+        found = self.at(rows)
+        return [found.as_py()] * len(rows) if isinstance(found, pa.Scalar) else list(found.to_pylist())
+
+
+def split_rows(batch: pa.RecordBatch, columns: list[Distinct]) -> tuple[pa.Array, Iterator[pa.RecordBatch]]:
+    """Split a batch by the combinations of the values of at least one row, in the order of the first row of each.
+
+    Returns the first row of each combination, and its rows in their order. If the rows of a combination are adjacent,
+    they share the memory of the batch.
+    """
+    rows = combined(columns)
+    if rows is None:
+        return pa.array([0]), iter([batch])
+    order = None if _stand_together(rows) else pc.array_sort_indices(rows)  # a stable sort
+    if order is not None:
+        batch, rows = batch.take(order), rows.take(order)
+    ends = pc.run_end_encode(rows).run_ends.to_pylist()
+    starts = [0, *ends[:-1]]
+    firsts = pa.array(starts)
+    parts = (batch.slice(start, end - start) for start, end in zip(starts, ends, strict=True))
+    return firsts if order is None else order.take(firsts), parts
+
 
 def combined(columns: list[Distinct]) -> pa.Array | None:
     """Number the distinct combinations of column values, in the order of the first row of each.
@@ -260,6 +285,11 @@ def combined(columns: list[Distinct]) -> pa.Array | None:
         codes = pc.add(pc.multiply(codes, count), pc.cast(column.rows, pa.int64()))
         size *= count
     return codes.dictionary_encode().indices
+
+
+def _stand_together(rows: pa.Array) -> bool:
+    """Return whether the rows of each combination are adjacent; combinations are numbered by their first row."""
+    return bool(pc.all(pc.greater_equal(rows.slice(1), rows.slice(0, len(rows) - 1))).as_py())
 
 
 def _all_same(array: pa.Array) -> bool:

@@ -19,8 +19,8 @@ from outfall.formats.partition_paths.directory_names import (
     check_level,
     check_type,
     column_directories,
-    combined,
     escape_text,
+    split_rows,
 )
 from outfall.formats.partition_paths.time_patterns import (
     Level,
@@ -155,25 +155,8 @@ class PartitionPaths:
             parts.append(time_directories(batch.column(columns.time), batch.schema.names[columns.time], columns.levels))
         elif columns.levels:
             parts.append(clock_directories(now, columns.levels))
-        rest = batch.select(list(columns.kept))
-        rows = combined(parts)
-        if rows is None:
-            yield _paths(parts, pa.array([0]))[0], rest
-            return
-        order = None if _stand_together(rows) else pc.array_sort_indices(rows)  # a stable sort
-        if order is not None:
-            rest, rows = rest.take(order), rows.take(order)
-        ends = pc.run_end_encode(rows).run_ends.to_pylist()
-        starts = [0, *ends[:-1]]
-        firsts = pa.array(starts)
-        paths = _paths(parts, firsts if order is None else order.take(firsts))
-        for path, start, end in zip(paths, starts, ends, strict=True):
-            yield path, rest.slice(start, end - start)
-
-
-def _stand_together(rows: pa.Array) -> bool:
-    """Return whether the rows of each partition are adjacent; partitions are numbered by their first row."""
-    return bool(pc.all(pc.greater_equal(rows.slice(1), rows.slice(0, len(rows) - 1))).as_py())
+        firsts, rest = split_rows(batch.select(list(columns.kept)), parts)
+        yield from zip(_paths(parts, firsts), rest, strict=True)
 
 
 def _paths(parts: list[Distinct], rows: pa.Array) -> list[str]:
