@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from outfall.capabilities import Metrics
-from outfall.errors import TransientError
 from outfall.formats import FormatOptions
 from outfall.formats.stream import EncodedStream
+from outfall.storage.writer import AllOrBroken
 from outfall.values import rows_to_batch
 
 _PART_BYTES = 1 << 20
@@ -22,7 +20,7 @@ _PROCESS_BYTES = 32 << 20
 """Encoded bytes that all files of a process may buffer together, because one task may have many open parts."""
 
 
-class EncodedFile(ABC):
+class EncodedFile(AllOrBroken, ABC):
     """Encodes batches and writes the bytes in pieces. No bytes are buffered after `finish`."""
 
     _open: ClassVar[int] = 0
@@ -31,8 +29,6 @@ class EncodedFile(ABC):
         self._options = options
         self._stream = EncodedStream(options, start=start)
         self._metrics = metrics
-        self._broken = False
-        self._closed = False
         EncodedFile._open += 1
 
     def write_batch(self, values: list[Any]) -> None:
@@ -100,16 +96,3 @@ class EncodedFile(ABC):
         if buffers:
             self._metrics.add("bytes", sum(buffer.size for buffer in buffers))
             self._append(buffers)
-
-    @contextlib.contextmanager
-    def _all_or_broken(self) -> Iterator[None]:
-        """Reject all calls after a failure: a second fsync may succeed although the first one lost the data."""
-        if self._broken or self._closed:
-            raise TransientError(
-                "this attempt cannot continue to write",
-                why="its file is closed" if self._closed else "an earlier write or fsync of it failed",
-                do="retry the task",
-            )
-        self._broken = True
-        yield
-        self._broken = False

@@ -35,7 +35,7 @@ from outfall.s3.staged import StagedObject
 from outfall.s3.store import SessionFactory, Store
 from outfall.s3.target import PrefixPort
 from outfall.s3.upload import UploadAttempt
-from outfall.s3.writer import S3Writer, Writer
+from outfall.s3.writer import S3Writer
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
 from outfall.storage.commit import StorageCommitter
@@ -125,10 +125,10 @@ class S3Sink(
             *(("no lifecycle rule that deletes objects below _outfall/pieces/",) if self.options.rolls else ()),
         )
 
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> Writer:
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> S3Writer | RollingWriter:
         return self._writer(())
 
-    def restore_writer(self, context: WriterInitContext, recovered: Sequence[WriterState]) -> Writer:
+    def restore_writer(self, context: WriterInitContext, recovered: Sequence[WriterState]) -> S3Writer | RollingWriter:
         return self._writer(recovered)
 
     def keeps_writer_state(self) -> bool:
@@ -143,7 +143,7 @@ class S3Sink(
     def max_time_in_buffer(self) -> timedelta:
         return self.options.roll_interval or super().max_time_in_buffer()
 
-    def _writer(self, recovered: Sequence[WriterState]) -> Writer:
+    def _writer(self, recovered: Sequence[WriterState]) -> S3Writer | RollingWriter:
         context, options = self.bound_context(), self.options
         attempt = UploadAttempt(replace(self.store, metrics=context.metrics), context)
         if not (options.rolls or recovered):

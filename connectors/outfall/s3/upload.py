@@ -27,6 +27,8 @@ from outfall.storage.names import AttemptName
 from outfall.trace_points import reached
 
 T = TypeVar("T")
+Ended = Callable[[], StagedObject]
+"""Waits until an ended object is durable, and returns it. Raises the errors of `Upload.staged`."""
 
 MOST_PARTS = 9_000
 """S3 allows 10,000 parts. The difference is a reserve for the batch that is being written."""
@@ -44,10 +46,13 @@ class UploadAttempt:
         self.senders = Senders(store.options.max_concurrency)
         self.inline_left = int(store.options.inline_bytes)
         """The remaining bytes of small objects that may be returned to the driver."""
-        self._ended: list[Callable[[], StagedObject]] = []
         self._uploads: list[Upload] = []
         self._in_touch = False
-        self._handed_over = False
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes that all open objects may buffer together, without parts in progress."""
+        return int(self.store.options.part_bytes) * self.store.options.max_concurrency
 
     def touch(self) -> None:
         """Check before the first byte that the task reaches the driver's bucket and the driver is still the last one.
@@ -79,34 +84,29 @@ class UploadAttempt:
         """Raise `StaleWriterError` if an upload or a piece is missing because this attempt is stale."""
         ObjectRecords(self.store).refuse_stale(self.context, what)
 
-    def end(self, upload: Upload, rows: int) -> None:
+    def end(self, upload: Upload, rows: int) -> Ended:
         """Finish an object: keep its bytes for the driver if they are few, otherwise send the rest."""
         inline = upload.end_inline(self.inline_left, rows)
         if inline is not None:
             self.inline_left -= inline.size
-            self._ended.append(lambda: inline)
-            return
+            return lambda: inline
         upload.end()
-        self._ended.append(lambda: upload.staged(rows))
         reached("s3: object ended")
+        return lambda: upload.staged(rows)
 
-    def hand_over(self) -> list[StagedObject]:
+    def hand_over(self, ended: Iterable[Ended]) -> list[StagedObject]:
         """Wait until all bytes are durable, and return the objects. Raises the errors of `Upload.staged`."""
-        staged = [each() for each in self._ended]
+        staged = [each() for each in ended]
         reached("s3: staged")
-        self._handed_over = True
         return staged
 
-    def close(self) -> None:
+    def close(self, *, failed: bool) -> None:
         """End the threads, and abort the uploads of a failed attempt. The clean-up aborts those that remain."""
-        if not self._handed_over:
+        if failed:
             self.store.stopped.set()
         self.senders.close()
-        if not self._handed_over:
-            for upload in self._uploads:
-                upload.abort()
-        self._uploads.clear()
-        self._ended.clear()
+        for upload in self._uploads if failed else ():
+            upload.abort()
 
 
 class Upload:

@@ -35,9 +35,9 @@ class StorageSink(SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee)
     """The attempt that writes, in a task."""
 
     @property
-    def buckets(self) -> PartitionPaths | None:
-        """The partition directories of rows; `None` if all rows go to the root."""
-        return PartitionPaths.of(self.options)
+    def buckets(self) -> PartitionPaths:
+        """The partition directories of rows."""
+        return PartitionPaths(self.options)
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
         changed = copy.copy(self)
@@ -52,8 +52,7 @@ class StorageSink(SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee)
 
     def check_schema(self, schema: pa.Schema) -> None:
         check_case(schema)
-        buckets = self.buckets
-        check_schema(self.options, schema if buckets is None else buckets.stored_schema(schema))
+        check_schema(self.options, self.buckets.stored_schema(schema))
 
     def bind(self, context: WriterInitContext) -> Self:
         bound = copy.copy(self)

@@ -3,151 +3,90 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from operator import attrgetter
-from typing import Any
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from outfall.capabilities import WriterInitContext
+from outfall.capabilities import Metrics, WriterInitContext
 from outfall.errors import TargetError, TransientError, ValueRefusedError
 from outfall.formats.parquet import RowGroups
 from outfall.formats.partition_paths.directory_names import Distinct, split_rows
 from outfall.formats.strings import first_failing
 from outfall.row_logging import RowLog
-from outfall.sinks import StatelessSinkPartition
 from outfall.storage.names import AttemptName
+from outfall.storage.writer import Output, OutputWriter
 from outfall.tables.area import NewFile, directory_of
 from outfall.tables.data_file import DataFile, TaskFiles
 from outfall.tables.options import TableOptions
 from outfall.tables.table import FileLayout
 from outfall.trace_points import reached
-from outfall.values import rows_to_batch, spark_type
+from outfall.values import spark_type
 
 log = logging.getLogger(__name__)
-
-_KEPT_BYTES = 256 << 20
-"""Maximum bytes of rows buffered for the row groups of all open files of an attempt."""
 
 _SUFFIX = ".parquet"
 
 Key = tuple[str | None, ...]
 
 
-class TableWriter(StatelessSinkPartition[Any]):
+class TableWriter(OutputWriter[Key, DataFile, TaskFiles]):
     """Writes its own files. An attempt that fails or has no rows leaves none."""
 
     def __init__(
         self, layout: FileLayout, context: WriterInitContext, options: TableOptions, *, published: int | None
     ) -> None:
+        super().__init__(self._partitions, most_open=options.max_open_files)
         self._layout = layout
         self._published = published
         self._context = context
-        self._most_open = options.max_open_files
         self._log = RowLog(options.log_rows)
         self._target_size = int(options.target_file_bytes or layout.target_size)
         self._directory = directory_of(context.incarnation, context.generation, context.token)
         self._casts: dict[pa.Schema, _Cast] = {}
-        self._open: OrderedDict[Key, _OpenFile] = OrderedDict()
         self._names: list[str] = []
-        self._finished: list[DataFile] = []
-        self._handed_over = False
 
-    def write_batch(self, values: list[Any]) -> None:
-        self.write_record_batch(rows_to_batch(values))
-
-    def write_record_batch(self, batch: pa.RecordBatch) -> None:
-        """Write each row to a file of its partition."""
-        if batch.num_rows == 0:
-            return
+    def _partitions(self, batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
         cast = self._casts.get(batch.schema)
         if cast is None:
             cast = self._casts[batch.schema] = _Cast(self._layout, batch.schema, self._log)
         rows = cast.apply(batch)
         partitions = [Distinct.of(values) for values in self._layout.partition(rows)]
-        firsts, parts = split_rows(rows, partitions)
+        firsts, parts = split_rows(rows.select(cast.stored), partitions)
         columns = [each.list_at(firsts) for each in partitions]
-        for number, some in enumerate(parts):
-            self._write(cast, self._layout.partition_text([values[number] for values in columns]), some)
-        while sum(map(attrgetter("kept"), self._open.values())) > _KEPT_BYTES:
-            largest = max(self._open.values(), key=attrgetter("kept"))
-            with self._explained():
-                largest.spill()
+        for number, part in enumerate(parts):
+            yield self._layout.partition_text([values[number] for values in columns]), part
 
-    def prepare_commit(self) -> list[TaskFiles]:
-        """Make the files and their names durable, and return them."""
-        for key in list(self._open):
-            self._finish(key)
-        if self._finished:
-            with self._explained():
-                self._layout.area.sync(self._directory)
+    def _begin(self, key: Key, rows: pa.RecordBatch) -> _OpenFile:
+        name = str(AttemptName.of(self._context, len(self._names), _SUFFIX))
+        self._names.append(name)
+        groups = RowGroups(rows.schema, self._layout.codec, self._layout.level)
+        file = self._layout.area.create(self._directory, name)
+        return _OpenFile(self._layout, name, key, file, groups, self._target_size, self._context.metrics)
+
+    def _hand_over(self, ended: list[DataFile]) -> list[TaskFiles]:
+        if ended:
+            self._layout.area.sync(self._directory)
         reached("table: files synced")
-        self._handed_over = True
         return [
             TaskFiles(
                 directory=self._directory,
                 root=self._layout.area.root,
                 layout=self._layout.layout,
-                files=tuple(self._finished),
+                files=tuple(ended),
                 published=self._published,
             )
         ]
 
-    def close(self) -> None:
-        """Release all resources; remove the files of a failed attempt."""
-        for file in self._open.values():
-            file.abandon()
-        self._open.clear()
-        if self._handed_over or not self._names:
+    def _release(self, *, failed: bool) -> None:
+        if not failed or not self._names:
             return
         try:
             self._layout.area.delete(self._directory, self._names)
         except OSError:
             log.warning("files of a failed attempt stay in %s until the next clean-up", self._directory, exc_info=True)
-
-    def _write(self, cast: _Cast, key: Key, rows: pa.RecordBatch) -> None:
-        file = self._open.get(key)
-        if file is not None and not file.takes(cast):
-            self._finish(key)
-            file = None
-        with self._explained():
-            if file is None:
-                file = self._begin(cast, key)
-            self._open.move_to_end(key)
-            reached("table: writing")
-            file.write(rows)
-        if file.size >= self._target_size:
-            self._finish(key)
-
-    def _begin(self, cast: _Cast, key: Key) -> _OpenFile:
-        while len(self._open) >= self._most_open:
-            self._finish(next(iter(self._open)))
-        name = str(AttemptName.of(self._context, len(self._names), _SUFFIX))
-        self._names.append(name)
-        file = _OpenFile(cast, name, self._layout.area.create(self._directory, name), self._layout)
-        self._open[key] = file
-        return file
-
-    def _finish(self, key: Key) -> None:
-        file = self._open[key]
-        with self._explained():
-            size, rows, footer = file.finish()
-        self._finished.append(
-            DataFile(
-                name=file.name,
-                size=size,
-                rows=rows,
-                partition=key,
-                statistics=self._layout.statistics(footer, file.cast.stored),
-            )
-        )
-        del self._open[key]
-        self._context.metrics.add("files")
-        self._context.metrics.add("bytes", size)
-        reached("table: file written")
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -176,19 +115,19 @@ class _Cast:
 
     def __init__(self, layout: FileLayout, given: pa.Schema, log: RowLog) -> None:
         self._log = log
-        self.schema = layout.file_schema(given)
-        self.stored = layout.stored(self.schema)
+        self._schema = layout.file_schema(given)
+        self.stored: list[str] = layout.stored(self._schema).names
         by_name = {name: index for index, name in enumerate(given.names)}
         folded = {name.lower(): index for index, name in enumerate(given.names)}
-        self._columns = [by_name[name] if name in by_name else folded[name.lower()] for name in self.schema.names]
+        self._columns = [by_name[name] if name in by_name else folded[name.lower()] for name in self._schema.names]
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Convert the columns to the table's order and types. `ValueRefusedError` has the column of a misfit."""
         columns = [
             _cast(batch.column(index), field, self._log)
-            for index, field in zip(self._columns, self.schema, strict=True)
+            for index, field in zip(self._columns, self._schema, strict=True)
         ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
 def _cast(column: pa.Array, field: pa.Field, log: RowLog) -> pa.Array:
@@ -213,46 +152,49 @@ def _cast(column: pa.Array, field: pa.Field, log: RowLog) -> pa.Array:
         ) from None
 
 
-class _OpenFile:
+@dataclass
+class _OpenFile(Output[DataFile]):
     """One file that is being written."""
 
-    def __init__(self, cast: _Cast, name: str, file: NewFile, layout: FileLayout) -> None:
-        self.cast = cast
-        self.name = name
-        self._file = file
-        self._groups = RowGroups(cast.stored, layout.codec, layout.level)
-        self._rows = 0
+    layout: FileLayout
+    name: str
+    partition: Key
+    file: NewFile
+    groups: RowGroups
+    target_size: int
+    metrics: Metrics
+    rows: int = 0
 
     @property
     def kept(self) -> int:
-        """Bytes of rows buffered for a row group."""
-        return self._groups.kept
+        return self.groups.kept
 
     @property
-    def size(self) -> int:
-        """The size of the file, or its estimated size if it were finished now."""
-        return self._file.size + self._groups.expected
+    def full(self) -> bool:
+        return self.file.size + self.groups.expected >= self.target_size
 
-    def takes(self, cast: _Cast) -> bool:
-        """Whether rows with these columns can go into the same file."""
-        return bool(cast is self.cast or cast.stored.equals(self.cast.stored))
+    def takes(self, rows: pa.RecordBatch) -> bool:
+        return bool(rows.schema.equals(self.groups.schema))
 
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Write rows that are already cast."""
-        self._rows += rows.num_rows
-        self._file.write(self._groups.write(rows.select(self.cast.stored.names)))
+    def write_record_batch(self, batch: pa.RecordBatch) -> None:
+        reached("table: writing")
+        self.rows += batch.num_rows
+        self.file.write(self.groups.write(batch))
 
     def spill(self) -> None:
-        """Write the buffered rows."""
-        self._file.write(self._groups.spill())
+        self.file.write(self.groups.spill())
 
-    def finish(self) -> tuple[int, int, Any]:
-        """Make the file durable; return its bytes, its rows and its footer."""
-        data, footer = self._groups.finish()
-        self._file.write(data)
-        self._file.finish()
-        return self._file.size, self._rows, footer
+    def end(self) -> DataFile:
+        data, footer = self.groups.finish()
+        self.file.write(data)
+        self.file.finish()
+        self.metrics.add("files")
+        self.metrics.add("bytes", self.file.size)
+        reached("table: file written")
+        statistics = self.layout.statistics(footer, self.groups.schema)
+        return DataFile(
+            name=self.name, size=self.file.size, rows=self.rows, partition=self.partition, statistics=statistics
+        )
 
-    def abandon(self) -> None:
-        """Close an incomplete file."""
-        self._file.abandon()
+    def close(self) -> None:
+        self.file.abandon()

@@ -135,11 +135,11 @@ def test_files_whose_descriptor_was_taken_go_on_at_their_end(out: Path, monkeypa
     assert tree(out) == {"carrier=AA": list(range(10)), "carrier=UA": list(range(10, 20))}
 
 
-def test_rows_kept_for_row_groups_are_bounded_over_all_buckets(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outfall.file.whole.writer._KEPT_BYTES", 100_000)
+def test_rows_kept_for_row_groups_are_bounded_over_all_buckets(out: Path) -> None:
     driver = WholeDriver(whole(out, partition_by="carrier", format="parquet"))
     driver.begin()
     part = driver.file()
+    part._most_kept = 100_000
     kept = []
     for first in range(20):
         ids = range(first * 1000, first * 1000 + 1000)

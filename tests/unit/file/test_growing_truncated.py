@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from outfall.errors import CommitError, SealError, TargetLostError, TransientError
+from outfall.file.whole.writer import WholeFile
 from tests.unit.support.file_target import GrowingDriver, WholeDriver, everything, growing, ids, meanwhile, rows, whole
 
 PART = "part-00000.jsonl"
@@ -141,6 +142,7 @@ def test_a_staged_file_that_is_truncated_while_it_is_written_is_not_published(ou
     file = driver.file()
     file.write_batch(rows(1, 2))
     for open_file in file._open.values():
+        assert isinstance(open_file, WholeFile)
         open_file.spill()
         open_file.write_rest()
     (staged,) = (out / "_outfall/staging").iterdir()

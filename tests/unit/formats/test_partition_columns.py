@@ -23,9 +23,7 @@ SCHEMA = pa.schema(
 
 
 def stored(schema: pa.Schema = SCHEMA, **options: Any) -> pa.Schema:
-    buckets = PartitionPaths.of(PartitionOptions(**options))
-    assert buckets is not None
-    return buckets.stored_schema(schema)
+    return PartitionPaths(PartitionOptions(**options)).stored_schema(schema)
 
 
 def test_files_hold_all_but_the_partition_columns() -> None:

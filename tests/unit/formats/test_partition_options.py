@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from outfall.errors import ConfigurationError
@@ -18,9 +20,12 @@ def made(**options: Any) -> PartitionOptions:
     return make_options(PartitionOptions, options)
 
 
-def test_without_options_there_are_no_buckets() -> None:
-    assert PartitionPaths.of(made()) is None
-    assert PartitionPaths.of(made(partition_by=[])) is None
+@pytest.mark.parametrize("options", [{}, {"partition_by": []}])
+def test_without_options_all_rows_go_to_the_root_with_all_columns(options: dict[str, Any]) -> None:
+    batch = pa.record_batch({"a": [1, 2]})
+    paths = PartitionPaths(made(**options))
+    assert list(paths.split(batch, datetime.now(UTC))) == [("", batch)]
+    assert paths.stored_schema(batch.schema) == batch.schema
 
 
 @pytest.mark.parametrize("given", ["a, b", ["a", "b"], ("a", "b")])
@@ -42,7 +47,7 @@ def test_spark_gives_them_as_text() -> None:
         PartitionOptions, {"partitionBy": "day", "directoryPattern": "'h='HH", "directoryTime": "t"}
     )
     assert options == made(partition_by=["day"], directory_pattern="'h='HH", directory_time="t")
-    assert pickle.loads(pickle.dumps(PartitionPaths.of(options))) == PartitionPaths.of(options)
+    assert pickle.loads(pickle.dumps(PartitionPaths(options))) == PartitionPaths(options)
 
 
 @pytest.mark.parametrize("given", ["", "a,", ["a", ""], 3, [3], {"a"}, None, "a,a"])

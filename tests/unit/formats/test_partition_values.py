@@ -18,8 +18,7 @@ NOW = datetime(2026, 11, 21, 1, 2, 3, tzinfo=timezone(timedelta(hours=2)))
 def paths(values: list[Any], kind: pa.DataType, **options: Any) -> list[str]:
     """The path of each value, in its order."""
     batch = pa.record_batch({"c": pa.array(values, kind), "row": range(len(values))})
-    buckets = PartitionPaths.of(PartitionOptions(**(options or {"partition_by": "c"})))
-    assert buckets is not None
+    buckets = PartitionPaths(PartitionOptions(**(options or {"partition_by": "c"})))
     found = {row: path for path, rows in buckets.split(batch, NOW) for row in rows.column("row").to_pylist()}
     return [found[row] for row in range(len(values))]
 

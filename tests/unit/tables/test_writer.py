@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from outfall.errors import ConfigurationError, TargetError, TransientError, ValueRefusedError
-from outfall.tables import writer as writer_module
 from outfall.tables.area import DataArea
 from outfall.tables.data_file import TaskFiles
 from outfall.tables.writer import TableWriter
@@ -199,10 +198,10 @@ def test_the_file_that_was_written_to_least_recently_is_closed() -> None:
     assert list(part._open) == [("a",), ("c",)]
 
 
-def test_rows_that_are_kept_in_memory_stay_within_their_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer_module, "_KEPT_BYTES", 20_000)
+def test_rows_that_are_kept_in_memory_stay_within_their_bound() -> None:
     link = link_to(("text",))
     part = writer(link)
+    part._most_kept = 20_000
     for turn in range(40):
         part.write_record_batch(batch(id=[turn] * 500, text=[f"p{turn % 4}"] * 500))
         assert sum(file.kept for file in part._open.values()) <= 20_000

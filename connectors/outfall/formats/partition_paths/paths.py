@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Self, TypedDict
 
 import pyarrow as pa
@@ -120,13 +120,6 @@ class PartitionPaths:
 
     options: PartitionOptions
 
-    @classmethod
-    def of(cls, options: PartitionOptions) -> PartitionPaths | None:
-        """Return the paths for some options; `None` if all rows go to the root."""
-        if not options.partition_by and options.directory_pattern is None:
-            return None
-        return cls(options)
-
     def stored_schema(self, schema: pa.Schema) -> pa.Schema:
         """Return the schema of the files: all columns except those of `partition_by`.
 
@@ -137,15 +130,19 @@ class PartitionPaths:
         columns = _PartitionColumns.of(self.options, schema)
         return pa.schema([schema.field(index) for index in columns.kept], metadata=schema.metadata)
 
-    def split(self, batch: pa.RecordBatch, now: datetime) -> Iterator[tuple[str, pa.RecordBatch]]:
+    def split(self, batch: pa.RecordBatch, now: datetime | None = None) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Split a batch of any size by partition, in the order of the first row of each partition.
 
-        Yields the path of a partition and its rows in their order, without the columns of `partition_by`. If the rows
-        of a partition are adjacent, they share the memory of the batch. `now`, with a zone, is used only by a pattern
-        without `directory_time`. Raises the errors of `stored_schema`, and before the first partition a
-        `ValueRefusedError` with column and row if a row has no directory.
+        Yields the path of a partition, which is empty for the root, and its rows in their order, without the columns
+        of `partition_by`. If the rows of a partition are adjacent, they share the memory of the batch. `now`, with a
+        zone, is used only by a pattern without `directory_time`; the default is the current time. Raises the errors of
+        `stored_schema`, and before the first partition a `ValueRefusedError` with column and row if a row has no
+        directory.
         """
         if batch.num_rows == 0:
+            return
+        if not self.options.partition_by and self.options.directory_pattern is None:
+            yield "", batch
             return
         columns = _PartitionColumns.of(self.options, batch.schema)
         # Like Spark, the directory has the name from the option, not the case of the column.
@@ -154,7 +151,7 @@ class PartitionPaths:
         if columns.time is not None:
             parts.append(time_directories(batch.column(columns.time), batch.schema.names[columns.time], columns.levels))
         elif columns.levels:
-            parts.append(clock_directories(now, columns.levels))
+            parts.append(clock_directories(now or datetime.now(UTC), columns.levels))
         firsts, rest = split_rows(batch.select(list(columns.kept)), parts)
         yield from zip(_paths(parts, firsts), rest, strict=True)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
 import pyarrow as pa
 
@@ -21,32 +22,36 @@ from outfall.formats.stream import EncodedStream
 from outfall.s3.options import SMALLEST_PART
 from outfall.s3.rolling.buffered_object import BufferedObject, Form, batches_of, copied, merged
 from outfall.s3.rolling.pieces import WHOLE, Pieces, WriterState
-from outfall.s3.upload import ByteQueue, Upload, UploadAttempt
-from outfall.s3.writer import Writer
+from outfall.s3.staged import StagedObject
+from outfall.s3.upload import ByteQueue, Ended, Upload, UploadAttempt
 from outfall.storage.rolling import RollBounds
+from outfall.storage.writer import AttemptWriter
 from outfall.trace_points import reached
 
 log = logging.getLogger(__name__)
 
 
-class RollingWriter(Writer):
+class RollingWriter(AttemptWriter[str, StagedObject]):
     """Buffers one future object per partition directory, and restores recorded states."""
 
     def __init__(
         self,
         attempt: UploadAttempt,
-        buckets: PartitionPaths | None,
+        buckets: PartitionPaths,
         rolling: RollBounds,
         recovered: Sequence[WriterState],
     ) -> None:
-        super().__init__(attempt, buckets)
+        super().__init__(buckets.split)
+        self._attempt = attempt
+        self._options = attempt.store.options
         self._rolling = rolling
         self._part_size = int(self._options.part_bytes)
         self._pieces = Pieces(attempt)
         self._forms: list[tuple[pa.Schema, Form]] = []
         self._growing: dict[str, BufferedObject] = {}
-        self._closed: list[BufferedObject] = []
+        self._retired: list[BufferedObject] = []
         """Objects that receive no more rows and are composed at the end of the epoch."""
+        self._ended: list[Ended] = []
         self._ratio = min((state.ratio for state in recovered if state.ratio is not None), default=None)
         for state in recovered:
             for held in state.objects:
@@ -57,10 +62,10 @@ class RollingWriter(Writer):
         objects = tuple(growing.held() for growing in self._growing.values())
         return (WriterState(objects=objects, ratio=self._ratio),) if objects or self._rolling.bounded else ()
 
-    def close(self) -> None:
+    def _release(self, *, failed: bool) -> None:
         self._growing.clear()
-        self._closed.clear()
-        super().close()
+        self._retired.clear()
+        self._attempt.close(failed=failed)
 
     def _restore(self, growing: BufferedObject) -> None:
         """Restore an object of one writer. If there were more writers, objects that cannot be joined are closed."""
@@ -70,17 +75,17 @@ class RollingWriter(Writer):
         if other.joins(growing) and self._rolling.fits(other.rows + growing.rows):
             other.join(growing)
         else:
-            self._closed.append(growing)
+            self._retired.append(growing)
 
-    def _write(self, path: str, rows: pa.RecordBatch) -> None:
+    def _write(self, key: str, rows: pa.RecordBatch) -> None:
         form = self._form(rows.schema)
         while rows.num_rows:
-            growing = self._open(path, form)
+            growing = self._open(key, form)
             some = rows.slice(0, self._rolling.room(growing.rows))
             rows = rows.slice(some.num_rows)
             self._count(growing.write(some, self._options))
             if self._due(growing):
-                self._compose(self._growing.pop(path))
+                self._compose(self._growing.pop(key))
             else:
                 self._put_whole(growing)
 
@@ -98,27 +103,31 @@ class RollingWriter(Writer):
         if found is not None and found.form == form and (self._rolling.room(found.rows) != 0):
             return found
         if found is not None:
-            self._closed.append(found)
+            self._retired.append(found)
         growing = self._growing[path] = BufferedObject(path, form, self._rolling.clock())
         return growing
 
-    def _flush(self, end_of_input: bool) -> None:
-        due, self._closed = self._closed, []
-        for path, growing in list(self._growing.items()):
-            if end_of_input or not self._rolling.bounded or self._due(growing):
-                due.append(self._growing.pop(path))
-        for growing in due:
-            self._compose(growing)
+    def flush(self, end_of_input: bool) -> None:
+        """Compose objects that have reached a bound; at the end of the input, all buffered rows."""
+        with self._all_or_broken():
+            due, self._retired = self._retired, []
+            for path, growing in list(self._growing.items()):
+                if end_of_input or not self._rolling.bounded or self._due(growing):
+                    due.append(self._growing.pop(path))
+            for growing in due:
+                self._compose(growing)
 
-    def _finish(self) -> None:
+    def _finish(self) -> list[StagedObject]:
         for growing in sorted(self._growing.values(), key=lambda growing: growing.waiting.size):
             self._keep(growing, inline=True)
         self._pieces.wait()
         reached("s3: pieces put")
+        return self._attempt.hand_over(self._ended)
 
-    def _bound_memory(self) -> None:
-        while sum(growing.memory for growing in self._growing.values()) > self._held_bytes:
-            self._keep(max(self._growing.values(), key=lambda growing: growing.memory), inline=False)
+    def _bound_held(self) -> None:
+        growing, memory = self._growing.values(), attrgetter("memory")
+        while len(growing) > 1 and sum(map(memory, growing)) > self._attempt.held_bytes:
+            self._keep(max(growing, key=memory), inline=False)
 
     def _count(self, made: int) -> None:
         """Count bytes in the epoch that encodes them, also if their object is composed later."""
@@ -208,7 +217,7 @@ class RollingWriter(Writer):
             self._encode(growing, upload)
         else:
             self._join(growing, upload)
-        self._attempt.end(upload, growing.rows)
+        self._ended.append(self._attempt.end(upload, growing.rows))
         reached("s3: composed")
 
     def _join(self, growing: BufferedObject, upload: Upload) -> None:
