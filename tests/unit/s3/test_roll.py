@@ -198,7 +198,7 @@ def test_what_is_old_enough_is_composed_also_without_new_rows() -> None:
 
 def test_many_bucket_paths_are_put_as_pieces_rather_than_held_in_memory() -> None:
     fake = SmallParts()
-    epochs = Epochs(fake, format="text", roll_rows=10, partition_by="k", inline_bytes=0, max_concurrency=1)
+    epochs = Epochs(fake, format="text", roll_rows=10, partition_by="k", inline_bytes="64 KiB", max_concurrency=1)
     keys = [f"{number:04d}" for number in range(100)]
     epochs.run(pa.record_batch({"k": keys, "value": ["v" * 20] * 100}))
     assert len(fake.pieces()) == 100

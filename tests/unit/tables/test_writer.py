@@ -17,6 +17,7 @@ from outfall.errors import ConfigurationError, TargetError, TransientError, Valu
 from outfall.tables.area import DataArea
 from outfall.tables.data_file import TaskFiles
 from outfall.tables.writer import TableWriter
+from tests.unit.support.file_target import open_files
 from tests.unit.support.memory_table import TableLink, TableStore
 from tests.unit.support.points import error_of
 from tests.unit.support.table_epochs import INCARNATION, attempted, writer
@@ -312,6 +313,15 @@ def test_an_area_on_a_disk_removes_directories_that_are_empty(tmp_path: Path) ->
     area.delete(found.directory, found.names)
     assert not (tmp_path / "data" / found.directory).exists()
     assert area.names(found.directory) == []
+
+
+def test_a_task_that_fails_leaves_no_file_open(tmp_path: Path) -> None:
+    part = on_disk(tmp_path)
+    part.write_record_batch(batch(id=[1], text=["a"]))
+    held = list(part._open.values())  # as a traceback holds them
+    assert open_files(tmp_path) == len(held) == 1
+    part.close()
+    assert open_files(tmp_path) == 0
 
 
 @pytest.mark.parametrize("failing", ["create", "sync"])
