@@ -13,8 +13,7 @@ from pyspark.sql import functions as sf
 from outfall.file import FileSink
 from outfall.recovery import history
 from outfall.spark import write
-from tests.peers.hdfs.test_files import Directory
-from tests.peers.support.hadoop import Hdfs
+from tests.peers.support.hadoop import Directory, Hdfs
 
 pytestmark = pytest.mark.spark
 
