@@ -16,8 +16,11 @@ from outfall.recovery import recovery_config
 from outfall.recovery.log import RecoveryLog
 from outfall.testing import LocalDriver
 from outfall.trace_points import listen
+from tests.unit.support.spark_writer import WrittenInPython
 
 MODES = ("whole", "growing")
+BY_SPARK = "by spark"
+"""Whole files that Spark's own writer has written, of which the driver does the rest; with a stand-in for Spark."""
 ROLLING = "rolling"
 """Growing files of which each epoch begins new ones."""
 ROWS = 6
@@ -40,6 +43,8 @@ class FileEpochs:
         """Make the sink anew, as each process does."""
         if self.mode == "whole":
             return FileSink(self.target)
+        if self.mode == BY_SPARK:
+            return WrittenInPython(FileSink(self.target, writer="spark"))
         return FileSink(self.target, parts=2, roll_bytes=1 if self.mode == ROLLING else None)
 
     def driver(self) -> LocalDriver:
@@ -53,7 +58,7 @@ class FileEpochs:
     def tasks(self, epoch: int, content: str) -> list[list[Any]]:
         """The rows of an epoch, as the sink takes them."""
         rows = [{"epoch": epoch, "content": content, "row": row, "pad": "x" * self.pad} for row in range(ROWS)]
-        values: list[Any] = rows if self.mode == "whole" else [(str(row["row"]), row) for row in rows]
+        values: list[Any] = rows if self.mode in ("whole", BY_SPARK) else [(str(row["row"]), row) for row in rows]
         return [values[::2], values[1::2]]
 
     def found(self) -> Content:

@@ -19,6 +19,7 @@ from outfall.file.stores.locks import Patience
 from outfall.testing import SinkConformance
 from outfall.testing.conformance import run_check
 from tests.unit.support.remote_target import Memory
+from tests.unit.support.spark_writer import WrittenInPython
 
 
 def visible(target: Path) -> list[Path]:
@@ -79,6 +80,19 @@ class WholeFiles(Files):
         return len(list((target / "out" / "_outfall" / "staging").iterdir()))
 
 
+class FilesBySpark(WholeFiles):
+    """What Spark's own writer has written, by a stand-in for Spark."""
+
+    def file_options(self) -> dict[str, Any]:
+        return {"writer": "spark"}
+
+    def make_sink(self, target: Any) -> Any:
+        return WrittenInPython(super().make_sink(target))
+
+    # The stand-in holds the rows of a task.
+    memory_limit = None
+
+
 class InShort(Files):
     """Most checks, each over some of its steps."""
 
@@ -97,6 +111,10 @@ class TestWholeFilesInShort(InShort, WholeFiles):
     pass
 
 
+class TestFilesBySparkInShort(InShort, FilesBySpark):
+    pass
+
+
 @pytest.mark.thorough
 class TestGrowingFiles(GrowingFiles):
     pass
@@ -104,6 +122,11 @@ class TestGrowingFiles(GrowingFiles):
 
 @pytest.mark.thorough
 class TestWholeFiles(WholeFiles):
+    pass
+
+
+@pytest.mark.thorough
+class TestFilesBySpark(FilesBySpark):
     pass
 
 

@@ -38,6 +38,7 @@ from tests.unit.support.file_target import (
     visible,
     whole,
 )
+from tests.unit.support.spark_writer import WrittenInPython
 
 
 @pytest.fixture
@@ -199,8 +200,11 @@ def test_a_staged_file_that_is_gone_is_lost(driver: WholeDriver, out: Path) -> N
     assert committer(driver).nothing_published([]) is False
 
 
+@pytest.mark.parametrize("writer", ["outfall", "spark"])
 @pytest.mark.parametrize("published", [False, True])
-def test_a_file_of_another_length_is_refused(driver: WholeDriver, out: Path, published: bool) -> None:
+def test_a_file_of_another_length_is_refused(driver: WholeDriver, out: Path, writer: str, published: bool) -> None:
+    if writer == "spark":
+        driver.sink = WrittenInPython(FileSink(out, writer="spark"))  # type: ignore[assignment]
     driver.begin()
     staged = driver.stage(rows(1))
     if published:

@@ -10,6 +10,7 @@ import mmap
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -156,6 +157,7 @@ class _Disk:
     contents: dict[int, bytes] = field(default_factory=dict)
     names: dict[int, dict[str, int]] = field(default_factory=dict)
     syncs: int = 0
+    one_call: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
         self._keep_all()
@@ -174,13 +176,15 @@ class _Disk:
 
     def _seeing(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
-            result = original(*args, **options)
-            if name == "sync":
-                self._keep_all()
-            elif name in {"fsync", "fdatasync"}:
-                self._keep(os.fstat(args[0] if isinstance(args[0], int) else args[0].fileno()).st_ino)
-            else:
-                self._forget_removed()
+            # A sink may sync in threads, which must not change the directory while it is read.
+            with self.one_call:
+                result = original(*args, **options)
+                if name == "sync":
+                    self._keep_all()
+                elif name in {"fsync", "fdatasync"}:
+                    self._keep(os.fstat(args[0] if isinstance(args[0], int) else args[0].fileno()).st_ino)
+                else:
+                    self._forget_removed()
             return result
 
         return call
