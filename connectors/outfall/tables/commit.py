@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import LostCommittableError, TransientError
+from outfall.tables.area import DataArea
 from outfall.tables.data_file import EpochFiles
-from outfall.tables.options import TableOptions
 from outfall.tables.record import TableRecord
-from outfall.tables.table import HeadMovedError, LoadedTable, UnclearCommitError, partitions_of
+from outfall.tables.table import HeadMovedError, LoadedTable, UnclearCommitError
 from outfall.tables.target import check_history
+from outfall.tables.write_mode import WriteMode
 from outfall.target_record import behind, check_publishing
 from outfall.trace_points import reached
 
@@ -27,7 +29,7 @@ _TRIES = 5
 
 
 class TableCommitter(Committer[EpochFiles]):
-    """Adds the files of an epoch to the table, all or none, in one commit with the step's record.
+    """Puts the rows of an epoch into the table, all or none, in one commit with the step's record.
 
     ```
     load → already committed? → newer driver? → rolled back? → do the files fit, and exist? → commit on this head
@@ -48,11 +50,11 @@ class TableCommitter(Committer[EpochFiles]):
 
     strict = True
 
-    def __init__(self, load: Load, load_patiently: Load, context: CommitterInitContext, options: TableOptions) -> None:
+    def __init__(self, load: Load, load_patiently: Load, context: CommitterInitContext, mode: WriteMode) -> None:
         self._load = load
         self._load_patiently = load_patiently
         self._context = context
-        self._options = options
+        self._mode = mode
 
     def commit(self, requests: Sequence[Request]) -> None:
         for request in requests:
@@ -129,9 +131,8 @@ class TableCommitter(Committer[EpochFiles]):
             return
         reached("table: committing")
         started = time.monotonic()
-        table.commit(
-            files, (found or TableRecord.first(self._context)).committed(self._context), replace=self._replaced(files)
-        )
+        record = (found or TableRecord.first(self._context)).committed(self._context)
+        self._mode.commit(table, files, record, self._context)
         reached("table: committed")
         log.info(
             "step %s, epoch %d: %s committed to %s in %.3f s",
@@ -211,7 +212,9 @@ class TableCommitter(Committer[EpochFiles]):
         if files.published is not None or files.is_fresh():
             return files.published
         area = table.files.area
-        return self._context.epoch if table.named({area.path(files.directory, name) for name in files.names}) else None
+        with _checking(area, files):
+            names = files.names.union(area.names(files.directory))  # a merge writes its own
+        return self._context.epoch if table.named({area.path(files.directory, name) for name in names}) else None
 
     def _lost(self, table: LoadedTable, files: EpochFiles, found: TableRecord | None) -> str | None:
         """Return why the files can no longer be committed; `None` if they can."""
@@ -225,14 +228,8 @@ class TableCommitter(Committer[EpochFiles]):
             return f"{files} are in {files.root}, and the table's data is now in {area.root}"
         if files.is_fresh() and not table.may_lack_files(found):
             return None
-        try:
+        with _checking(area, files):
             missing = area.missing(files.directory, files.names)
-        except OSError as error:
-            raise TransientError(
-                f"the data files in {area.root}/{files.directory} could not be checked",
-                why=f"{type(error).__name__}: {error}",
-                do="check that the store is reachable from the driver, then start the query again: no rows are lost",
-            ) from error
         if missing:
             return (
                 f"{len(missing)} of {files} are missing, such as {missing[0]}: another tool may have removed them"
@@ -240,10 +237,14 @@ class TableCommitter(Committer[EpochFiles]):
             )
         return None
 
-    def _replaced(self, files: EpochFiles) -> Collection[tuple[str | None, ...]] | None:
-        if self._options.existing.others == "delete" and files.published is None:
-            return None
-        if self._options.write_mode == "append":
-            return ()
-        replaced = partitions_of(files.files)
-        return None if () in replaced else replaced
+
+@contextmanager
+def _checking(area: DataArea, files: EpochFiles) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TransientError(
+            f"the data files in {area.root}/{files.directory} could not be checked",
+            why=f"{type(error).__name__}: {error}",
+            do="check that the store is reachable from the driver, then start the query again: no rows are lost",
+        ) from error

@@ -14,10 +14,9 @@ from outfall.row_logging import LogRows, log_rows_field
 WriteMode = Literal["append", "overwrite_partitions"]
 
 
-class TableArguments(TypedDict, total=False):
-    """The common options as keyword arguments of a sink; see `TableOptions`."""
+class CommonArguments(TypedDict, total=False):
+    """The options of `TableOptions` as keyword arguments of a sink, without `write_mode`."""
 
-    write_mode: WriteMode
     create_table: Literal["never", "if_missing"]
     partition_by: str | tuple[str, ...] | list[str]
     schema_evolution: Literal["fail", "add_columns"]
@@ -26,6 +25,12 @@ class TableArguments(TypedDict, total=False):
     max_open_files: int
     retry_deadline: timedelta | float | str
     log_rows: LogRows
+
+
+class TableArguments(CommonArguments, total=False):
+    """All options of `TableOptions` as keyword arguments of a sink."""
+
+    write_mode: WriteMode
 
 
 class TableOptions(SinkOptions):
@@ -68,6 +73,10 @@ class TableOptions(SinkOptions):
         " retried until `commit_deadline` of the query.",
     )
     log_rows: LogRows = log_rows_field()
+
+    def removes_all(self, published: int | None) -> bool:
+        """Whether an epoch removes all earlier rows; `published` is the newest epoch in the table when it began."""
+        return self.existing.others == "delete" and published is None
 
     @field_validator("target_file_bytes")
     @classmethod

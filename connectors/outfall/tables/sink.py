@@ -41,6 +41,7 @@ from outfall.tables.data_file import EpochFiles, TaskFiles
 from outfall.tables.options import TableOptions
 from outfall.tables.table import FileLayout, LoadedTable
 from outfall.tables.target import TablePort, clear_attempts, leftovers, revoke_older, unnamed
+from outfall.tables.write_mode import AddFiles, WriteMode
 from outfall.tables.writer import TableWriter
 from outfall.trace_points import reached
 
@@ -79,6 +80,11 @@ class TableSink(
     """Pickled for the tasks, which have no catalog."""
 
     # --- implemented by a format
+
+    @property
+    def mode(self) -> WriteMode:
+        """What its option `write_mode` decides."""
+        return AddFiles(self.options)
 
     @abstractmethod
     def load(self) -> LoadedTable | None:
@@ -162,12 +168,13 @@ class TableSink(
         if table is None or (rows is not None and self._lacks(table, rows)):
             if rows is None:
                 raise self._missing()
-            self._again("creating", lambda: self.create(rows) if table is None else table.add_columns(rows))
+            columns = self.mode.columns(rows)
+            self._again("creating", lambda: self.create(columns) if table is None else table.add_columns(columns))
             reached("table: made or changed")
             table = self._loaded()
             if table is None:
                 raise self._missing()
-        self._opened = Opened(table.files, published=context.published)
+        self._opened = Opened(self.mode.form(table.files), published=context.published)
 
     def add_pre_commit_topology(
         self, results: Sequence[CommittableMessage[TaskFiles]]
@@ -192,7 +199,7 @@ class TableSink(
         return ModelSerializer(EpochFiles)
 
     def create_committer(self, context: CommitterInitContext) -> TableCommitter:
-        return TableCommitter(self.load, self._loaded, context, self.options)
+        return TableCommitter(self.load, self._loaded, context, self.mode)
 
     def add_post_commit_topology(self, committed: Sequence[CommittableMessage[EpochFiles]]) -> None:
         """Remove files of failed attempts, and run the follow-up work of the format. Failures are logged."""
@@ -201,8 +208,11 @@ class TableSink(
         try:
             layout = self._opened.layout if self._opened else self._files()
             for message in committed:
-                if layout is not None and message.value.directory and message.value.root == layout.area.root:
-                    clear_attempts(layout.area, message.value)
+                files = message.value
+                if layout is not None and files.directory and files.root == layout.area.root:
+                    kept = self.mode.kept(files, self._loaded)
+                    if kept is not None:
+                        clear_attempts(layout.area, files, kept)
             self.follow_up()
         except Exception:
             log.warning(
@@ -247,12 +257,12 @@ class TableSink(
         if table is None and self.options.create_table == "never":
             raise self._missing()
         try:
+            columns = self.mode.columns(rows)
             if table is None:
-                self.check_new(rows)
-            elif self.options.schema_evolution == "add_columns":
-                table.with_columns(rows).file_schema(rows)
+                self.check_new(columns)
             else:
-                table.files.file_schema(rows)
+                grows = self.options.schema_evolution == "add_columns"
+                self.mode.form(table.with_columns(columns) if grows else table.files).file_schema(rows)
         except ConfigurationError as error:
             raise ConfigurationError.because_of(error, f"{self.target()} cannot take these rows") from error.__cause__
 
@@ -260,7 +270,7 @@ class TableSink(
         """Whether columns must be added."""
         if self.options.schema_evolution == "fail":
             return False
-        return table.with_columns(rows).layout != table.files.layout
+        return table.with_columns(self.mode.columns(rows)).layout != table.files.layout
 
     def _missing(self) -> ConfigurationError:
         return ConfigurationError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -112,12 +112,12 @@ def _check_existing(where: str, table: LoadedTable, step_id: str, existing: Exis
         )
 
 
-def clear_attempts(area: DataArea, files: EpochFiles) -> int:
-    """Remove files of failed attempts next to the files of a committed epoch; return the number of files.
+def clear_attempts(area: DataArea, files: EpochFiles, kept: Collection[str]) -> int:
+    """Remove files of failed attempts next to those that a committed epoch keeps; return the number of files.
 
     No other file of this BEGIN can be committed any more: the committed record is complete.
     """
-    lost = set(area.names(files.directory)) - files.names
+    lost = set(area.names(files.directory)).difference(kept)
     if lost:
         reached("table: clearing")
         area.delete(files.directory, lost)
