@@ -39,6 +39,8 @@ class DeltaFileLayout(FileLayout):
     indexed: Indexed
     codec: str
     target_size: int
+    checked: bool = True
+    """Whether values are checked. Those of rows that are in the table already are not."""
 
     @classmethod
     def of(cls, place: TableLocation, table: DeltaTable, columns: pa.Schema | None = None) -> Self:
@@ -62,9 +64,11 @@ class DeltaFileLayout(FileLayout):
         return file_schema(self.schema, rows, self.partitioned_by)
 
     def partition(self, batch: pa.RecordBatch) -> Sequence[pa.Array]:
+        keys = [batch.column(name) for name in self.partitioned_by]
+        if not self.checked:
+            return keys
         for field, column in zip(batch.schema, batch.columns, strict=True):
             check_length(field, column)
-        keys = [batch.column(name) for name in self.partitioned_by]
         for name, key in zip(self.partitioned_by, keys, strict=True):
             check_values(key, name)
         return keys

@@ -14,7 +14,8 @@ from outfall.delta.files import TableLocation
 from outfall.errors import ConfigurationError
 from outfall.location import Location, Purpose
 from outfall.options import Pairs, SinkOptions, resolve_secret
-from outfall.tables.options import TableArguments, TableOptions
+from outfall.tables.key_options import KeyArguments, KeyOptions
+from outfall.tables.options import CommonArguments
 
 _PURPOSE = Purpose(
     "path of a Delta table",
@@ -47,7 +48,7 @@ _NOT_AT_CREATION = re.compile(
 variantType, which the sink rejects."""
 
 
-class DeltaArguments(TableArguments, total=False):
+class DeltaArguments(CommonArguments, KeyArguments, total=False):
     """The options of `DeltaSink` as keyword arguments; see `DeltaOptions`."""
 
     storage_options: Mapping[str, Any]
@@ -74,7 +75,7 @@ class _DeltaLocation(SinkOptions):
     )
 
 
-class DeltaOptions(TableOptions, _DeltaLocation):
+class DeltaOptions(KeyOptions, _DeltaLocation):
     """What `DeltaSink` takes, in its constructor and as Spark options."""
 
     @property

@@ -13,6 +13,7 @@ from deltalake.exceptions import DeltaError
 
 from outfall.delta.columns import new_schema
 from outfall.delta.features import check_table_features
+from outfall.delta.merge import MergeRows
 from outfall.delta.options import DeltaArguments, DeltaOptions, check_environment
 from outfall.delta.partition_values import check_partitioning
 from outfall.delta.table import LoadedDelta
@@ -20,6 +21,7 @@ from outfall.errors import ConfigurationError, TransientError
 from outfall.location import masked
 from outfall.options import make_options, names_arguments
 from outfall.tables.sink import TableSink
+from outfall.tables.write_mode import WriteMode
 
 
 class DeltaSink(TableSink):
@@ -31,7 +33,8 @@ class DeltaSink(TableSink):
     directory, for the driver and for all executors.
 
     Unit of parallelism: each Spark task writes its own Parquet files, one per partition. The driver adds the files of
-    an epoch to the table, in one commit.
+    an epoch to the table, in one commit. For `upsert` and `delete`, the driver also rewrites the files of the table
+    that have the keys of the epoch.
 
     Guarantee: exactly once, with retries, killed processes, zombies and lost responses. The commits themselves record
     the epochs in the table, as transaction identifiers. Others may write to the table at the same time; on S3 only with
@@ -77,6 +80,14 @@ class DeltaSink(TableSink):
                 " query in one"
             ),
         )
+
+    @property
+    def mode(self) -> WriteMode:
+        return MergeRows(self.options) if self.options.has_keys else super().mode
+
+    def row_schema(self) -> pa.Schema | None:
+        columns, marker = super().row_schema(), self.options.delete_marker
+        return columns if columns is None or marker is None else columns.append(pa.field(marker, pa.bool_()))
 
     def load(self) -> LoadedDelta | None:
         place = self.options.place

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 from urllib.parse import quote, unquote
@@ -32,6 +32,7 @@ from outfall.delta.columns import lacking, merged, moments_without_zone
 from outfall.delta.files import TableLocation
 from outfall.delta.layout import STATISTICS, DeltaFileLayout
 from outfall.delta.partition_values import text_of
+from outfall.delta.stored import StoredFile, stored_files
 from outfall.errors import ConfigurationError, TargetError, TransientError
 from outfall.tables.data_file import DataFile, EpochFiles
 from outfall.tables.record import TableRecord
@@ -45,6 +46,9 @@ _GONE_BACK = re.compile(r"(CREATE OR )?REPLACE TABLE.*|CLONE", re.IGNORECASE)
 
 _VACUUM = ("VACUUM START", "VACUUM END")
 """Operations that remove files which no version in the retention refers to, and so perhaps those of this epoch."""
+
+_REWRITTEN = "rewritten"
+"""In what the commit of a merge says of itself: the number of files that it rewrote."""
 
 _NOT_ENCODED = "/!$&'()+,:;=@~"
 """Characters that deltalake does not encode in paths of the log."""
@@ -265,6 +269,26 @@ class LoadedDelta(LoadedTable):
             version -= 1
         return found
 
+    def stored(self, keys: Sequence[str]) -> list[StoredFile]:
+        """Return the active data files, with their bounds of these columns.
+
+        Raises `ConfigurationError` for a table with files of another table.
+        """
+        with self._place.explained("listing files of"):
+            found = pa.table(self._table.get_add_actions(flatten=True))
+        return list(stored_files(found, self._files.schema, self._files.partitioned_by, keys))
+
+    def merged(self, version: int, directory: str) -> Collection[str] | None:
+        """Return the names of the files in a directory that the commit of a merge added.
+
+        `None` if the log no longer has the version, or if it is another commit, such as a revocation.
+        """
+        actions = list(_actions(self._place.entry(version)))
+        if not any(_REWRITTEN in ((action.get("commitInfo") or {}).get("outfall") or {}) for action in actions):
+            return None
+        paths = [unquote(action["add"]["path"]) for action in actions if "add" in action]
+        return {path.rpartition("/")[2] for path in paths if path.rpartition("/")[0] == directory}
+
     def _active(self) -> pa.Table:
         with self._place.explained("listing files of"):
             found = pa.table(self._table.get_add_actions())
@@ -274,14 +298,23 @@ class LoadedDelta(LoadedTable):
     # --- committing
 
     def commit(
-        self, files: EpochFiles, record: TableRecord, *, replace: Collection[tuple[str | None, ...]] | None = ()
+        self,
+        files: EpochFiles,
+        record: TableRecord,
+        *,
+        replace: Collection[tuple[str | None, ...]] | None = (),
+        without: Collection[StoredFile] | None = None,
     ) -> LoadedDelta:
+        """See `LoadedTable.commit`. `without`: of a merge, the files that the commit also removes."""
         now = int(time.time() * 1000)
         head = self._version + 1
         actions: list[Any] = [_added(files, file, self._files.partitioned_by, now) for file in files.files]
         if replace is None or replace:
             actions += self._removed(replace, now)
         about = {"step": record.step, "epoch": record.epoch, "rows": files.rows}
+        if without is not None:
+            actions += [self.removal(file, now) for file in without]
+            about[_REWRITTEN] = len(without)
         transactions = _transactions(record.model_copy(update={"head": head, "order": head}), now)
         try:
             self._transact(actions, transactions, about, max_commit_retries=0)
@@ -334,24 +367,28 @@ class LoadedDelta(LoadedTable):
         return HeadMovedError()
 
     def _removed(self, replace: Collection[tuple[str | None, ...]] | None, now: int) -> Iterator[RemoveAction]:
-        """Remove the active files of some partitions, or all, in the same commit as the added files.
-
-        Raises `ConfigurationError` if deltalake cannot encode another writer's path in the same way.
-        """
+        """Remove the active files of some partitions, or all, in the same commit as the added files."""
         names = self._files.partitioned_by
         for file in self._active().to_pylist():
             values = file.get("partition") or {}
             texts = tuple(text_of(values[name]) for name in names)
-            if replace is not None and texts not in replace:
-                continue
-            path = unquote(file["path"])
-            if quote(path, safe=_NOT_ENCODED) != file["path"]:
-                raise ConfigurationError(
-                    f"cannot replace the file {file['path']!r} of {self.where}",
-                    why="another writer has encoded the path in a way that deltalake does not recognize",
-                    do='have that writer rewrite the file (OPTIMIZE, or REORG), or use write_mode="append"',
-                )
-            yield RemoveAction(path, True, now, file["size_bytes"], dict(zip(names, texts, strict=True)))
+            if replace is None or texts in replace:
+                yield self.removal(StoredFile(file["path"], file["size_bytes"], values, {}), now)
+
+    def removal(self, file: StoredFile, now: int = 0) -> RemoveAction:
+        """Return the action that removes a file.
+
+        Raises `ConfigurationError` if deltalake cannot encode another writer's path in the same way.
+        """
+        path = unquote(file.path)
+        if quote(path, safe=_NOT_ENCODED) != file.path:
+            raise ConfigurationError(
+                f"cannot replace the file {file.path!r} of {self.where}",
+                why="another writer has encoded the path in a way that deltalake does not recognize",
+                do='have that writer rewrite the file (OPTIMIZE, or REORG), or use write_mode="append"',
+            )
+        values = {name: text_of(file.partition[name]) for name in self._files.partitioned_by}
+        return RemoveAction(path, True, now, file.size, values)
 
 
 def _added(files: EpochFiles, file: DataFile, names: Iterable[str], now: int) -> AddAction:

@@ -121,9 +121,7 @@ class TableSink(
         return changed
 
     def output_modes(self) -> Collection[str]:
-        # Nor `complete` with overwritten partitions: a partition that has no more rows is not touched and keeps its
-        # rows.
-        return ("append",)
+        return self.mode.output_modes
 
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE

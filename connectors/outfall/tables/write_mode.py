@@ -17,6 +17,9 @@ from outfall.tables.table import FileLayout, LoadedTable, partitions_of
 class WriteMode(ABC):
     """What a write mode decides; loading, checks, repeats and clean-up are the same for all."""
 
+    output_modes: Collection[str] = ("append",)
+    """The output modes of streaming queries that it accepts."""
+
     def columns(self, rows: pa.Schema) -> pa.Schema:
         """Return those columns of the rows that the table must have, or that it is created with.
 
@@ -44,7 +47,11 @@ class WriteMode(ABC):
 
 
 class AddFiles(WriteMode):
-    """`append` and `overwrite_partitions`: the files that tasks wrote are data files."""
+    """`append` and `overwrite_partitions`: the files that tasks wrote are data files.
+
+    Overwritten partitions do not fit the output mode `complete` either: a partition that has no more rows keeps its
+    earlier ones.
+    """
 
     def __init__(self, options: TableOptions) -> None:
         self._options = options

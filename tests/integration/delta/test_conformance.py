@@ -69,6 +69,13 @@ class DeltaTables(SinkHarness):
             hidden.rename(target)
 
 
+class UpsertedDeltaTables(DeltaTables):
+    """The same table, with rows that are found by their key."""
+
+    options_of_sink: ClassVar[dict[str, Any]] = {"write_mode": "upsert", "key_columns": "id"}
+    not_claimed = {**DeltaTables.not_claimed, "equal_rows": "the table has one row per key"}
+
+
 SHORT = ["one_epoch", "two_attempts_finish", "lost_reply_of_a_commit", "lost_before_committing", "late_zombie"]
 MORE = [
     "nothing_visible_before_commit",
@@ -83,15 +90,18 @@ MORE = [
     "connection_check",
     "replay_of_a_lost_epoch",
 ]
+HARNESSES = [DeltaTables, UpsertedDeltaTables]
 FORKING = ["memory_over_epochs", "tasks_in_processes_of_their_own", "killed_before_close"]
 
 
+@pytest.mark.parametrize("harness", HARNESSES)
 @pytest.mark.parametrize("checks", [SHORT, pytest.param(MORE, marks=pytest.mark.thorough)], ids=["short", "more"])
-def test_the_suite_in_short(tmp_path: Path, checks: list[str]) -> None:
-    report = run_conformance(DeltaTables(), tmp_path, checks=checks)
+def test_the_suite_in_short(tmp_path: Path, harness: type[DeltaTables], checks: list[str]) -> None:
+    report = run_conformance(harness(), tmp_path, checks=checks)
     assert report.passed, report
 
 
+@pytest.mark.parametrize("harness", HARNESSES)
 @pytest.mark.parametrize(
     ("check", "moment"),
     [
@@ -99,22 +109,32 @@ def test_the_suite_in_short(tmp_path: Path, checks: list[str]) -> None:
         *(pytest.param("loss_of_power", moment, marks=pytest.mark.thorough) for moment in MOMENTS),
     ],
 )
-def test_what_forks_has_a_process_of_its_own(tmp_path: Path, check: str, moment: str | None) -> None:
+def test_what_forks_has_a_process_of_its_own(
+    tmp_path: Path, harness: type[DeltaTables], check: str, moment: str | None
+) -> None:
     """Once deltalake was used in a process, it works in none that is forked from it."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-        assert fresh.submit(_failures, check, moment, tmp_path).result() == ""
+        assert fresh.submit(_failures, harness, check, moment, tmp_path).result() == ""
 
 
-def _failures(check: str, moment: str | None, directory: Path) -> str:
+def _failures(harness: type[DeltaTables], check: str, moment: str | None, directory: Path) -> str:
     if moment is not None:
         power.MOMENTS = (moment,)
-    report = run_conformance(DeltaTables(), directory, checks=[check])
+    report = run_conformance(harness(), directory, checks=[check])
     return "" if report.passed else str(report)
+
+
+ELSEWHERE = dict.fromkeys([*FORKING, "loss_of_power"], "tried above, in a process of its own") | {
+    "killed_at_every_step": "its children are forked from a process that has used deltalake; drivers of Spark are"
+    " killed in tests/integration/tables"
+}
 
 
 @pytest.mark.long
 class TestDeltaTables(DeltaTables, SinkConformance):
-    not_claimed = dict.fromkeys([*FORKING, "loss_of_power"], "tried above, in a process of its own") | {
-        "killed_at_every_step": "its children are forked from a process that has used deltalake; drivers of Spark are"
-        " killed in tests/integration/tables"
-    }
+    not_claimed = {**DeltaTables.not_claimed, **ELSEWHERE}
+
+
+@pytest.mark.long
+class TestUpsertedDeltaTables(UpsertedDeltaTables, SinkConformance):
+    not_claimed = {**UpsertedDeltaTables.not_claimed, **ELSEWHERE}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from outfall.delta import DeltaSink
 from outfall.errors import EpochAbandonedError, OutfallError, TransientError
@@ -168,3 +168,27 @@ def test_a_store_that_does_not_let_us_in_is_told_without_secrets(
     assert isinstance(refused.value, TransientError)
     assert given["AWS_SECRET_ACCESS_KEY"] not in told
     assert "loading s3://" in told
+
+
+def test_an_upsert_rewrites_files_of_another_writer_and_leaves_none_of_its_own(
+    s3: S3, url: str, tmp_path: Path, duck: Duck
+) -> None:
+    duck.use(s3)
+    theirs = pa.Table.from_batches([rows(1, 2, 3, 4)])
+    write_deltalake(url, theirs, partition_by=["day"], storage_options=options(s3))
+    keyed = {"write_mode": "upsert", "key_columns": "id", "delete_marker": "gone"}
+
+    def some(*ids: int, gone: bool = False) -> pa.RecordBatch:
+        return rows(*ids, text="new").append_column("gone", pa.array([gone] * len(ids)))
+
+    with crash_at("table: merged"):
+        driver(s3, url, tmp_path / "log", **keyed).write(0, some(1, 2, 5), some(4, gone=True))
+    driver(s3, url, tmp_path / "log", **keyed).write(0, some(1, 2, 5), some(4, gone=True))
+    driver(s3, url, tmp_path / "log", **keyed).write(1, some(7))
+    assert sorted(duck.delta(url, "id, day, text")) == [
+        (1, "a b/%20", "new"), (2, None, "new"), (3, "a b/%20", "x"), (5, "a b/%20", "new"), (7, "a b/%20", "new"),
+    ]  # fmt: skip
+    data = {name for name in objects(s3, url) if name.startswith("outfall/")}
+    assert data == {
+        action["path"] for version in range(1, _table(s3, url).version() + 1) for action in _added(s3, url, version)
+    }

@@ -37,6 +37,7 @@ from tests.integration.support.reading import forget_commit, found, found_ids
 from tests.integration.support.recipe import Recipe
 from tests.integration.support.s3 import S3
 from tests.integration.support.waiting import until
+from tests.unit.support.delta_reader import newest
 
 pytestmark = pytest.mark.spark
 
@@ -174,18 +175,22 @@ def test_cdc(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
     put(source, "0.json", *changes(*reversed(first)))
     recipe.follow("Code")
     recipe.follow("Result")
+    recipe.follow("A Delta table as the target")
     recipe.follow("Keep deleted rows")
     # Late ones, of a row that is there and of one that was deleted; and the epoch comes twice.
     late = [("u", 1, "Oslo again", 2), ("u", 1, "Null", None), ("u", 2, "Rome again", 4)]
     put(source, "1.json", *changes(*late, ("c", 4, "Lima", 6), ("d", 3, None, 7)))
     recipe.follow("Code")
     recipe.follow("Keep deleted rows")
-    for checkpoint in ("customers", "customers_all"):
+    recipe.follow("A Delta table as the target")
+    for checkpoint in ("customers", "customers_all", "customers_delta"):
         forget_commit(tmp_path / "chk" / checkpoint, 1)
     recipe.follow("Code")
+    recipe.follow("A Delta table as the target")
     recipe.follow("Keep deleted rows")
     now = [(1, "Bergen"), (2, "Rome again"), (4, "Lima")]
     assert select(dsn, "SELECT id, city FROM customers ORDER BY id") == now
+    assert sorted((row["id"], row["city"]) for row in newest(tmp_path / "tables" / "customers").rows()) == now
     assert select(dsn, "SELECT id, city FROM customers_now ORDER BY id") == [now[0], *now[2:]]
     assert [(epoch.rows, epoch.skipped) for epoch in history(f"{tmp_path}/chk/customers")] == [(5, 0), (5, 0), (0, 5)]
     # The new field in events that came before the code is lost; later ones have it.

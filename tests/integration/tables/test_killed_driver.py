@@ -77,3 +77,22 @@ def test_the_table_holds_each_flight_once_after_a_driver_has_died_at_each_step(
     job.run_until_killed_at(step)
     job.run_to_the_end()
     check(lake, Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("step", [*STEPS, "table: merging", "table: merged", "table: clearing"])
+@pytest.mark.parametrize("lake", ["delta"], indirect=True)
+def test_each_key_has_its_last_row_after_a_driver_that_upserts_has_died_at_each_step(
+    tmp_path: Path, lake: LakeTable, step: str
+) -> None:
+    job, rows = make_job(tmp_path, "upsert", "objects", files=4)
+    keys = {"write_mode": "upsert", "key_columns": ["carrier", "flight"], "order_column": "id"}
+    job.lake = json.dumps(lake.options() | {"partition_by": ["carrier"]} | keys)
+    job.feed(4)
+    job.run_until_killed_at(step)
+    job.run_to_the_end()
+    carrier, flight = COLUMNS.index("carrier"), COLUMNS.index("flight")
+    given = zip(*(column.to_pylist() for column in rows.columns), strict=True)
+    wanted = {(row[carrier], row[flight]): row for row in given}
+    found = lake.read(", ".join(COLUMNS))
+    assert sorted(map(repr, found)) == sorted(map(repr, wanted.values()))

@@ -74,6 +74,50 @@ def test_a_stream_by_options(spark: SparkSession, lake: LakeTable, tmp_path: Pat
         forget_commit(checkpoint, 1)
 
 
+@delta_alone
+def test_an_upsert_keeps_the_last_state_of_each_key_in_the_update_mode(
+    spark: SparkSession, lake: LakeTable, tmp_path: Path
+) -> None:
+    source, checkpoint = write_source(tmp_path / "source"), tmp_path / "checkpoint"
+    for _ in range(2):
+        counts = read_stream(spark, source).groupBy("k").agg(sf.count("*").alias("n"), sf.sum("id").alias("ids"))
+        sink = lake.sink(write_mode="upsert", key_columns="k")
+        run(write_stream(counts, sink, checkpoint=checkpoint).outputMode("update"))
+        assert sorted(lake.read("k, n, ids")) == [(f"key-{key}", 4, 4 * key + 30) for key in range(5)]
+        forget_commit(checkpoint, 1)
+
+
+@delta_alone
+@needs_format_api
+@pytest.mark.thorough
+def test_an_upsert_by_options_keeps_the_last_row_of_each_key(
+    spark: SparkSession, lake: LakeTable, tmp_path: Path
+) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    keyed = {"writeMode": "upsert", "keyColumns": "k", "orderColumn": "id", "deleteMarker": "gone"}
+    for epoch in (0, 1, 1):  # the last one comes again
+        source = write_source(tmp_path / "source", files=1, start=epoch)
+        rows = read_stream(spark, source).withColumn("gone", sf.expr("id = 18"))
+        writer = rows.writeStream.format("outfall").options(**lake.options(), **keyed)
+        run(writer.option("checkpointLocation", str(checkpoint)))
+        forget_commit(checkpoint, 1)
+    assert sorted(lake.read("k, id")) == [(f"key-{key}", 15 + key) for key in range(5) if key != 3]
+
+
+@delta_alone
+@pytest.mark.thorough
+def test_a_batch_job_deletes_by_key_and_its_counts_are_recorded(
+    spark: SparkSession, lake: LakeTable, tmp_path: Path
+) -> None:
+    write(spark.range(10), lake.sink(), mode="append")
+    checkpoint = tmp_path / "log"
+    gone = lake.sink(write_mode="delete", key_columns="id", create_table="never", on_existing="resume")
+    write(spark.range(0, 20, 2), gone, epoch=0, recovery=str(checkpoint))
+    assert lake.ids() == [1, 3, 5, 7, 9]
+    (epoch,) = history(str(checkpoint))
+    assert (epoch.counts["rows"], epoch.counts["rows_deleted"]) == (10, 5)
+
+
 @needs_format_api
 @pytest.mark.thorough
 def test_a_batch_job_appends_or_overwrites_as_spark_says(spark: SparkSession, lake: LakeTable) -> None:

@@ -108,7 +108,7 @@ def test_changes_come_to_what_the_rows_come_to_one_by_one(keys: Keys, seed: int)
 
 
 def test_null_is_one_key_within_an_epoch() -> None:
-    rows = [{"k": None, "l": "a", "v": "1"}, {"k": 1, "l": None, "v": "2"}, {"k": None, "l": "a", "v": "3"}]
+    rows: list[Row] = [{"k": None, "l": "a", "v": "1"}, {"k": 1, "l": None, "v": "2"}, {"k": None, "l": "a", "v": "3"}]
     changes = Rows(rows).changes(Keys(("k", "l")))
     assert sorted(changes.last.column("v").to_pylist()) == ["2", "3"]
 

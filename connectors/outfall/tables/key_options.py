@@ -1,0 +1,129 @@
+"""The options of `upsert` and `delete`, in the words of `PostgresSink`, for table sinks that have these modes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Self, TypedDict
+
+import pyarrow as pa
+from pydantic import ByteSize, Field, field_validator, model_validator
+
+from outfall.errors import ConfigurationError
+from outfall.options import Names
+from outfall.tables.options import TableOptions
+from outfall.values import spark_type
+
+_is = pa.types
+
+KeyedWriteMode = Literal["append", "overwrite_partitions", "upsert", "delete"]
+
+
+class KeyArguments(TypedDict, total=False):
+    """The write mode and the options of `upsert` and `delete` as keyword arguments of a sink; see `KeyOptions`."""
+
+    write_mode: KeyedWriteMode
+    key_columns: str | tuple[str, ...] | list[str]
+    update_columns: str | tuple[str, ...] | list[str]
+    order_column: str | None
+    delete_marker: str | None
+    max_merge_bytes: int | str
+
+
+class KeyOptions(TableOptions):
+    """The options of a table sink that also upserts and deletes by key."""
+
+    write_mode: KeyedWriteMode = Field(  # type: ignore[assignment]  # more modes than other table sinks have
+        default="append",
+        description="`append` adds the rows of each epoch. `overwrite_partitions` replaces the partitions that the"
+        " epoch has rows for, in one commit. In an unpartitioned table it replaces all rows. `upsert` inserts a row or"
+        " updates those with the same key. `delete` removes rows by key.",
+    )
+    key_columns: Names = Field(default=(), description="`upsert`, `delete`: the columns that identify a row.")
+    update_columns: Names = Field(
+        default=(),
+        description="`upsert`: the columns of an existing row to update, in addition to `order_column`. Default: all"
+        " that the rows have, except the keys.",
+    )
+    order_column: str | None = Field(
+        default=None,
+        min_length=1,
+        description="`upsert`: the column that decides between two rows of one key; the greater value wins, within an"
+        " epoch and against the table; of equal values, the last row written. Without it, the last row written in the"
+        " epoch replaces the table's row.",
+    )
+    delete_marker: str | None = Field(
+        default=None,
+        min_length=1,
+        description="`upsert`: a boolean column that is not stored. If it is true, the row with this key is removed.",
+    )
+    max_merge_bytes: ByteSize = Field(
+        default=ByteSize(1 << 30),
+        ge=1 << 20,
+        description="`upsert`, `delete`: the maximum size of the changes of an epoch in the memory of the driver, which"
+        " needs about three times as much: a number, or a string such as `4 GiB`. Above half of it, a warning is"
+        " logged. An epoch beyond it is not written until the option is raised.",
+    )
+
+    @field_validator("key_columns", "update_columns")
+    @classmethod
+    def _once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        twice = [name for name in value if value.count(name) > 1]
+        if twice:
+            raise ValueError(f"names the column {twice[0]!r} twice")
+        return value
+
+    @model_validator(mode="after")
+    def _keyed(self) -> Self:
+        if self.has_keys and not self.key_columns:
+            raise ValueError(f"write_mode {self.write_mode} needs key_columns")
+        if self.key_columns and not self.has_keys:
+            raise ValueError("key_columns is an option of the write modes upsert and delete")
+        for name in ("update_columns", "order_column", "delete_marker"):
+            if getattr(self, name) and self.write_mode != "upsert":
+                raise ValueError(f"{name} is an option of write_mode upsert")
+        both = set(self.update_columns) & set(self.key_columns)
+        if both:
+            raise ValueError(f"update_columns contains the key {sorted(both)[0]!r}, and keys cannot be updated")
+        if self.delete_marker in self.key_columns:
+            raise ValueError("delete_marker cannot be a key")
+        if self.delete_marker and self.delete_marker in (self.order_column, *self.update_columns):
+            raise ValueError("delete_marker is not stored, so it cannot be order_column or in update_columns")
+        if self.write_mode == "delete" and self.create_table == "if_missing":
+            raise ValueError("create_table excludes write_mode delete: a new table has no rows to delete")
+        return self
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether rows of the table are found by key."""
+        return self.write_mode in ("upsert", "delete")
+
+
+def column_named(name: str, columns: Sequence[str]) -> str | None:
+    """Return the column that an option means: the exact name, or the only one that differs in case alone."""
+    alike = [column for column in columns if column.lower() == name.lower()]
+    return name if name in alike else alike[0] if len(alike) == 1 else None
+
+
+def check_key_types(columns: pa.Schema, keys: Sequence[str], order: str | None) -> None:
+    """Raise `ConfigurationError` for key and ordering columns whose values cannot be compared exactly."""
+    for name in keys:
+        kind = columns.field(name).type
+        if _is.is_nested(kind) or _is.is_floating(kind):
+            raise ConfigurationError(
+                f"column {name!r} of type {spark_type(kind)} cannot be in key_columns",
+                why="structs, arrays and maps are not compared"
+                if _is.is_nested(kind)
+                else "numbers that look equal may differ, and NaN equals nothing or itself, depending on the reader",
+                do="use another column, or cast it to a decimal or a string",
+            )
+    if order is None:
+        return
+    kind = columns.field(order).type
+    if _is.is_nested(kind) or _is.is_floating(kind) or _is.is_boolean(kind) or _is.is_binary(kind):
+        raise ConfigurationError(
+            f"column {order!r} of type {spark_type(kind)} cannot be order_column",
+            why="NaN has no place in an order of rows that all readers share"
+            if _is.is_floating(kind)
+            else "its values have no useful order",
+            do="use an integer, a decimal, a date, a timestamp or a string",
+        )
