@@ -50,6 +50,7 @@ ALONE = {
 PEER_BENCHMARKS = {
     # By benchmark: the peer that it needs besides the engines of the table formats.
     "jvm_tables": (),
+    "jvm_merge": (),
     "jvm_kafka": ("kafka-4.3",),
 }
 
