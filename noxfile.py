@@ -42,9 +42,12 @@ PEERS = {
     "services": (),
 }
 
-ALONE = {
-    # By area: what keeps its tests in one process, since its peer takes all cores. They may take long.
+PEER_OPTIONS = {
+    # By area: options of pytest after IN_PARALLEL. A peer that takes all cores has its tests in one process.
     "cluster": ("-n", "0", "-o", "faulthandler_timeout=1800"),
+    "yarn": ("-n", "0", "-o", "faulthandler_timeout=1800"),
+    # 40 kills took 25 minutes on a busy machine.
+    "hdfs": ("-o", "faulthandler_timeout=3600"),
 }
 
 PEER_BENCHMARKS = {
@@ -214,7 +217,7 @@ def peers(session: nox.Session) -> None:
     pytest = ("python", "-m", "pytest", *IN_PARALLEL)
     for area in [name for name in session.posargs if name in PEERS] or PEERS:
         only = ("-m", "not long") if part else ()
-        session.run(*pytest, f"tests/peers/{area}", *ALONE.get(area, ()), *only)
+        session.run(*pytest, f"tests/peers/{area}", *PEER_OPTIONS.get(area, ()), *only)
         for peer in () if part else PEERS[area]:
             served = ("python", "-m", "tests.peers.serve", peer)
             session.run(*served, *pytest, f"tests/integration/{area}", "-m", "not long")

@@ -61,6 +61,10 @@ class Yarn:
         } | {
             "yarn.resourcemanager.hostname": "127.0.0.1",
             "yarn.resourcemanager.am.max-attempts": "50",
+            # A resource manager that is killed and started again knows its applications, which go on.
+            "yarn.resourcemanager.recovery.enabled": "true",
+            "yarn.resourcemanager.store.class": f"{_SERVER}.resourcemanager.recovery.FileSystemRMStateStore",
+            "yarn.resourcemanager.fs.state-store.uri": f"file://{folder}/state",
             "yarn.nm.liveness-monitor.expiry-interval-ms": f"{_NM_EXPIRY * 1000}",
             "yarn.scheduler.minimum-allocation-mb": "256",
             "yarn.nodemanager.resource.memory-mb": "8192",

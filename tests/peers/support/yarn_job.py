@@ -29,6 +29,8 @@ from tests.peers.support.yarn import SPARK_HOME, USER, Host, Yarn
 
 T = TypeVar("T")
 
+PATIENCE = 600.0
+"""Seconds for what comes after the start of another driver, which takes a minute on a busy machine."""
 SEED = int(os.environ.get("OUTFALL_TEST_SEED", "20261124"))
 SETTINGS = {
     "spark.yarn.jars": f"local:{SPARK_HOME}/jars/*",
@@ -162,6 +164,12 @@ class YarnJob:
         """The file that ends a query which goes on."""
         return self.root / "enough"
 
+    def tell(self, deed: str, step: str) -> None:
+        """Have the first process that comes to a step do something there: `kill`, `tell` or `stop`."""
+        for answer in (f"{self.order}.told", f"{self.order}.stopped"):
+            Path(answer).unlink(missing_ok=True)
+        self.order.write_text(f"{deed} {step}")
+
     def feed(self, files: int, rows: int = 200) -> None:
         """Add input, one file per epoch."""
         target = self.root / "input"
@@ -261,7 +269,7 @@ class Submission:
     @property
     def id(self) -> str:
         """The id of the application, when the resource manager knows it."""
-        return str(self._when(lambda: self.yarn.application(self.job.name), "the application")["id"])
+        return str(self.when(lambda: self.yarn.application(self.job.name), "the application")["id"])
 
     def attempts(self) -> list[dict[str, Any]]:
         """Return the attempts that have a container, the first one first."""
@@ -269,14 +277,19 @@ class Submission:
 
     def stop(self, *, at: str) -> Stopped:
         """Stop the driver that comes to a step, as `order` says; its host is cut off: the node manager dies."""
-        told = self.job.order.with_name("order.stopped")
-        self._when(told.exists, f"the driver coming to {at!r}")
-        pid = int(told.read_text())
-        host, folder = self._of(pid)
-        python = psutil.Process(pid)
+        stopped = self.job.order.with_name("order.stopped")
+        self.when(stopped.exists, f"the driver coming to {at!r}")
+        python = psutil.Process(int(stopped.read_text()))
+        host, folder = self._of(python.pid)
         host.manager.kill()
         others = [process for process in below(folder) if process.pid != python.pid]
         return Stopped(python, others, host, self.job.said / str(python.pid))
+
+    def told(self) -> tuple[Host, Path]:
+        """Return the host and the folder of the driver that comes to the step at which it is to tell where it is."""
+        told = self.job.order.with_name("order.told")
+        self.when(told.exists, "the driver coming to the step")
+        return self._of(int(told.read_text()))
 
     def executors(self) -> list[tuple[Host, Path]]:
         """Return where the executors of the application work that run now."""
@@ -307,7 +320,7 @@ class Submission:
         (host,) = (host for host in self.yarn.hosts if at.is_relative_to(host.folder))
         return host, at
 
-    def _when(self, find: Callable[[], T | None], what: str) -> T:
+    def when(self, find: Callable[[], T | None], what: str) -> T:
         """Wait for something that cannot happen any more when the application has ended."""
 
         def look() -> T | None:
@@ -315,7 +328,7 @@ class Submission:
             assert found or self.process.poll() is None, f"the application ended before {what}: {self.complaints()}"
             return found
 
-        found = until(look, what)
+        found = until(look, what, PATIENCE)
         assert found is not None
         return found
 

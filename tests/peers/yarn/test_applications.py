@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 @pytest.mark.parametrize("step", ["before PREPARED", pytest.param("before commit", marks=pytest.mark.long)])
 def test_a_driver_that_stood_still_until_the_second_attempt_is_fenced(job: YarnJob, step: str) -> None:
     job.feed(2)
-    job.order.write_text(f"stop {step}")
+    job.tell("stop", step)
     running = job.start()
     zombie = running.stop(at=step)
     until(lambda: job.progress() == job.rows, "the second attempt's rows")
