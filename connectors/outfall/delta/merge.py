@@ -17,7 +17,8 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
@@ -32,8 +33,9 @@ from outfall.delta.options import DeltaOptions
 from outfall.delta.staging import RowsToMerge, StagedLayout, rows_columns
 from outfall.delta.stored import StoredFile, StoredRows
 from outfall.delta.table import LoadedDelta
-from outfall.errors import ConfigurationError, TransientError
+from outfall.errors import ConfigurationError, TargetError, TransientError
 from outfall.storage.names import AttemptName
+from outfall.tables.area import DataArea
 from outfall.tables.changes import Flags, Numbers, changes_of
 from outfall.tables.data_file import EpochFiles, TaskFiles
 from outfall.tables.record import TableRecord
@@ -84,10 +86,15 @@ class MergeRows(WriteMode):
             merge.close()
         context.metrics.add_all(merge.counts)
 
-    def kept(self, files: EpochFiles, load: Callable[[], LoadedTable | None]) -> Collection[str] | None:
-        table, name = load(), AttemptName.parse(min(files.names))
-        if not isinstance(table, LoadedDelta) or name is None:
+    def written(self, files: EpochFiles, area: DataArea) -> Collection[str]:
+        return area.names(files.directory)
+
+    def kept(self, files: EpochFiles) -> Collection[str] | None:
+        place, name = self._options.place, AttemptName.parse(min(files.names))
+        found = place.load()
+        if found is None or name is None:
             return None
+        table = LoadedDelta(place, found)
         record = table.record(name.incarnation)
         if record is None or record.epoch != name.epoch:
             return None
@@ -166,7 +173,8 @@ class Merge:
 
     def finish(self, *, check: bool) -> TaskFiles:
         """Make the new files durable, and return them. `check`: whether somebody may remove files without a version."""
-        (merged,) = self._writer.prepare_commit()
+        with self._durably():
+            (merged,) = self._writer.prepare_commit()
         missing = self._area.missing(merged.directory, merged.names) if check else ()
         if missing:
             raise TransientError(
@@ -270,7 +278,25 @@ class Merge:
 
     def _write(self, rows: pa.RecordBatch) -> None:
         reached("table: merging")
-        self._writer.write_record_batch(rows)
+        with self._durably():
+            self._writer.write_record_batch(rows)
+
+    @contextmanager
+    def _durably(self) -> Iterator[None]:
+        """Fail if a disk fails. The commit is retried after transient errors, and a second sync proves nothing."""
+        try:
+            yield
+        except TransientError as error:
+            if not self._table.on_disk:
+                raise
+            raise TargetError(
+                error.what,
+                step=self._context.step_id,
+                epoch=self._context.epoch,
+                why=error.why,
+                do="check that disk and its free space, and start the query again: the epoch is recorded, and no row is"
+                " lost",
+            ) from error
 
 
 def _plain(count: int) -> list[str]:

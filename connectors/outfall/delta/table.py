@@ -94,6 +94,11 @@ class LoadedDelta(LoadedTable):
     def files(self) -> DeltaFileLayout:
         return self._files
 
+    @property
+    def on_disk(self) -> bool:
+        """Whether its files are on a filesystem of this host."""
+        return self._place.is_disk
+
     # --- columns
 
     def with_columns(self, rows: pa.Schema) -> DeltaFileLayout:

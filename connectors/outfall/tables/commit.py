@@ -213,7 +213,7 @@ class TableCommitter(Committer[EpochFiles]):
             return files.published
         area = table.files.area
         with _checking(area, files):
-            names = files.names.union(area.names(files.directory))  # a merge writes its own
+            names = self._mode.written(files, area)
         return self._context.epoch if table.named({area.path(files.directory, name) for name in names}) else None
 
     def _lost(self, table: LoadedTable, files: EpochFiles, found: TableRecord | None) -> str | None:

@@ -208,7 +208,7 @@ class TableSink(
             for message in committed:
                 files = message.value
                 if layout is not None and files.directory and files.root == layout.area.root:
-                    kept = self.mode.kept(files, self._loaded)
+                    kept = self.mode.kept(files)
                     if kept is not None:
                         clear_attempts(layout.area, files, kept)
             self.follow_up()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import pyarrow as pa
 
 from outfall.capabilities import CommitterInitContext
+from outfall.tables.area import DataArea
 from outfall.tables.data_file import EpochFiles
 from outfall.tables.options import TableOptions
 from outfall.tables.record import TableRecord
@@ -38,11 +39,18 @@ class WriteMode(ABC):
         Raises `HeadMovedError`, `UnclearCommitError` or `TransientError`; then the table is loaded again, and checked.
         """
 
+    def written(self, files: EpochFiles, area: DataArea) -> Collection[str]:
+        """Return the names in the epoch's directory that a commit of an earlier driver may refer to.
+
+        Raises OSError if the store cannot be reached.
+        """
+        return files.names
+
     @abstractmethod
-    def kept(self, files: EpochFiles, load: Callable[[], LoadedTable | None]) -> Collection[str] | None:
+    def kept(self, files: EpochFiles) -> Collection[str] | None:
         """Return the names in a committed epoch's directory that its commit refers to: all others can be removed.
 
-        `None` if they are unknown. `load` returns the table after the commit.
+        `None` if they are unknown.
         """
 
 
@@ -59,7 +67,7 @@ class AddFiles(WriteMode):
     def commit(self, table: LoadedTable, files: EpochFiles, record: TableRecord, context: CommitterInitContext) -> None:
         table.commit(files, record, replace=self._replaced(files))
 
-    def kept(self, files: EpochFiles, load: Callable[[], LoadedTable | None]) -> Collection[str]:
+    def kept(self, files: EpochFiles) -> Collection[str]:
         return files.names
 
     def _replaced(self, files: EpochFiles) -> Collection[tuple[str | None, ...]] | None:

@@ -18,6 +18,7 @@ from outfall.delta import DeltaSink
 from outfall.delta import merge as merging
 from outfall.delta.stored import StoredRows
 from outfall.errors import ConfigurationError, EpochAbandonedError, TargetLostError, ValueRefusedError
+from outfall.tables import data_file
 from outfall.tables.data_file import DataFile, EpochFiles
 from outfall.testing import crash_at
 from tests.integration.support.batch_driver import BatchDriver, batch
@@ -314,6 +315,22 @@ def test_staged_files_that_vacuum_took_have_the_epoch_written_anew(shore: Shore)
     assert shore.rows("id") == [1, 2]
 
 
+def test_a_first_epoch_whose_record_was_removed_is_not_merged_again(
+    shore: Shore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its new files are in the table, and the staged ones in no version."""
+    monkeypatch.setattr(data_file, "_FRESH", -1.0)  # an hour later
+    shore.create(COLUMNS)
+    with crash_at("table: committed"):
+        upserting(shore, "log").write(0, rows(row(1)))
+    entry = shore.path / "_delta_log" / f"{1:020}.json"
+    lines = [line for line in entry.read_text().splitlines() if '"txn"' not in line]
+    entry.write_text("\n".join(lines))
+    with pytest.raises(TargetLostError, match="has no record of this step"):
+        upserting(shore, "log").write(0, rows(row(1)))
+    assert len(shore.versions) == 2
+
+
 def test_a_restored_table_is_refused(shore: Shore) -> None:
     shore.create(COLUMNS)
     driver = upserting(shore)
@@ -449,8 +466,8 @@ def test_a_revocation_after_the_commit_leaves_the_files_of_the_epoch(shore: Shor
     files = EpochFiles(
         directory=directory, root=table.files.area.root, layout=table.files.layout, files=(staged,), published=None
     )
-    assert sink.mode.kept(files, sink.load) == {name}
+    assert sink.mode.kept(files) == {name}
     record = table.record(incarnation)
     assert record is not None
     table.commit(files.without_files(), record.without(9))
-    assert sink.mode.kept(files, sink.load) is None
+    assert sink.mode.kept(files) is None

@@ -23,6 +23,12 @@ STEPS = (
 )  # fmt: skip
 
 
+IN_TASKS = ("table: writing", "table: file written", "table: files synced")
+"""Steps at which a Python worker dies instead, whose death fails the query: Spark retries no task in local mode."""
+
+OF_DRIVERS = [step for step in STEPS if step not in IN_TASKS]
+
+
 @pytest.fixture
 def lake(request: pytest.FixtureRequest, duck: Duck, tmp_path: Path) -> LakeTable:
     """An empty table of the format that the test asks for."""
@@ -66,7 +72,7 @@ def test_the_table_holds_each_flight_once_however_often_the_driver_is_killed(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", OF_DRIVERS)
 @pytest.mark.parametrize("lake", ["iceberg", "delta"], indirect=True)
 def test_the_table_holds_each_flight_once_after_a_driver_has_died_at_each_step(
     tmp_path: Path, lake: LakeTable, step: str
@@ -80,7 +86,7 @@ def test_the_table_holds_each_flight_once_after_a_driver_has_died_at_each_step(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("step", [*STEPS, "table: merging", "table: merged", "table: clearing"])
+@pytest.mark.parametrize("step", [*OF_DRIVERS, "table: merging", "table: merged", "table: clearing"])
 @pytest.mark.parametrize("lake", ["delta"], indirect=True)
 def test_each_key_has_its_last_row_after_a_driver_that_upserts_has_died_at_each_step(
     tmp_path: Path, lake: LakeTable, step: str
