@@ -7,7 +7,6 @@ import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,7 +31,7 @@ class Rows:
 
     def save(self, url: str, *, format: str, options: Mapping[str, str], partition_by: Sequence[str] = ()) -> int:
         self.saved.append((url, format, dict(options), tuple(partition_by)))
-        root = Path(urlsplit(url).path)
+        root = Path(url.removeprefix("file:"))
         for name, values in self._files.items():
             rows = [value if isinstance(value, dict) else {"id": value} for value in values]
             path = root / name
