@@ -72,7 +72,7 @@ AREAS = {
 # Computed, so that no folder is missing.
 _folders = {path.parent.name for path in ROOT.glob("tests/*/*/test_*.py")}
 AREAS["core"] = tuple(sorted(_folders.difference(*AREAS.values())))
-"""The folders of tests/unit and tests/integration in each `thorough` session."""
+"""The folders of tests/unit and tests/integration in each `thorough` and each `faults` session."""
 
 SERVERS = {
     "OUTFALL_TEST_POSTGRES_DSN": "postgresql://postgres:outfall@127.0.0.1:15432/outfall",
@@ -173,29 +173,24 @@ def integration(session: nox.Session) -> None:
 def thorough(session: nox.Session, area: str) -> None:
     """Run the tests that `unit` and `integration` skip: all combinations, types, crashes and schedules of one area."""
     need_java(session)
-    folders = [ROOT / "tests" / kind / name for kind in ("unit", "integration") for name in AREAS[area]]
-    tests = [str(folder) for folder in folders if folder.is_dir()]
     # A class marked long may inherit thorough tests.
     chosen = ("-m", "thorough and not long")
-    session.run(python(session), "-m", "pytest", *tests, *chosen, *IN_PARALLEL, *_for_pytest(session))
+    session.run(python(session), "-m", "pytest", *_tests_of(area), *chosen, *IN_PARALLEL, *_for_pytest(session))
 
 
 @nox.session
-def faults(session: nox.Session) -> None:
-    """Run the fault suite and all long tests, with fifty kills instead of one in the integration tests."""
+@nox.parametrize("area", list(AREAS), ids=list(AREAS))
+def faults(session: nox.Session, area: str) -> None:
+    """Run the faults and long tests of one area, with fifty kills instead of one in the integration tests."""
     need_java(session)
-    kills = os.environ.get("OUTFALL_TEST_KILLS", "50")
-    session.run(
-        python(session),
-        "-m",
-        "pytest",
-        "tests/unit",
-        "tests/integration",
-        "-m",
-        "faults or long",
-        *_for_pytest(session),
-        env={"OUTFALL_TEST_KILLS": kills},
-    )
+    kills = {"OUTFALL_TEST_KILLS": os.environ.get("OUTFALL_TEST_KILLS", "50")}
+    chosen = ("-m", "faults or long", *IN_PARALLEL, "-o", "faulthandler_timeout=7200")
+    session.run(python(session), "-m", "pytest", *_tests_of(area), *chosen, *_for_pytest(session), env=kills)
+
+
+def _tests_of(area: str) -> list[str]:
+    folders = [ROOT / "tests" / kind / name for kind in ("unit", "integration") for name in AREAS[area]]
+    return [str(folder) for folder in folders if folder.is_dir()]
 
 
 @nox.session
