@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from enum import IntEnum
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 from outfall.committer import CommitOutcome, CommitRequest, Committer
 from outfall.contexts import (
@@ -194,6 +194,9 @@ class SupportsSparkWriter:
     place of the attempt, and returns their number. `prepare_commit` follows as in a task. Nothing that late tasks of
     Spark write after `write_frame` has returned may become visible.
     """
+
+    checks_columns: ClassVar[bool] = False
+    """Whether `check_schema` of its `SupportsTarget` is called, with Arrow types although no row becomes Arrow."""
 
 
 class SupportsPreCommitTopology(ABC, Generic[W, C]):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from math import isinf
+from math import isinf, isnan
 from typing import Any
 
 import pyarrow as pa
@@ -62,7 +62,7 @@ def _parse(name: str) -> Path:
 def statistics_of(written: pq.FileMetaData, schema: pa.Schema, indexed: Indexed) -> str:
     """Return Delta's statistics of a file for the `indexed` columns, as JSON.
 
-    `written` is the footer of a file of `RowGroups`: others have bounds that ignore NaN.
+    `written` is the footer of a file of `RowGroups`, or of Spark's writer: others have bounds that ignore NaN.
     """
     found: dict[str, Any] = {"numRecords": written.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
     leaves = (leaf for field in schema for leaf in _leaves(field.type, (field.name,)))
@@ -112,15 +112,26 @@ def _bounds(chunks: Sequence[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
             low = Decimal(min(chunk.min_raw for chunk in known)).scaleb(-kind.scale)
             high = Decimal(max(chunk.max_raw for chunk in known)).scaleb(-kind.scale)
         else:
-            low, high = min(chunk.min for chunk in known), max(chunk.max for chunk in known)
+            low, high = min(chunk.min for chunk in known), max((chunk.max for chunk in known), key=_in_order)
     except (OverflowError, ValueError):
         return None  # a time that Python does not support
+    # Spark's writer orders NaN above all numbers, and JSON has none.
+    if isinstance(high, float) and isnan(high):
+        return None
     if _is.is_decimal(kind):
         return _rounded(low, kind, ROUND_FLOOR), _rounded(high, kind, ROUND_CEILING)
     return _lower(low), _upper(high)
 
 
+def _in_order(value: Any) -> Any:
+    """Return a key by which NaN is above all numbers."""
+    return (isnan(value), value) if isinstance(value, float) else value
+
+
 def _lower(value: Any) -> Any:
+    if isinstance(value, float) and value == 0:
+        # A reader may order zeros, and Spark's writer writes the one that it found.
+        return -0.0
     if isinstance(value, str):
         return value[:_LONGEST]
     if isinstance(value, datetime):
@@ -129,6 +140,8 @@ def _lower(value: Any) -> Any:
 
 
 def _upper(value: Any) -> Any:
+    if isinstance(value, float) and value == 0:
+        return 0.0
     if isinstance(value, str):
         # Greater than every string with this prefix, unless the truncated rest begins with the last character that
         # exists.

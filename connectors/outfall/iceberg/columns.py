@@ -33,6 +33,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from outfall.errors import ConfigurationError
 from outfall.tables.arrow_types import Takes, binary, is_list, moment, one_of, text
 from outfall.tables.columns import ColumnRules
 from outfall.values import spark_type
@@ -102,6 +103,32 @@ def lacking(schema: Schema, rows: pa.Schema) -> list[tuple[tuple[str, ...], Iceb
 def number_of(column: pa.Field) -> int:
     """Return the field id of a column."""
     return int(column.metadata[FIELD_ID])
+
+
+def check_ids(schema: pa.Schema) -> None:
+    """Reject the columns of a file that Spark's writer does not write as Iceberg needs them.
+
+    Raises `ConfigurationError`: Spark writes no field ids of elements, keys and values, and has no types for others.
+    """
+    for column in schema:
+        _check_ids(column, column.name)
+
+
+def _check_ids(column: pa.Field, path: str) -> None:
+    kind = column.type
+    if _is.is_struct(kind):
+        for inner in kind:
+            _check_ids(inner, f"{path}.{inner.name}")
+    elif _is.is_nested(kind):
+        raise ConfigurationError(
+            f"column {path!r} is {_shown(kind)}",
+            why="Spark's writer gives its elements, keys or values no field ids, by which Iceberg's readers find them",
+            do="omit writer",
+        )
+    elif _is.is_fixed_size_binary(kind) or _is.is_time(kind) or kind == pa.uuid():
+        raise ConfigurationError(
+            f"column {path!r} is {_shown(kind)} in the table", why="Spark's writer has no such type", do="omit writer"
+        )
 
 
 def _numbers(column: pa.Field) -> Iterator[int]:

@@ -41,9 +41,10 @@ from pyiceberg.types import (
 )
 
 from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.iceberg.columns import file_schema, identities, number_of
+from outfall.iceberg.columns import check_ids, file_schema, identities, number_of
 from outfall.iceberg.options import PartitionTerm
 from outfall.tables.area import DataArea
+from outfall.tables.by_spark import partitioned
 from outfall.tables.data_file import DataFile, Layout
 from outfall.tables.table import FileLayout
 
@@ -125,6 +126,11 @@ class IcebergLayout(FileLayout):
     def stored(self, schema: pa.Schema) -> pa.Schema:
         return schema
 
+    def check_by_spark(self, schema: pa.Schema) -> None:
+        if self.spec.fields:
+            raise partitioned(_shown(self.spec))
+        check_ids(schema)
+
     def partition(self, batch: pa.RecordBatch) -> Sequence[pa.Array]:
         if not self.spec.fields:
             return ()
@@ -179,6 +185,7 @@ class IcebergLayout(FileLayout):
         }
         known |= {name: {} for name in _BOUNDS}
         for number, column in found.column_aggregates.items():
+            _cover_zeros(column)
             for name, bound in zip(_BOUNDS, (column.min_as_bytes, column.max_as_bytes), strict=True):
                 # pyiceberg increments the last character of a truncated string, after U+D7FF to a surrogate.
                 with suppress(UnicodeEncodeError):
@@ -191,14 +198,14 @@ class IcebergLayout(FileLayout):
     ) -> dict[int, StatisticsCollector]:
         """Return the statistics to collect: of a column without bounds in a row group with values, none.
 
-        pyiceberg would take the bounds of the other row groups, and warn of NaN.
+        pyiceberg would take the bounds of the other row groups, and warn of NaN, which is a bound of Spark's writer.
         """
         groups = [written.row_group(group) for group in range(written.num_row_groups)]
         columns = [group.column(column) for group in groups for column in range(group.num_columns)]
         plan = compute_statistics_plan(self.schema, metrics)
         for column in columns:
             found, number = column.statistics, numbers[column.path_in_schema]
-            if found is None or (found.num_values and not found.has_min_max):
+            if found is None or (found.num_values and not (found.has_min_max and found.max == found.max)):
                 plan[number] = replace(plan[number], mode=match_metrics_mode("none"))
         return plan
 
@@ -226,6 +233,14 @@ class IcebergLayout(FileLayout):
         kinds = self.spec.partition_type(self.schema).fields
         for text, kind in zip(partition, kinds, strict=True):
             yield None if text is None else value_of(text, kind.field_type)
+
+
+def _cover_zeros(column: Any) -> None:
+    """Let a bound of zero cover both zeros, which readers order: Spark's writer writes the one that it found."""
+    for name, zero in (("current_min", -0.0), ("current_max", 0.0)):
+        found = getattr(column, name)
+        if isinstance(found, float) and found == 0:
+            setattr(column, name, zero)
 
 
 def text_of(value: Any) -> str | None:

@@ -151,7 +151,11 @@ class IcebergSink(TableSink):
             )
 
     def check_new(self, rows: pa.Schema) -> None:
-        self._described(rows)
+        schema, _ = self._described(rows)
+        if self.options.by_spark:
+            from outfall.iceberg.columns import check_ids, file_schema
+
+            check_ids(file_schema(schema, rows, ()))
 
     def create(self, rows: pa.Schema) -> None:
         from pyiceberg.exceptions import TableAlreadyExistsError

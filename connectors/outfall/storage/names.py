@@ -12,6 +12,8 @@ SIDECAR = "_outfall"
 """The directory for everything except data. Readers skip it."""
 SPARK_LOG = "_spark_metadata"
 """The log of Spark's own streaming file sink. If it exists, Spark reads only the files in it."""
+BY_SPARK = ".by_spark"
+"""The suffix of an attempt's directory that Spark's writer fills."""
 SUMMARIES = ("_SUCCESS", "_metadata", "_common_metadata")
 """Files in which other writers describe a whole directory. They become wrong when its files are replaced."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -56,15 +57,15 @@ class DataArea:
         return f"{self.root}/{directory}/{name}"
 
     @property
-    def _is_disk(self) -> bool:
+    def is_disk(self) -> bool:
+        """Whether it is on a filesystem of this host."""
         return isinstance(self._opened[0], pafs.LocalFileSystem)
 
     def create(self, directory: str, name: str) -> NewFile:
         """Create a file, which must not exist: its name belongs to one attempt."""
         filesystem, root = self._opened
-        if self._is_disk:
-            if not os.path.isdir(f"{root}/{directory}"):
-                make_durably(f"{root}/{directory}")
+        if self.is_disk:
+            self.make(directory)
             return NewFile(open(f"{root}/{directory}/{name}", "xb"), disk=True)
         return NewFile(filesystem.open_output_stream(f"{root}/{directory}/{name}", compression=None), disk=False)
 
@@ -73,7 +74,7 @@ class DataArea:
 
         This includes the directories above it: another task may have created them and died before it synced them.
         """
-        if self._is_disk:
+        if self.is_disk:
             root = self._opened[1]
             level = f"{root}/{directory}"
             while len(level) >= len(root):
@@ -108,9 +109,46 @@ class DataArea:
         for name in names:
             with suppress(FileNotFoundError):
                 filesystem.delete_file(f"{root}/{directory}/{name}")
-        if self._is_disk:
+        if self.is_disk:
             with suppress(OSError):
                 os.rmdir(f"{root}/{directory}")
+
+    # --- what Spark's writer leaves, on a disk
+
+    def local(self, directory: str) -> str:
+        """Return the path of a directory, as this host's filesystem has it."""
+        return f"{self._opened[1]}/{directory}"
+
+    def make(self, directory: str) -> None:
+        """Create a directory durably, if it does not exist."""
+        if not os.path.isdir(self.local(directory)):
+            make_durably(self.local(directory))
+
+    def adopt(self, path: str, directory: str, name: str) -> int:
+        """Make a file durable, move it to a directory, and return its bytes. Its name is durable after `sync`."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            os.fsync(descriptor)
+            size = os.fstat(descriptor).st_size
+        finally:
+            os.close(descriptor)
+        os.rename(path, f"{self.local(directory)}/{name}")
+        return size
+
+    def trees(self, directory: str) -> list[str]:
+        """List the directories in one BEGIN's directory on a disk: those of Spark's writer, or links in their place."""
+        if not self.is_disk or not os.path.isdir(self.local(directory)):
+            return []
+        return [f"{directory}/{entry.name}" for entry in os.scandir(self.local(directory)) if entry.is_dir()]
+
+    def remove_tree(self, directory: str) -> None:
+        """Remove a directory and all that is in it, as far as possible. Links are not followed."""
+        path = self.local(directory)
+        if os.path.islink(path):
+            with suppress(OSError):
+                os.remove(path)
+        else:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 class NewFile:

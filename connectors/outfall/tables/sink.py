@@ -15,12 +15,14 @@ from outfall.capabilities import (
     CleanUpContext,
     CommittableMessage,
     CommitterInitContext,
+    DeclaresCapabilities,
     DeclaresGuarantee,
     Guarantee,
     SaveMode,
     SupportsCommitter,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
+    SupportsSparkWriter,
     SupportsTarget,
     SupportsWriterContext,
     TargetCheck,
@@ -36,11 +38,12 @@ from outfall.retry_log import Retry, RetryLog
 from outfall.retry_loop import retried
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
+from outfall.tables.by_spark import SparkTableWriter, check_by_spark
 from outfall.tables.commit import TableCommitter
 from outfall.tables.data_file import EpochFiles, TaskFiles
 from outfall.tables.options import TableOptions
 from outfall.tables.table import FileLayout, LoadedTable
-from outfall.tables.target import TablePort, clear_attempts, leftovers, revoke_older, unnamed
+from outfall.tables.target import TablePort, clear_attempts, leftovers, revoke_older, trees_of_spark, unnamed
 from outfall.tables.write_mode import AddFiles, WriteMode
 from outfall.tables.writer import TableWriter
 from outfall.trace_points import reached
@@ -68,8 +71,12 @@ class TableSink(
     SupportsPreCommitTopology[TaskFiles, EpochFiles],
     SupportsPostCommitTopology[EpochFiles],
     DeclaresGuarantee,
+    DeclaresCapabilities,
 ):
     """Writes rows to a table, each epoch in one commit. Formats add how to load, create and identify a table."""
+
+    checks_columns = True
+    """See `SupportsSparkWriter`."""
 
     options: TableOptions
     context: WriterInitContext | None = None
@@ -115,6 +122,9 @@ class TableSink(
 
     # --- called by the engine
 
+    def capabilities(self) -> Collection[type]:
+        return (type(self), SupportsSparkWriter) if self.options.by_spark else (type(self),)
+
     def in_save_mode(self, mode: SaveMode | None) -> Self:
         changed = copy.copy(self)
         changed.options = options_in_save_mode(self.options, mode)
@@ -131,11 +141,15 @@ class TableSink(
         bound.context = context
         return bound
 
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> TableWriter:
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> TableWriter | SparkTableWriter:
         if self.context is None or self._opened is None:
             raise ConfigurationError(
                 f"{shown_name(self)} has no writer context, or was not opened",
                 do="run it through outfall, which calls open_target() on the driver and bind() in the task",
+            )
+        if self.options.by_spark:
+            return SparkTableWriter(
+                self._opened.layout, self.context, self.options.writer_options, published=self._opened.published
             )
         return TableWriter(self._opened.layout, self.context, self.options, published=self._opened.published)
 
@@ -232,9 +246,13 @@ class TableSink(
         for each in lost:
             reached("table: cleaning up")
             area.delete(each.path, each.names)
+        trees = trees_of_spark(area, context)
+        for tree in trees:
+            area.remove_tree(tree)
+            area.delete(tree.rpartition("/")[0], ())
         if context.final:
             table.forget(context.incarnation)
-        return sum(len(each.names) for each in lost)
+        return len(trees) + sum(len(each.names) for each in lost)
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         table = self._loaded()
@@ -242,7 +260,8 @@ class TableSink(
             return ()
         area = table.files.area
         found = unnamed(area, table, leftovers(area, context))
-        return [area.path(each.path, name) for each in found for name in sorted(each.names)]
+        trees = [f"{area.root}/{tree}" for tree in trees_of_spark(area, context)]
+        return [*trees, *(area.path(each.path, name) for each in found for name in sorted(each.names))]
 
     def withdraw(self, context: CleanUpContext) -> None:
         table = self._loaded()
@@ -258,9 +277,12 @@ class TableSink(
             columns = self.mode.columns(rows)
             if table is None:
                 self.check_new(columns)
-            else:
-                grows = self.options.schema_evolution == "add_columns"
-                self.mode.form(table.with_columns(columns) if grows else table.files).file_schema(rows)
+                return
+            grows = self.options.schema_evolution == "add_columns"
+            files = self.mode.form(table.with_columns(columns) if grows else table.files)
+            schema = files.file_schema(rows)
+            if self.options.by_spark:
+                check_by_spark(files, schema)
         except ConfigurationError as error:
             raise ConfigurationError.because_of(error, f"{self.target()} cannot take these rows") from error.__cause__
 

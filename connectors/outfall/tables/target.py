@@ -113,15 +113,27 @@ def _check_existing(where: str, table: LoadedTable, step_id: str, existing: Exis
 
 
 def clear_attempts(area: DataArea, files: EpochFiles, kept: Collection[str]) -> int:
-    """Remove files of failed attempts next to those that a committed epoch keeps; return the number of files.
+    """Remove what failed attempts left next to the files that a committed epoch keeps; return the number of files.
 
-    No other file of this BEGIN can be committed any more: the committed record is complete.
+    No other file of this BEGIN can be committed any more: the committed record is complete. Late tasks of Spark's
+    writer may have made the directory of an attempt again.
     """
     lost = set(area.names(files.directory)).difference(kept)
     if lost:
         reached("table: clearing")
         area.delete(files.directory, lost)
+    for tree in area.trees(files.directory):
+        area.remove_tree(tree)
     return len(lost)
+
+
+def trees_of_spark(area: DataArea, context: CleanUpContext) -> list[str]:
+    """Find what Spark's writer left in older BEGINs. No snapshot refers to a file there: those are moved before."""
+    if not area.is_disk:
+        return []
+    bound = context.generation + context.final
+    older = [directory for number, directory in area.begun(context.incarnation) if number < bound]
+    return [tree for directory in older for tree in area.trees(directory) if _is_ours(tree, context)]
 
 
 class LostDirectory(NamedTuple):
@@ -193,5 +205,9 @@ def _is_strange(record: TableRecord, context: CleanUpContext) -> bool:
 
 def _ours(area: DataArea, directory: str, context: CleanUpContext) -> list[str]:
     """The files of a directory with names of this sink: files of others are not removed."""
-    parsed = ((name, AttemptName.parse(name)) for name in area.names(directory))
-    return [name for name, ours in parsed if ours is not None and ours.incarnation == context.incarnation]
+    return [name for name in area.names(directory) if _is_ours(name, context)]
+
+
+def _is_ours(path: str, context: CleanUpContext) -> bool:
+    ours = AttemptName.parse(path)
+    return ours is not None and ours.incarnation == context.incarnation

@@ -96,12 +96,15 @@ def named(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
 def check_schema(resolved: ResolvedSink, schema: StructType, *, case_sensitive: bool = False) -> None:
     """Let a sink reject columns that it cannot write, before any data moves.
 
-    A sink that changes the DataFrame itself checks its columns in the tasks, and Spark's writer its own.
-    `case_sensitive` says whether the session distinguishes names that differ only in case, which is unknown in a data
-    source. Raises `ConfigurationError` if the sink or Arrow does not support the type of a column.
+    A sink that changes the DataFrame itself checks its columns in the tasks, and Spark's writer its own, unless the
+    sink asks for them (`SupportsSparkWriter.checks_columns`). `case_sensitive` says whether the session distinguishes
+    names that differ only in case, which is unknown in a data source.
+
+    Raises `ConfigurationError` if the sink or Arrow does not support the type of a column.
     """
-    itself = {SupportsPreWriteTopology, SupportsSparkWriter}
-    if SupportsTarget in resolved.capabilities and not itself & resolved.capabilities:
+    has = resolved.capabilities
+    itself = SupportsPreWriteTopology in has or (SupportsSparkWriter in has and not resolved.sink.checks_columns)
+    if SupportsTarget in has and not itself:
         found = arrow_schema(schema)
         resolved.sink.check_schema(found.with_metadata({CASE_SENSITIVE: b"true"}) if case_sensitive else found)
 

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import pytest
 
 from outfall.capabilities import Guarantee
-from outfall.delta import DeltaSink
 from outfall.tables.data_file import EpochFiles
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from outfall.testing.conformance.checks import power
 from outfall.testing.conformance.checks.power import MOMENTS
 from tests.integration.support.recorded_elsewhere import DeltaRecordedElsewhere
 from tests.unit.support.delta_reader import newest, versions, write_table
+from tests.unit.support.spark_writer import WrittenInPython
 
 COLUMNS = {"id": "long", "text": "string", "kind": "string"}
 
@@ -29,13 +29,14 @@ class DeltaTables(SinkHarness):
 
     claim = Guarantee.EXACTLY_ONCE
     options_of_sink: ClassVar[dict[str, Any]] = {}
+    partitioned_by: ClassVar[list[str]] = ["kind"]
 
     def new_target(self, directory: Path) -> Path:
         table = directory / "table"
-        write_table(table, COLUMNS, ["kind"], {"delta.checkpointInterval": "3"})
+        write_table(table, COLUMNS, self.partitioned_by, {"delta.checkpointInterval": "3"})
         return table
 
-    def make_sink(self, target: Path) -> DeltaSink:
+    def make_sink(self, target: Path) -> Any:
         return DeltaRecordedElsewhere(target, **self.options_of_sink)
 
     def row(self, number: int) -> Any:
@@ -51,7 +52,7 @@ class DeltaTables(SinkHarness):
     def lose_target(self, target: Path) -> None:
         """Drop the table, and make another one of its name."""
         rmtree(target)
-        write_table(target, COLUMNS, ["kind"])
+        write_table(target, COLUMNS, self.partitioned_by)
 
     def leftovers(self, target: Path) -> int:
         named = {path for version in versions(target) for path in version.files}
@@ -76,6 +77,18 @@ class UpsertedDeltaTables(DeltaTables):
     not_claimed = {**DeltaTables.not_claimed, "equal_rows": "the table has one row per key"}
 
 
+class DeltaTablesBySpark(DeltaTables):
+    """A table whose files Spark's own writer has written, by a stand-in for Spark."""
+
+    options_of_sink: ClassVar[dict[str, Any]] = {"writer": "spark"}
+    partitioned_by: ClassVar[list[str]] = []
+    # The stand-in holds the rows of a task.
+    memory_limit = None
+
+    def make_sink(self, target: Path) -> Any:
+        return WrittenInPython(super().make_sink(target))
+
+
 SHORT = ["one_epoch", "two_attempts_finish", "lost_reply_of_a_commit", "lost_before_committing", "late_zombie"]
 MORE = [
     "nothing_visible_before_commit",
@@ -90,7 +103,7 @@ MORE = [
     "connection_check",
     "replay_of_a_lost_epoch",
 ]
-HARNESSES = [DeltaTables, UpsertedDeltaTables]
+HARNESSES = [DeltaTables, UpsertedDeltaTables, DeltaTablesBySpark]
 FORKING = ["memory_over_epochs", "tasks_in_processes_of_their_own", "killed_before_close"]
 
 
@@ -138,3 +151,8 @@ class TestDeltaTables(DeltaTables, SinkConformance):
 @pytest.mark.long
 class TestUpsertedDeltaTables(UpsertedDeltaTables, SinkConformance):
     not_claimed = {**UpsertedDeltaTables.not_claimed, **ELSEWHERE}
+
+
+@pytest.mark.long
+class TestDeltaTablesBySpark(DeltaTablesBySpark, SinkConformance):
+    not_claimed = {**DeltaTablesBySpark.not_claimed, **ELSEWHERE}

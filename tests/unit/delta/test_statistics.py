@@ -47,6 +47,7 @@ def moments(*texts: str, zone: str | None = "UTC") -> pa.Array:
         (pa.array([float("-inf"), 1.0]), "-Infinity", 1.0),
         (pa.array([1.0, float("inf")]), 1.0, "Infinity"),
         (pa.array([float("nan"), float("nan")]), None, None),
+        (pa.array([0.0, 1.0]), -0.0, 1.0),
         (pa.array([date(2024, 2, 29), date(1, 1, 1)]), "0001-01-01", "2024-02-29"),
         (moments("2024-01-01T00:00:00.000999"), "2024-01-01T00:00:00.000Z", "2024-01-01T00:00:00.001Z"),
         (moments("2024-01-01T00:00:00.001000"), "2024-01-01T00:00:00.001Z", "2024-01-01T00:00:00.001Z"),
@@ -113,3 +114,48 @@ def test_structs_have_statistics_and_what_is_in_lists_and_maps_has_none() -> Non
 def test_the_tables_properties_choose_the_columns(configuration: dict[str, str], indexed: list[str]) -> None:
     table = pa.table({f"c{number}": [number] for number in range(40)})
     assert list(statistics(table, Indexed.of(configuration))["minValues"]) == indexed
+
+
+class OfSpark:
+    """The bounds of a column in a footer of Spark's writer: the zero that it found, and NaN above all numbers."""
+
+    num_rows = num_row_groups = num_values = 1
+    has_null_count = has_min_max = True
+    null_count = 0
+    physical_type = "DOUBLE"
+
+    def __init__(self, *bounds: tuple[float, float]) -> None:
+        self._bounds = bounds
+        self.num_row_groups = len(bounds)
+
+    def row_group(self, number: int) -> OfSpark:
+        group = OfSpark(self._bounds[number])
+        group.min, group.max = self._bounds[number]
+        return group
+
+    def column(self, _: int) -> OfSpark:
+        return self
+
+    @property
+    def statistics(self) -> OfSpark:
+        return self
+
+    min = max = 0.0
+
+
+@pytest.mark.parametrize(
+    ("bounds", "low", "high"),
+    [
+        ([(-0.0, -0.0)], "-0.0", "0.0"),
+        ([(0.0, 0.0), (-0.0, -0.0)], "-0.0", "0.0"),
+        ([(1.0, float("nan"))], "None", "None"),
+        ([(1.0, 2.0), (float("nan"), float("nan"))], "None", "None"),
+        ([(float("nan"), float("nan")), (1.0, 2.0)], "None", "None"),
+    ],
+)
+def test_bounds_of_sparks_writer_hide_neither_a_zero_nor_nan(
+    bounds: list[tuple[float, float]], low: str, high: str
+) -> None:
+    footer: Any = OfSpark(*bounds)
+    found = json.loads(statistics_of(footer, pa.schema([("x", pa.float64())]), Indexed()))
+    assert [repr(found[each].get("x")) for each in ("minValues", "maxValues")] == [low, high]

@@ -14,14 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from outfall.capabilities import TargetContext
 from outfall.possession.record import StepRecord, unreadable_record, unshared
 from outfall.storage.layout import layout_path
-from outfall.storage.names import SIDECAR, AttemptName, is_hidden
+from outfall.storage.names import BY_SPARK, SIDECAR, AttemptName, is_hidden
 from outfall.trace_points import reached
 
 STAGING = f"{SIDECAR}/staging"
 """The directory of whole files that are not published yet."""
-
-BY_SPARK = ".by_spark"
-"""The suffix of an attempt's directory in staging, which Spark's writer fills."""
 
 
 class FileRecord(StepRecord):

@@ -19,10 +19,10 @@ from outfall.capabilities import SupportsSparkWriter, WriterInitContext
 from outfall.errors import ConfigurationError, UnsharedTargetError
 from outfall.file.options import SPARK_NAMES, FileOptions
 from outfall.file.stores.disk import explained
-from outfall.file.stores.store import BY_SPARK, STAGING, FileStore, StagedFile
+from outfall.file.stores.store import STAGING, FileStore, StagedFile
 from outfall.file.whole.sink import LocalWholeFiles, RemoteWholeFiles, WholeFiles
 from outfall.sinks import StatelessSinkPartition
-from outfall.storage.names import AttemptName
+from outfall.storage.names import BY_SPARK, AttemptName
 from outfall.trace_points import reached
 
 if TYPE_CHECKING:
