@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from outfall.sinks import StatelessSinkPartition
 
 NAME = "part-{:05d}-0d6a3b4c-7e4c-4a8e-9a3e-3f1f5b0c9d11-c000{}"
 """The name that Spark gives the n-th file, with its suffix."""
+
+_ADDRESS = re.compile(r"^\w+:(//[^/]*)?")
+"""What is before the path in a URL. `urlsplit` keeps what it has parsed, which the check of memory would find."""
 
 
 class Rows:
@@ -45,7 +49,7 @@ class Rows:
 
     def save(self, url: str, *, format: str, options: Mapping[str, str], partition_by: Sequence[str] = ()) -> int:
         self.saved.append((url, format, dict(options), tuple(partition_by)))
-        root = Path(url.removeprefix("file:"))
+        root = Path(_ADDRESS.sub("", url))
         for name, values in self._files.items():
             rows = [value if isinstance(value, dict) else {"id": value} for value in values]
             path = root / name
