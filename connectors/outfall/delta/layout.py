@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 
@@ -20,7 +21,7 @@ from outfall.errors import ConfigurationError
 from outfall.tables.area import DataArea
 from outfall.tables.by_spark import partitioned
 from outfall.tables.data_file import Layout
-from outfall.tables.table import FileLayout
+from outfall.tables.keyed import KeyedLayout
 
 _TARGET_SIZE = 128 << 20
 _CODECS = {"uncompressed": "none", "none": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd"}
@@ -30,7 +31,7 @@ STATISTICS = "stats"
 
 
 @dataclass(frozen=True)
-class DeltaFileLayout(FileLayout):
+class DeltaFileLayout(KeyedLayout):
     """Files contain all columns except partition columns. Picklable."""
 
     layout: Layout
@@ -91,6 +92,24 @@ class DeltaFileLayout(FileLayout):
                 why="Spark checks the lengths of its values only where it writes the table itself",
                 do="omit writer",
             )
+
+    @property
+    def columns(self) -> pa.Schema:
+        return self.schema
+
+    def only(self, names: Collection[str]) -> DeltaFileLayout:
+        schema = pa.schema([field for field in self.schema if field.name in names])
+        return replace(self, schema=schema, partitioned_by=())
+
+    def check_values(self, rows: pa.RecordBatch, gone: pa.Array | None) -> None:
+        plain = rows.select([field.name for field in rows.schema if not pa.types.is_nested(field.type)])
+        if gone is not None:
+            columns = [pc.if_else(gone, pa.scalar(None, column.type), column) for column in plain.columns]
+            plain = pa.RecordBatch.from_arrays(columns, schema=plain.schema)
+        self.partition(plain)
+
+    def unchecked(self) -> DeltaFileLayout:
+        return replace(self, checked=False)
 
     def statistics(self, written: pq.FileMetaData, schema: pa.Schema) -> Mapping[str, Any]:
         return {STATISTICS: statistics_of(written, schema, self.indexed)}

@@ -13,18 +13,16 @@ from deltalake.exceptions import DeltaError
 
 from outfall.delta.columns import new_schema
 from outfall.delta.features import check_table_features
-from outfall.delta.merge import MergeRows
 from outfall.delta.options import DeltaArguments, DeltaOptions, check_environment
 from outfall.delta.partition_values import check_partitioning
 from outfall.delta.table import LoadedDelta
 from outfall.errors import ConfigurationError, TransientError
 from outfall.location import masked
 from outfall.options import make_options, names_arguments
-from outfall.tables.sink import TableSink
-from outfall.tables.write_mode import WriteMode
+from outfall.tables.keyed_sink import KeyedTableSink
 
 
-class DeltaSink(TableSink):
+class DeltaSink(KeyedTableSink):
     """Writes rows to a Delta table. Each epoch is one version, so readers see all its rows at once.
 
     Item type: rows (dicts or Arrow batches).
@@ -81,13 +79,10 @@ class DeltaSink(TableSink):
             ),
         )
 
-    @property
-    def mode(self) -> WriteMode:
-        return MergeRows(self.options) if self.options.has_keys else super().mode
-
-    def row_schema(self) -> pa.Schema | None:
-        columns, marker = super().row_schema(), self.options.delete_marker
-        return columns if columns is None or marker is None else columns.append(pa.field(marker, pa.bool_()))
+    def newest(self) -> LoadedDelta | None:
+        place = self.options.place
+        table = place.load()
+        return None if table is None else LoadedDelta(place, table)
 
     def load(self) -> LoadedDelta | None:
         place = self.options.place

@@ -19,10 +19,11 @@ import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import Field
@@ -32,11 +33,13 @@ from outfall.delta.columns import lacking, merged, moments_without_zone
 from outfall.delta.files import TableLocation
 from outfall.delta.layout import STATISTICS, DeltaFileLayout
 from outfall.delta.partition_values import text_of
-from outfall.delta.stored import StoredFile, stored_files
+from outfall.delta.stored import DeltaFile, stored_files
 from outfall.errors import ConfigurationError, TargetError, TransientError
 from outfall.tables.data_file import DataFile, EpochFiles
+from outfall.tables.keyed import KeyedTable, StoredFile
 from outfall.tables.record import TableRecord
-from outfall.tables.table import HeadMovedError, LoadedTable, UnclearCommitError
+from outfall.tables.stored_rows import StoredRows
+from outfall.tables.table import HeadMovedError, UnclearCommitError
 
 _FORGOTTEN = -2
 """Instead of an epoch: Delta keeps a transaction identifier permanently, and this one is no longer valid."""
@@ -60,8 +63,10 @@ _TRIES = 5
 """Number of attempts to add columns after concurrent commits."""
 
 
-class LoadedDelta(LoadedTable):
+class LoadedDelta(KeyedTable):
     """One version of a Delta table."""
+
+    orphans = "run VACUUM with its default retention"
 
     def __init__(self, place: TableLocation, table: DeltaTable | None = None) -> None:
         """Use a loaded version, or load the newest one on first use."""
@@ -96,7 +101,6 @@ class LoadedDelta(LoadedTable):
 
     @property
     def on_disk(self) -> bool:
-        """Whether its files are on a filesystem of this host."""
         return self._place.is_disk
 
     # --- columns
@@ -274,21 +278,26 @@ class LoadedDelta(LoadedTable):
             version -= 1
         return found
 
-    def stored(self, keys: Sequence[str]) -> list[StoredFile]:
-        """Return the active data files, with their bounds of these columns.
-
-        Raises `ConfigurationError` for a table with files of another table.
-        """
+    def stored(self, keys: Sequence[str]) -> list[DeltaFile]:
+        """Return the active files; `ConfigurationError` names one of another table."""
         with self._place.explained("listing files of"):
             found = pa.table(self._table.get_add_actions(flatten=True))
         return list(stored_files(found, self._files.schema, self._files.partitioned_by, keys))
 
-    def merged(self, version: int, directory: str) -> Collection[str] | None:
-        """Return the names of the files in a directory that the commit of a merge added.
+    def rows(self, file: StoredFile) -> StoredRows:
+        stored = cast(DeltaFile, file)
 
-        `None` if the log no longer has the version, or if it is another commit, such as a revocation.
-        """
-        actions = list(_actions(self._place.entry(version)))
+        def locate() -> tuple[pafs.FileSystem, str]:
+            filesystem, root = self._place.open()
+            return filesystem, f"{root}/{unquote(stored.path)}"
+
+        return StoredRows(locate, stored.path, self._files.schema, stored.partition)
+
+    def check_removable(self, file: StoredFile) -> None:
+        self._removal(cast(DeltaFile, file))
+
+    def merged(self, record: TableRecord, directory: str) -> Collection[str] | None:
+        actions = list(_actions(self._place.entry(record.head)))
         if not any(_REWRITTEN in ((action.get("commitInfo") or {}).get("outfall") or {}) for action in actions):
             return None
         paths = [unquote(action["add"]["path"]) for action in actions if "add" in action]
@@ -303,14 +312,23 @@ class LoadedDelta(LoadedTable):
     # --- committing
 
     def commit(
+        self, files: EpochFiles, record: TableRecord, *, replace: Collection[tuple[str | None, ...]] | None = ()
+    ) -> LoadedDelta:
+        return self._commit(files, record, replace, None)
+
+    def commit_merged(
+        self, files: EpochFiles, record: TableRecord, replaced: Collection[StoredFile], *, everything: bool
+    ) -> LoadedDelta:
+        return self._commit(files, record, None if everything else (), [cast(DeltaFile, each) for each in replaced])
+
+    def _commit(
         self,
         files: EpochFiles,
         record: TableRecord,
-        *,
-        replace: Collection[tuple[str | None, ...]] | None = (),
-        without: Collection[StoredFile] | None = None,
+        replace: Collection[tuple[str | None, ...]] | None,
+        without: Collection[DeltaFile] | None,
     ) -> LoadedDelta:
-        """See `LoadedTable.commit`. `without`: of a merge, the files that the commit also removes."""
+        """Commit; `without` are the files that a merge also removes."""
         now = int(time.time() * 1000)
         head = self._version + 1
         actions: list[Any] = [_added(files, file, self._files.partitioned_by, now) for file in files.files]
@@ -318,7 +336,7 @@ class LoadedDelta(LoadedTable):
             actions += self._removed(replace, now)
         about = {"step": record.step, "epoch": record.epoch, "rows": files.rows}
         if without is not None:
-            actions += [self.removal(file, now) for file in without]
+            actions += [self._removal(file, now) for file in without]
             about[_REWRITTEN] = len(without)
         transactions = _transactions(record.model_copy(update={"head": head, "order": head}), now)
         try:
@@ -378,9 +396,9 @@ class LoadedDelta(LoadedTable):
             values = file.get("partition") or {}
             texts = tuple(text_of(values[name]) for name in names)
             if replace is None or texts in replace:
-                yield self.removal(StoredFile(file["path"], file["size_bytes"], values, {}), now)
+                yield self._removal(DeltaFile(file["path"], file["size_bytes"], values, {}), now)
 
-    def removal(self, file: StoredFile, now: int = 0) -> RemoveAction:
+    def _removal(self, file: DeltaFile, now: int = 0) -> RemoveAction:
         """Return the action that removes a file.
 
         Raises `ConfigurationError` if deltalake cannot encode another writer's path in the same way.

@@ -36,10 +36,8 @@ from pyiceberg.types import (
 from outfall.errors import ConfigurationError
 from outfall.tables.arrow_types import Takes, binary, is_list, moment, one_of, text
 from outfall.tables.columns import ColumnRules
+from outfall.tables.stored_columns import FIELD_ID
 from outfall.values import spark_type
-
-FIELD_ID = b"PARQUET:field_id"
-"""The key of a field id in Arrow metadata, which Parquet files take it from."""
 
 _is = pa.types
 _SMALL = (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16())

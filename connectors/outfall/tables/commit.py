@@ -220,7 +220,7 @@ class TableCommitter(Committer[EpochFiles]):
         """Return why the files can no longer be committed; `None` if they can."""
         if found is not None and found.revoked >= self._context.generation:
             return "a driver has already found data of this generation lost, and has revoked it"
-        misfit = files.layout.misfit(table.files.layout)
+        misfit = files.layout.misfit(self._mode.form(table.files).layout)
         if misfit is not None:
             return f"{files} no longer fit {table.where}: {misfit}"
         area = table.files.area

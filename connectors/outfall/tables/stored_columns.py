@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pyarrow as pa
 
 from outfall.tables.arrow_types import is_list
 
+FIELD_ID = b"PARQUET:field_id"
+"""The key of a field id in Arrow metadata, which Parquet files take it from."""
+
 _is = pa.types
+
+
+def identity_in(table: Iterable[Any], field: pa.Field) -> Any:
+    """Return what a file's field is found by among the fields of a table: its id if these have ids, else its name."""
+    if any(each.metadata and FIELD_ID in each.metadata for each in table):
+        return (field.metadata or {}).get(FIELD_ID)
+    return field.name
 
 
 def as_stored(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return a file's column with the table's type; fields that the file lacks inside are NULL.
 
-    Fields inside structs are found by name. Raises `pa.ArrowInvalid` for a value that the type does not have.
+    Fields inside structs are found by their ids if the type has ids, else by name. Raises `pa.ArrowInvalid` for a value
+    that the type does not have.
     """
-    if column.type == kind:
+    if column.type.equals(kind, check_metadata=_is.is_nested(kind)):
         return column
+    if _is.is_large_list(column.type) and _is.is_list(kind):
+        column = column.cast(pa.list_(column.type.value_field))
     if _is.is_struct(kind) and _is.is_struct(column.type):
         return _struct(column, kind)
     if is_list(kind) and _is.is_list(column.type):
@@ -29,12 +43,14 @@ def as_stored(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _struct(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    inside = dict(zip((field.name for field in column.type), column.flatten(), strict=True))
-    arrays = [
-        as_stored(inside[field.name], field.type) if field.name in inside else pa.nulls(len(column), field.type)
-        for field in kind
-    ]
-    return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=column.is_null())
+    fields = list(kind)
+    known = (identity_in(fields, field) for field in column.type)
+    inside = dict(zip(known, column.flatten(), strict=True))
+    arrays = []
+    for field in fields:
+        found = inside.get(identity_in(fields, field))
+        arrays.append(pa.nulls(len(column), field.type) if found is None else as_stored(found, field.type))
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=column.is_null())
 
 
 def _entries(entries: pa.Array, kind: pa.DataType) -> pa.Array:

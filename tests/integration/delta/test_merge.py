@@ -15,11 +15,11 @@ import pytest
 from deltalake import Field, write_deltalake
 
 from outfall.delta import DeltaSink
-from outfall.delta import merge as merging
-from outfall.delta.stored import StoredRows
 from outfall.errors import ConfigurationError, EpochAbandonedError, TargetLostError, ValueRefusedError
 from outfall.tables import data_file
+from outfall.tables import merge as merging
 from outfall.tables.data_file import DataFile, EpochFiles
+from outfall.tables.stored_rows import StoredRows
 from outfall.testing import crash_at
 from tests.integration.support.batch_driver import BatchDriver, batch
 from tests.integration.support.delta_epochs import Shore
@@ -253,7 +253,7 @@ def test_bounds_of_keys_keep_files_from_being_read(shore: Shore, monkeypatch: py
     batches = StoredRows.batches
 
     def watched(self: Any, names: Sequence[str]) -> Any:
-        read.append(self._file.path)
+        read.append(self.path)
         return batches(self, names)
 
     monkeypatch.setattr(StoredRows, "batches", watched)
@@ -429,7 +429,7 @@ def test_an_epoch_beyond_the_limit_waits_until_it_is_raised(shore: Shore, caplog
     with pytest.raises(ConfigurationError, match="raise max_merge_bytes"):
         upserting(shore, "log", max_merge_bytes="1 MiB").write(0, many)
     assert shore.rows() == []
-    with caplog.at_level(logging.WARNING, "outfall.delta.merge"):
+    with caplog.at_level(logging.WARNING, "outfall.tables.merge"):
         upserting(shore, "log", max_merge_bytes="3 MiB").write(0, many)
     assert "more than half of max_merge_bytes (3 MiB)" in caplog.text
     assert len(shore.rows()) == 3000

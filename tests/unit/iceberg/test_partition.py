@@ -28,10 +28,10 @@ from pyiceberg.types import (
 )
 
 from outfall.errors import ValueRefusedError
-from outfall.iceberg.columns import FIELD_ID
 from outfall.iceberg.layout import IcebergLayout
 from outfall.tables.area import DataArea
 from outfall.tables.data_file import Layout
+from outfall.tables.stored_columns import FIELD_ID
 
 MOMENTS = [datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), None, datetime(2026, 2, 28, 13, tzinfo=UTC)]
 KINDS: list[tuple[IcebergType, pa.DataType, list[Any], int | None]] = [

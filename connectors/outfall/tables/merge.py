@@ -5,11 +5,11 @@ staged rows ──> one change per key ──> files that may have the keys ─�
 ```
 
 Rewritten files are written, synced and named like those of tasks, in the directory of the epoch. The commit removes
-exactly the files of the loaded version that were read: if another writer was first, the merge begins again on the new
-version, and the files of the first attempt are removed after the commit.
+exactly the files of the loaded state that were read: if another writer was first, the merge begins again on the new
+state, and the files of the first attempt are removed after the commit.
 
-deltalake's own `merge` is not used. It commits before its files are durable, and its statistics hide rows from readers,
-because they ignore NaN and round decimals inward.
+A format's own merge is not used. deltalake's commits before its files are durable, and its statistics hide rows from
+readers, because they ignore NaN and round decimals inward. pyiceberg's holds whole tables in memory.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
@@ -28,17 +28,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.capabilities import OUTPUT_MODES, CommitterInitContext, WriterInitContext
-from outfall.delta.layout import DeltaFileLayout
-from outfall.delta.options import DeltaOptions
-from outfall.delta.staging import RowsToMerge, StagedLayout, rows_columns
-from outfall.delta.stored import StoredFile, StoredRows
-from outfall.delta.table import LoadedDelta
 from outfall.errors import ConfigurationError, TargetError, TransientError
 from outfall.storage.names import AttemptName
 from outfall.tables.area import DataArea
 from outfall.tables.changes import Flags, Numbers, changes_of
 from outfall.tables.data_file import EpochFiles, TaskFiles
+from outfall.tables.key_options import KeyOptions
+from outfall.tables.keyed import KeyedLayout, KeyedTable, StoredFile
 from outfall.tables.record import TableRecord
+from outfall.tables.staging import RowsToMerge, StagedLayout, rows_columns
+from outfall.tables.stored_rows import StoredRows
 from outfall.tables.table import FileLayout, LoadedTable
 from outfall.tables.write_mode import WriteMode
 from outfall.tables.writer import TableWriter
@@ -51,10 +50,14 @@ _ROWS = 1 << 16
 
 
 class MergeRows(WriteMode):
-    """Upserts or deletes by key. The files of tasks never become data files of the table."""
+    """Upserts or deletes by key. The files of tasks never become data files of the table.
 
-    def __init__(self, options: DeltaOptions) -> None:
+    `load` loads the newest state of the table, without checks.
+    """
+
+    def __init__(self, options: KeyOptions, load: Callable[[], KeyedTable | None]) -> None:
         self._options = options
+        self._load = load
         if options.write_mode == "upsert":
             self.output_modes = OUTPUT_MODES
 
@@ -62,10 +65,10 @@ class MergeRows(WriteMode):
         return rows_columns(self._options, rows)
 
     def form(self, files: FileLayout) -> FileLayout:
-        return StagedLayout.of(cast(DeltaFileLayout, files), self._options)
+        return StagedLayout.of(cast(KeyedLayout, files), self._options)
 
     def commit(self, table: LoadedTable, files: EpochFiles, record: TableRecord, context: CommitterInitContext) -> None:
-        table = cast(LoadedDelta, table)
+        table = cast(KeyedTable, table)
         everything = self._options.removes_all(files.published)
         if not files.files:
             table.commit(files, record, replace=None if everything else ())
@@ -75,12 +78,8 @@ class MergeRows(WriteMode):
             merge.run([] if everything else table.stored(merge.keys))
             merged = merge.finish(check=table.may_lack_files(record))
             reached("table: merged")
-            table.commit(
-                files.model_copy(update={"files": merged.files}),
-                record,
-                replace=None if everything else (),
-                without=merge.replaced,
-            )
+            with_merged = files.model_copy(update={"files": merged.files})
+            table.commit_merged(with_merged, record, merge.replaced, everything=everything)
         finally:
             # The files of a commit that failed stay: it may have succeeded all the same. `kept` tells later.
             merge.close()
@@ -90,15 +89,13 @@ class MergeRows(WriteMode):
         return area.names(files.directory)
 
     def kept(self, files: EpochFiles) -> Collection[str] | None:
-        place, name = self._options.place, AttemptName.parse(min(files.names))
-        found = place.load()
-        if found is None or name is None:
+        table, name = self._load(), AttemptName.parse(min(files.names))
+        if table is None or name is None:
             return None
-        table = LoadedDelta(place, found)
         record = table.record(name.incarnation)
         if record is None or record.epoch != name.epoch:
             return None
-        return table.merged(record.head, files.directory)
+        return table.merged(record, files.directory)
 
 
 @dataclass(frozen=True)
@@ -117,13 +114,13 @@ class _Matches:
 
 
 class Merge:
-    """One attempt to merge the staged rows of an epoch into one version of the table."""
+    """One attempt to merge the staged rows of an epoch into one state of the table."""
 
     def __init__(
-        self, options: DeltaOptions, table: LoadedDelta, files: EpochFiles, context: CommitterInitContext
+        self, options: KeyOptions, table: KeyedTable, files: EpochFiles, context: CommitterInitContext
     ) -> None:
         self._table = table
-        self._columns = table.files.schema
+        self._columns = table.files.columns
         self._area = table.files.area
         self._context = context
         staged = RowsToMerge(table.files.area, files)
@@ -136,9 +133,7 @@ class Merge:
         self._updated = updated - set(keys.names)
         self._present = np.zeros(len(self._changes), np.bool_)
         """Whether a row of the table has the key of a change, after the merge."""
-        self._writer = TableWriter(
-            replace(table.files, checked=False), self._writer_context(), options, published=files.published
-        )
+        self._writer = TableWriter(table.files.unchecked(), self._writer_context(), options, published=files.published)
         self.replaced: list[StoredFile] = []
         """The data files whose rows are in the new ones."""
         self.counts: Counter[str] = Counter()
@@ -160,7 +155,7 @@ class Merge:
     def run(self, files: Iterable[StoredFile]) -> None:
         """Rewrite those of these files that change, and insert the rows whose keys none of them has."""
         for file in files:
-            rows = StoredRows(self._area, file, self._columns)
+            rows = self._table.rows(file)
             try:
                 matches = self._matches(file, rows)
                 if matches is not None:
@@ -179,8 +174,8 @@ class Merge:
         if missing:
             raise TransientError(
                 f"{len(missing)} files of this merge are missing, such as {missing[0]}",
-                why="another tool has removed them as orphans, because no version has them yet",
-                do="run VACUUM with its default retention",
+                why="another tool has removed them as orphans, because the table does not have them yet",
+                do=self._table.orphans,
             )
         self.counts["rows_changed"] = sum(self.counts[f"rows_{what}"] for what in ("inserted", "updated", "deleted"))
         self.counts["files_replaced"] = len(self.replaced)
@@ -238,7 +233,7 @@ class Merge:
 
     def _rewrite(self, file: StoredFile, rows: StoredRows, matches: _Matches) -> None:
         """Write the rows of a file with their changes."""
-        self._table.removal(file)  # raises, if that is impossible
+        self._table.check_removable(file)
         self.replaced.append(file)
         self.counts["rows_deleted"] += int(matches.removed.sum())
         self.counts["rows_updated"] += int(matches.updated.sum())
@@ -318,7 +313,7 @@ def _not_newer(theirs: pa.Array, ours: pa.Array) -> Flags:
 class _Budget:
     """Counts the memory of the changes of an epoch."""
 
-    def __init__(self, options: DeltaOptions, context: CommitterInitContext) -> None:
+    def __init__(self, options: KeyOptions, context: CommitterInitContext) -> None:
         self._limit = int(options.max_merge_bytes)
         self._context = context
         self._used = 0

@@ -11,20 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from outfall.delta.columns import file_schema
-from outfall.delta.layout import DeltaFileLayout
-from outfall.delta.options import DeltaOptions
 from outfall.errors import ConfigurationError, TransientError, ValueRefusedError
 from outfall.tables.area import DataArea
 from outfall.tables.changes import Keys
 from outfall.tables.data_file import EpochFiles, Layout
-from outfall.tables.key_options import check_key_types, column_named
+from outfall.tables.key_options import KeyOptions, check_key_types, column_named
+from outfall.tables.keyed import KeyedLayout
 from outfall.tables.table import FileLayout
 
 _ROWS = 1 << 17
 
 
-def rows_columns(options: DeltaOptions, rows: pa.Schema) -> pa.Schema:
+def rows_columns(options: KeyOptions, rows: pa.Schema) -> pa.Schema:
     """Return the columns of the rows that the table takes: for `delete` the keys, else all but the marker.
 
     Raises `ConfigurationError` if the rows lack a column that an option names.
@@ -52,25 +50,24 @@ class StagedLayout(FileLayout):
     area: DataArea
     codec: str
     target_size: int
-    table: DeltaFileLayout
+    table: KeyedLayout
     """The table's data files: their rules for values hold for each row that is not a removal."""
-    options: DeltaOptions
+    options: KeyOptions
 
     @classmethod
-    def of(cls, table: DeltaFileLayout, options: DeltaOptions) -> Self:
+    def of(cls, table: KeyedLayout, options: KeyOptions) -> Self:
         """Describe the staged files of a table."""
-        return cls(table.layout, table.area, table.codec, table.target_size, table, options)
+        return cls(table.of_staged, table.area, table.codec, table.target_size, table, options)
 
     def file_schema(self, rows: pa.Schema) -> pa.Schema:
         columns, options = rows_columns(self.options, rows), self.options
         if options.write_mode == "delete":
-            here = [column_named(name, self.table.schema.names) for name in columns.names]
-            keys = pa.schema([self.table.schema.field(name) for name in here if name is not None])
-            found = file_schema(keys, columns, ())
+            here = [column_named(name, self.table.columns.names) for name in columns.names]
+            found = self.table.only([name for name in here if name is not None]).file_schema(columns)
         else:
             found = self.table.file_schema(columns)
         named, order, _ = _named(options, found.names)
-        check_key_types(self.table.schema, named, order)
+        check_key_types(self.table.columns, named, order)
         marker = None if options.delete_marker is None else column_named(options.delete_marker, rows.names)
         # A removal may have NULL in any column but its keys.
         fields = [field.with_nullable(True) for field in found]
@@ -95,7 +92,7 @@ class StagedLayout(FileLayout):
         marker = _named(self.options, batch.schema.names)[2]
         gone = None if marker is None else pc.fill_null(batch.column(marker), False)
         for name in batch.schema.names:
-            if name != marker and not self.table.schema.field(name).nullable:
+            if name != marker and not self.table.columns.field(name).nullable:
                 bad = pc.is_null(batch.column(name))
                 row = pc.index(bad if gone is None else pc.and_not(bad, gone), True).as_py()
                 if row >= 0:
@@ -104,15 +101,11 @@ class StagedLayout(FileLayout):
                         why="the table requires a value",
                         do="set a value, or remove such rows",
                     )
-        plain = [field.name for field in batch.schema if field.name != marker and not pa.types.is_nested(field.type)]
-        rows = batch.select(plain)
-        if gone is not None:
-            columns = [pc.if_else(gone, pa.scalar(None, column.type), column) for column in rows.columns]
-            rows = pa.RecordBatch.from_arrays(columns, schema=rows.schema)
-        self.table.partition(rows)
+        rows = batch.select([name for name in batch.schema.names if name != marker])
+        self.table.check_values(rows, gone)
 
 
-def _named(options: DeltaOptions, names: Sequence[str]) -> tuple[list[str], str | None, str | None]:
+def _named(options: KeyOptions, names: Sequence[str]) -> tuple[list[str], str | None, str | None]:
     """Return keys, ordering column and marker by their names in staged files."""
     keys = [column_named(name, names) or name for name in options.key_columns]
     more = [
@@ -138,7 +131,7 @@ class RowsToMerge:
                 found.update(dict.fromkeys(opened.schema_arrow.names))
         return list(found)
 
-    def keys(self, options: DeltaOptions) -> Keys:
+    def keys(self, options: KeyOptions) -> Keys:
         """Return how the rows are compared."""
         keys, order, marker = _named(options, self.names)
         updated = None
