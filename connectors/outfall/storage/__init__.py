@@ -1,10 +1,11 @@
-"""Shared by the sinks that store files or objects; the tables share the writer and the names.
+"""Shared by the sinks that store files or objects; the tables share the writers and the names.
 
 ```
 sink                the base class: these sinks only add files, and write each row exactly once
 names               the names of files and objects of attempts, and of paths that readers skip
 layout              the format and the directories that readers rely on
 writer              the writer of an attempt: one open file or object per partition, rolled and bounded
+by_spark            files of Spark's own writer, taken over by the driver: whole files and data files of tables
 commit              the committer of staged files and objects, over what a store says of one of them
 rolling             the bounds at which a file or an object is closed and the next one begins
 ```

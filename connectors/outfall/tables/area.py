@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Collection, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +22,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from outfall.filesystems import make_durably, sync_directory
+from outfall.storage.by_spark import adopt_local, local_tree, remove_local_tree
 
 _OURS = "outfall"
 _BEGUN = re.compile(r"g(\d+)-([0-9a-f]*)")
@@ -124,16 +124,21 @@ class DataArea:
         if not os.path.isdir(self.local(directory)):
             make_durably(self.local(directory))
 
-    def adopt(self, path: str, directory: str, name: str) -> int:
-        """Make a file durable, move it to a directory, and return its bytes. Its name is durable after `sync`."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-        try:
-            os.fsync(descriptor)
-            size = os.fstat(descriptor).st_size
-        finally:
-            os.close(descriptor)
-        os.rename(path, f"{self.local(directory)}/{name}")
-        return size
+    def for_spark(self, path: str) -> str:
+        """See `SparkStore`."""
+        return f"file:{self.local(path)}"
+
+    def tree(self, directory: str) -> list[tuple[str, int]]:
+        """See `SparkStore`."""
+        return local_tree(self.local(directory))
+
+    def opened(self, path: str) -> AbstractContextManager[Any]:
+        """See `SparkStore`."""
+        return open(self.local(path), "rb")
+
+    def adopt(self, path: str, to: str, size: int) -> None:
+        """See `SparkStore`. The name is durable after `sync`."""
+        adopt_local(self.local(path), self.local(to), size)
 
     def trees(self, directory: str) -> list[str]:
         """List the directories in one BEGIN's directory on a disk: those of Spark's writer, or links in their place."""
@@ -141,14 +146,9 @@ class DataArea:
             return []
         return [f"{directory}/{entry.name}" for entry in os.scandir(self.local(directory)) if entry.is_dir()]
 
-    def remove_tree(self, directory: str) -> None:
-        """Remove a directory and all that is in it, as far as possible. Links are not followed."""
-        path = self.local(directory)
-        if os.path.islink(path):
-            with suppress(OSError):
-                os.remove(path)
-        else:
-            shutil.rmtree(path, ignore_errors=True)
+    def remove_tree(self, directory: str) -> bool:
+        """See `SparkStore`."""
+        return remove_local_tree(self.local(directory))
 
 
 class NewFile:

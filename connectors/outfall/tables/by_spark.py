@@ -1,27 +1,17 @@
-"""Data files that Spark's own writer encodes.
-
-Spark writes into a directory of the attempt, inside that of the BEGIN. When its job has ended, the driver reads the
-footers, and moves the files to where a task would have written them. From there on they are the files of an attempt.
-What late tasks of Spark write remains in the attempt's directory, which no snapshot refers to.
-"""
+"""Data files that Spark's own writer encodes, in a directory of the attempt inside that of the BEGIN."""
 
 from __future__ import annotations
 
-import errno
-import logging
-import os
-import stat
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from outfall.capabilities import WriterInitContext
-from outfall.errors import ConfigurationError, TransientError, UnsharedTargetError
-from outfall.sinks import StatelessSinkPartition
-from outfall.storage.names import BY_SPARK, AttemptName, is_hidden
+from outfall.errors import ConfigurationError, TransientError
+from outfall.storage.by_spark import SparkWriter
+from outfall.storage.names import AttemptName
 from outfall.tables.area import directory_of
 from outfall.tables.data_file import DataFile, TaskFiles
 from outfall.tables.table import FileLayout
@@ -30,12 +20,9 @@ from outfall.trace_points import reached
 if TYPE_CHECKING:
     from outfall.spark.own_writer import SparkRows
 
-_log = logging.getLogger(__name__)
-
 _is = pa.types
 
-_THREADS = 16
-"""Files that the driver reads and syncs at the same time: it waits for the disk."""
+_SHARE = "mount one filesystem there on the driver and on all executors"
 
 _CODECS = {"none": "uncompressed", "lz4": "lz4_raw"}
 """Names of compressions that Spark has others for."""
@@ -65,128 +52,82 @@ def partitioned(by: str) -> ConfigurationError:
     )
 
 
-class SparkTableWriter(StatelessSinkPartition[Any]):
-    """Lets Spark write the rows of an epoch, and takes the files over. Used once, on the driver."""
+class SparkTableWriter(SparkWriter[TaskFiles]):
+    """Makes data files of the files that Spark wrote."""
 
     def __init__(
         self, layout: FileLayout, context: WriterInitContext, options: Mapping[str, str], *, published: int | None
     ) -> None:
+        into = directory_of(context.incarnation, context.generation, context.token)
+        super().__init__(layout.area, context, into=into, format="parquet", share=_SHARE)
         self._layout = layout
-        self._context = context
         self._options = options
         self._published = published
-        self._directory = directory_of(context.incarnation, context.generation, context.token)
-        self._tree = f"{self._directory}/{AttemptName.of(context, 0, BY_SPARK)}"
-        self._files: list[DataFile] = []
-        self._names: list[str] = []
-        self._handed_over = False
-
-    def write_batch(self, values: list[Any]) -> None:
-        """Raise `ConfigurationError`: the rows of this writer do not come to Python."""
-        raise ConfigurationError(
-            'writer="spark" takes no rows from Python', do="use outfall.spark.write_stream or write"
-        )
+        self._schema: pa.Schema | None = None
 
     def write_frame(self, frame: SparkRows) -> int:
         """Let Spark write all rows, and return their number."""
-        layout, area = self._layout, self._layout.area
-        schema = layout.file_schema(frame.schema)
-        check_by_spark(layout, schema)
-        options = {**self._options_of_spark(), **frame.settings(_settings(schema))}
-        rows = frame.cast(_sources(frame.schema, schema))
-        try:
-            area.make(self._directory)
-        except OSError as error:
-            raise self._failed("creating", error) from error
-        count = rows.save(f"file:{area.local(self._tree)}", format="parquet", options=options)
+        layout = self._layout
+        self._schema = layout.file_schema(frame.schema)
+        check_by_spark(layout, self._schema)
+        options = {**self._options_of_spark(), **frame.settings(_settings(self._schema))}
+        rows = frame.cast(_sources(frame.schema, self._schema))
+        with self._explained("creating"):
+            layout.area.make(self._into)
+        count = rows.save(self._url, format="parquet", options=options)
         reached("table: written by spark")
-        try:
-            self._take_over(count, schema)
-        except OSError as error:
-            raise self._failed("taking over", error) from error
+        self._take_over(count)
+        self._context.metrics.add("files", len(self._files))
+        reached("table: file written")
         return count
-
-    def prepare_commit(self) -> list[TaskFiles]:
-        """Make the names of the files durable, and return the files."""
-        if self._files:
-            try:
-                self._layout.area.sync(self._directory)
-            except OSError as error:
-                raise self._failed("syncing", error) from error
-        reached("table: files synced")
-        self._handed_over = True
-        return [
-            TaskFiles(
-                directory=self._directory,
-                root=self._layout.area.root,
-                layout=self._layout.layout,
-                files=tuple(self._files),
-                published=self._published,
-            )
-        ]
-
-    def close(self) -> None:
-        """Remove the attempt's directory, and the files of a failed attempt. The next clean-up removes what remains."""
-        area = self._layout.area
-        area.remove_tree(self._tree)
-        if not self._handed_over and self._names:
-            try:
-                area.delete(self._directory, self._names)
-            except OSError as error:
-                _log.info("files of a failed attempt stay in %s: %s", self._directory, error)
 
     def _options_of_spark(self) -> dict[str, str]:
         codec, level = self._layout.codec, self._layout.level
         levels = {} if level is None or codec != "zstd" else {"parquet.compression.codec.zstd.level": str(level)}
         return {**self._options, "compression": _CODECS.get(codec, codec), **levels}
 
-    # --- the files
+    def _name(self, index: int, path: str) -> str:
+        return str(AttemptName.of(self._context, index, ".parquet"))
 
-    def _take_over(self, rows: int, schema: pa.Schema) -> None:
-        """Describe and move the files that have rows."""
-        root = self._layout.area.local(self._tree)
-        with ThreadPoolExecutor(_THREADS) as pool:
-            read = [(path, footer) for path, footer in pool.map(_footer, _files_in(root)) if footer.num_rows]
-            found = sum(footer.num_rows for _, footer in read)
-            if found != rows:
-                raise self._missing(f"its files have {found} rows, but its tasks wrote {rows}")
-            if not read:
-                return
-            self._names = [str(AttemptName.of(self._context, index, ".parquet")) for index in range(len(read))]
-            moves = [
-                pool.submit(self._layout.area.adopt, path, self._directory, name)
-                for (path, _), name in zip(read, self._names, strict=True)
-            ]
-        self._files = [
+    def _hand_over(self) -> list[TaskFiles]:
+        layout = self._layout
+        if self._files:
+            layout.area.sync(self._into)
+        reached("table: files synced")
+        files = [
             DataFile(
                 name=name,
-                size=move.result(),
-                rows=footer.num_rows,
-                statistics=self._layout.statistics(footer, schema),
+                size=file.size,
+                rows=file.footer.num_rows,
+                statistics=layout.statistics(file.footer, self._schema),
             )
-            for (_, footer), name, move in zip(read, self._names, moves, strict=True)
+            for name, file in self._files.items()
         ]
-        self._context.metrics.add("files", len(self._files))
-        self._context.metrics.add("bytes", sum(file.size for file in self._files))
-        reached("table: file written")
+        return [
+            TaskFiles(
+                directory=self._into,
+                root=layout.area.root,
+                layout=layout.layout,
+                files=tuple(files),
+                published=self._published,
+            )
+        ]
 
-    def _missing(self, why: str) -> UnsharedTargetError:
-        return UnsharedTargetError(
-            f"files that Spark wrote are missing in {self._layout.area.root}/{self._tree}",
-            step=self._context.step_id,
-            epoch=self._context.epoch,
-            why=f"{why}: a host has another directory under this path, or another program removed files",
-            do="mount one filesystem there on the driver and on all executors",
-        )
+    def _discard(self, names: Sequence[str]) -> None:
+        self._layout.area.delete(self._into, names)
 
-    def _failed(self, doing: str, error: OSError) -> TransientError:
-        return TransientError(
-            f"{doing} data files in {self._layout.area.root}/{self._directory} failed",
-            step=self._context.step_id,
-            epoch=self._context.epoch,
-            why=f"{type(error).__name__}: {error}",
-            do="check that disk, its free space, and that the driver may write there",
-        )
+    @contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TransientError(
+                f"{doing} data files in {self._layout.area.root}/{self._into} failed",
+                step=self._context.step_id,
+                epoch=self._context.epoch,
+                why=f"{type(error).__name__}: {error}",
+                do="check that disk, its free space, and that the driver may write there; this attempt is discarded",
+            ) from error
 
 
 def _settings(schema: pa.Schema) -> dict[str, Sequence[str]]:
@@ -213,18 +154,3 @@ def _sources(rows: pa.Schema, schema: pa.Schema) -> dict[str, pa.Field]:
     """Return each column of the rows with its field in the file, in the order of the files."""
     exact, folded = set(rows.names), {name.lower(): name for name in rows.names}
     return {field.name if field.name in exact else folded[field.name.lower()]: field for field in schema}
-
-
-def _files_in(root: str) -> list[str]:
-    """Return the files of Spark's job. Raises `OSError` for a link, which Spark does not create."""
-    if not os.path.isdir(root):
-        return []
-    found = [entry.path for entry in os.scandir(root) if not is_hidden(entry.name)]
-    for path in found:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise OSError(errno.EINVAL, f"{path} is no regular file, and Spark creates no other ones")
-    return sorted(found)
-
-
-def _footer(path: str) -> tuple[str, pq.FileMetaData]:
-    return path, pq.read_metadata(path)

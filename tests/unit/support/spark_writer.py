@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import struct
+import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +60,7 @@ class Rows:
                 pq.write_table(self._table(rows), path)
             else:
                 path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-            (path.parent / f".{path.name}.crc").write_bytes(b"crc")
+            (path.parent / f".{path.name}.crc").write_bytes(_checksums(path.read_bytes()))
         root.mkdir(parents=True, exist_ok=True)
         (root / "_SUCCESS").touch()
         return self._counted
@@ -73,6 +75,12 @@ class Rows:
     def run_on_executors(self, check: Callable[[], None]) -> None:
         self.checks += 1
         pickle.loads(pickle.dumps(check))()
+
+
+def _checksums(data: bytes) -> bytes:
+    """Return what Hadoop writes beside a file: the CRC-32 of each 512 bytes."""
+    sums = (zlib.crc32(data[start : start + 512]) for start in range(0, len(data), 512))
+    return b"crc\0" + struct.pack(">i", 512) + b"".join(struct.pack(">I", each) for each in sums)
 
 
 class WrittenInPython(DelegatingSink):

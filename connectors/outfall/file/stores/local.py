@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import shutil
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -16,6 +14,7 @@ from outfall.errors import TargetLostError
 from outfall.file.stores.locks import Patience, locked, peek, read_line, write_line
 from outfall.file.stores.store import STAGING, FileRecord, FileStore, StagedFile
 from outfall.filesystems import sync_directory
+from outfall.storage.by_spark import adopt_local, local_tree, remove_local_tree
 from outfall.storage.layout import layout_path
 from outfall.storage.names import SIDECAR, SPARK_LOG, is_hidden
 from outfall.trace_points import reached
@@ -94,34 +93,15 @@ class LocalStore(FileStore):
         return f"file:{self.at(path)}"
 
     def tree(self, directory: str) -> list[tuple[str, int]]:
-        root, found = self.at(directory), []
-        for place, directories, files in os.walk(root):
-            directories[:] = [name for name in directories if not is_hidden(name)]
-            paths = [f"{place}/{name}" for name in files if not is_hidden(name)]
-            for path in (*paths, *(f"{place}/{name}" for name in directories)):
-                if os.path.islink(path):
-                    raise OSError(errno.ELOOP, f"{path} is a symbolic link, which Spark does not create")
-            found += [(os.path.relpath(path, root), os.lstat(path).st_size) for path in paths]
-        return sorted(found)
+        return local_tree(self.at(directory))
 
-    def adopt(self, path: str, name: str) -> None:
-        fd = os.open(self.at(path), os.O_RDONLY | os.O_NOFOLLOW)
-        try:
-            self.stage(name, fd)
-        finally:
-            os.close(fd)
-        os.rename(self.at(path), self.at(f"{STAGING}/{name}"))
+    def adopt(self, path: str, to: str, size: int) -> None:
+        reached("file: syncing")
+        adopt_local(self.at(path), self.at(to), size)
+        reached("file: synced")
 
     def remove_tree(self, directory: str) -> bool:
-        path = self.at(directory)
-        if os.path.islink(path):
-            return self.remove(directory)
-        existed = os.path.isdir(path)
-        shutil.rmtree(path, ignore_errors=True)
-        if os.path.isdir(path):
-            # A late task has added files meanwhile, or there is an error to report.
-            shutil.rmtree(path)
-        return existed
+        return remove_local_tree(self.at(directory))
 
     def opened(self, path: str) -> AbstractContextManager[Any]:
         return open(self.at(path), "rb")

@@ -137,8 +137,8 @@ class RemoteStore(FileStore):
         files = {path.partition(f"/{directory}/")[2]: int(info["size"]) for path, info in found.items()}
         return sorted((path, size) for path, size in files.items() if not is_hidden(path))
 
-    def adopt(self, path: str, name: str) -> None:
-        self._fs.mv(self.at(path), self.at(f"{STAGING}/{name}"))
+    def adopt(self, path: str, to: str, size: int) -> None:
+        self._fs.mv(self.at(path), self.at(to))
 
     def remove_tree(self, directory: str) -> bool:
         path = self.at(directory)

@@ -146,8 +146,8 @@ class FileStore(ABC):
         """Return each file in a directory and below, relative to it, with its length, without hidden files."""
         raise NotImplementedError
 
-    def adopt(self, path: str, name: str) -> None:
-        """Move a file durably to staging. Its name is durable after `sync`. May be called in threads."""
+    def adopt(self, path: str, to: str, size: int) -> None:
+        """Move a file of this length durably. Its name is durable after `sync`. May be called in threads."""
         raise NotImplementedError
 
     @abstractmethod
