@@ -24,6 +24,7 @@ PACKAGES = {
     "ip": "iproute2",
     "mariadbd": "mariadb-server",
     "mvn": "maven",
+    "redis-server": "redis-server",
     "strace": "strace",
     "zstd": "zstd",
 }

@@ -203,7 +203,7 @@ class FencedError(TerminalError):
 
 
 class StaleWriterError(TerminalError):
-    """Raised if an attempt writes to a part that is sealed or that a newer attempt has taken over.
+    """Raised if an attempt writes to a part that is sealed, or to a part or a key that a newer attempt has written.
 
     A retry of the same attempt fails again. If a newer run continues, do nothing. Otherwise restart the query.
     """

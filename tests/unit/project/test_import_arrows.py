@@ -74,6 +74,7 @@ SHARED = (
     "outfall.possession",
     "outfall.storage",
     "outfall.tables",
+    "outfall.versioned",
     "outfall.wrappers",
 )
 """Bases that connectors share."""

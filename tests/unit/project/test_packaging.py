@@ -81,7 +81,7 @@ def test_each_program_that_tests_need_is_installed_by_one_script() -> None:
     wanted, install, *_ = commands(script("programs"))[1:]
     # gzip is part of every Debian.
     assert set(install.partition(" install ")[2].split()) == set(PACKAGES.values()) - {"gzip"}
-    assert set(re.findall(r"command -v ([a-z]+)", wanted)) | {"prometheus", "gzip"} == set(PACKAGES)
+    assert set(re.findall(r"command -v ([a-z-]+)", wanted)) | {"prometheus", "gzip"} == set(PACKAGES)
 
 
 def test_the_first_command_runs_an_example_that_is_there() -> None:
@@ -92,13 +92,13 @@ def test_the_first_command_runs_an_example_that_is_there() -> None:
 
 def test_every_extra_is_declared(project: dict[str, Any]) -> None:
     assert set(project["optional-dependencies"]) == {
-        "spark", "file", "postgres", "s3", "kinesis", "aws", "http", "kafka", "iceberg", "delta", "hdfs", "cli",
-        "all", "metrics", "testing", "examples", "benchmark", "docs", "dev",
+        "spark", "file", "postgres", "s3", "kinesis", "aws", "http", "kafka", "redis", "iceberg", "delta", "hdfs",
+        "cli", "all", "metrics", "testing", "examples", "benchmark", "docs", "dev",
     }  # fmt: skip
 
 
 def test_all_is_every_connector_and_never_pyspark(project: dict[str, Any]) -> None:
-    connectors = ("file", "postgres", "s3", "kinesis", "http", "kafka", "iceberg", "delta", "hdfs")
+    connectors = ("file", "postgres", "s3", "kinesis", "http", "kafka", "redis", "iceberg", "delta", "hdfs")
     assert extra(project, "all") == set().union(*(extra(project, name) for name in (*connectors, "metrics")))
     assert extra(project, "aws") == extra(project, "s3") | extra(project, "kinesis")
     assert "pyspark" not in extra(project, "all")

@@ -1,0 +1,36 @@
+"""Redis: rows as hashes or strings, upserted and deleted by key.
+
+```
+options     the options of `RedisSink`, and the pattern of the keys
+client      connections, the meaning of Redis' errors, and the records in the target
+script      the write that carries a version, as a script that the server runs
+preflight   what the server's settings mean for the guarantee
+sink        `RedisSink` and its partition
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+from outfall.errors import missing_extra
+from outfall.options import parse_options
+
+if find_spec("redis") is None:
+    raise missing_extra("redis", "redis")
+if find_spec("numpy") is None:
+    raise missing_extra("numpy", "redis")
+
+from outfall.redis.options import RedisOptions
+from outfall.redis.sink import RedisSink
+
+__all__ = ["RedisSink", "sink_from_options"]
+
+
+def sink_from_options(options: Mapping[str, str]) -> RedisSink:
+    """Create a sink from Spark options.
+
+    Raises `ConfigurationError`, which lists every unknown or wrong option.
+    """
+    return RedisSink(**dict(parse_options(RedisOptions, options)))

@@ -1,0 +1,148 @@
+"""The options of `RedisSink`, and the pattern of its keys."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from string import Formatter
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
+
+from outfall.options import Duration
+from outfall.versioned import VersionedOptions, VersionedSettings
+
+Layout = Literal["hash", "json", "value"]
+
+
+class RedisOptions(VersionedOptions):
+    """What `RedisSink` takes, in its constructor and as Spark options."""
+
+    url: str = Field(
+        description="The server: `redis://host:port/database`, or `rediss://` for TLS. Without credentials."
+    )
+    key: str = Field(
+        description="The pattern of the keys, with the columns that identify a row in braces: `flight:{carrier}:{id}`."
+        " `{{` and `}}` are literal braces, for the hash tags of a cluster.",
+    )
+    layout: Layout = Field(
+        default="hash",
+        description="What is stored under a key. `hash`: a field per column; NULL has none. `json`: a string with the"
+        " row as a JSON object. `value`: a string with the column `value_column`.",
+    )
+    value_column: str | None = Field(
+        default=None, min_length=1, description="The column that the layout `value` stores, a string or binary."
+    )
+    ttl: Duration | None = Field(
+        default=None, description="How long a key lives after it was written. Default: until it is deleted."
+    )
+    cluster: bool = Field(
+        default=False, description="Whether the server is a node of a Redis Cluster, whose other nodes are looked up."
+    )
+    require_durable: bool = Field(
+        default=False,
+        description="Whether a server whose settings let it forget acknowledged writes is rejected before the first"
+        " row. Otherwise a warning says that the guarantee does not hold.",
+    )
+    username: str | None = Field(default=None, description="The ACL user. Default: `default`.")
+    password: SecretStr | None = Field(
+        default=None, description="The password; also `env:NAME` or `file:PATH`, which are read where they are used."
+    )
+    ca_bundle: str | None = Field(
+        default=None, description="A file with the trusted certificates, on each host. Default: those of the system."
+    )
+    client_certificate: str | None = Field(default=None, description="A file with the client's certificate (PEM).")
+    client_key: str | None = Field(default=None, description="A file with the key of that certificate.")
+    connect_timeout: Duration = Field(default=timedelta(seconds=10), description="Maximum time to connect.")
+    read_timeout: Duration = Field(
+        default=timedelta(seconds=30),
+        description="Maximum time to wait for a response before the rows are sent again.",
+    )
+    max_batch_size: int = Field(default=500, gt=0, description="Maximum number of rows in one pipeline.")
+    max_in_flight_requests: int = Field(
+        default=4, gt=0, description="Maximum number of concurrent pipelines per task, each on its own connection."
+    )
+    max_record_size_in_bytes: ByteSize = Field(
+        default=ByteSize(1 << 20),
+        gt=0,
+        description="Maximum size of one row, at most `max_batch_size_in_bytes`. A larger row becomes a dead letter.",
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        parts = urlsplit(value)
+        if parts.scheme not in ("redis", "rediss") or not parts.hostname:
+            raise ValueError("must be redis://host:port/database, or rediss:// for TLS")
+        if "@" in parts.netloc or parts.query or parts.fragment:
+            raise ValueError("must contain no credentials and no query: use username, password and the other options")
+        database = parts.path.strip("/")
+        if database and not database.isdecimal():
+            raise ValueError("the path must be the number of a database")
+        return value
+
+    @field_validator("key")
+    @classmethod
+    def _pattern(cls, value: str) -> str:
+        if not KeyPattern(value).columns:
+            raise ValueError("must name a column in braces, such as {id}")
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if (self.layout == "value") != (self.value_column is not None):
+            raise ValueError('layout "value" and value_column belong together')
+        if self.cluster and urlsplit(self.url).path.strip("/") not in ("", "0"):
+            raise ValueError("a cluster has database 0 only")
+        if self.client_key and not self.client_certificate:
+            raise ValueError("client_key requires client_certificate")
+        if (self.ca_bundle or self.client_certificate) and not self.url.startswith("rediss://"):
+            raise ValueError("certificates require a url with rediss://")
+        if self.delete_marker in KeyPattern(self.key).columns:
+            raise ValueError("delete_marker cannot be in the key")
+        if self.ttl is not None and self.ttl < timedelta(milliseconds=1):
+            raise ValueError("ttl must be at least a millisecond")
+        return self
+
+
+class RedisSettings(VersionedSettings, total=False):
+    """The fields of `RedisOptions` as keyword arguments of the constructor."""
+
+    layout: Layout
+    value_column: str | None
+    ttl: timedelta | float | str | None
+    cluster: bool
+    require_durable: bool
+    username: str | None
+    password: SecretStr | str | None
+    ca_bundle: str | None
+    client_certificate: str | None
+    client_key: str | None
+    connect_timeout: timedelta | float | str
+    read_timeout: timedelta | float | str
+
+
+class KeyPattern:
+    """The pattern of the keys: texts, and columns between them."""
+
+    def __init__(self, pattern: str) -> None:
+        """Parse a pattern. Raises `ValueError` if it is none."""
+        self.pieces: list[tuple[str, str | None]] = []
+        for text, column, how, conversion in Formatter().parse(pattern):
+            if column == "" or how or conversion:
+                raise ValueError("names columns in braces, without a format")
+            self.pieces.append((text, column))
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns, in their order."""
+        return [column for _, column in self.pieces if column is not None]
+
+    def keys(self, values: dict[str, list[Any]], rows: int) -> list[str]:
+        """Return the key of each row, from the texts of the columns."""
+        parts: list[list[str]] = []
+        for text, column in self.pieces:
+            parts.append([text] * rows)
+            if column is not None:
+                parts.append(values[column])
+        return ["".join(each) for each in zip(*parts, strict=True)]

@@ -1,0 +1,153 @@
+"""Versions: drawn at each BEGIN from a counter record in the target, and kept in the target's record of the step.
+
+No clock decides. A BEGIN reads the record of its step, draws a number above all earlier ones from the counter, and
+replaces the record, both by compare-and-swap. If another driver has replaced the record in between, it starts again and
+draws anew, so of two drivers the one with the newer BEGIN has the higher version. The tasks read the version from the
+record, and refuse one of another BEGIN. The counter serves all steps that write to the target: a replay, a new
+checkpoint and a batch job that begin later each have the higher version.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from outfall.capabilities import TargetContext, WriterInitContext
+from outfall.errors import StaleWriterError, TargetLostError
+from outfall.possession.possession import FoundRecord, RecordPort
+from outfall.possession.record import StepRecord, unreadable_record
+from outfall.target_record import check_writing
+
+COUNTER = "version"
+"""The name of the counter's record."""
+GAP = 1 << 12
+"""The distance between two versions: a server may raise the version of a row that somebody else rewrites."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """The version that all writes of one BEGIN carry."""
+
+    number: int
+    """Greater than that of every earlier BEGIN on the target; a multiple of `GAP`."""
+    token: str
+    """Of the BEGIN. It tells two drivers with one number apart, which a restored counter can lead to."""
+
+
+class RecordStore(ABC):
+    """Small named texts in a target, replaced by compare-and-swap. Errors are `OutfallError`s that name the target."""
+
+    where: str
+    """The target, for errors and without secrets."""
+
+    @abstractmethod
+    def read(self, name: str) -> str | None:
+        """Return the text of a record as last replaced; `None` if there is none."""
+
+    @abstractmethod
+    def replace(self, name: str, old: str | None, new: str | None) -> bool:
+        """Replace a record if it is `old` (`None`: absent), atomically and durably; with `None`, remove it.
+
+        Returns whether it was `old`. If a response is lost, the record may be `new` although an error is raised.
+        """
+
+
+class VersionRecord(StepRecord):
+    """The record of a step, with the version of the BEGIN that opened the target last."""
+
+    version: int = 0
+
+    @property
+    def ready(self) -> bool:
+        """Always: nothing is deleted on the first run."""
+        return True
+
+
+class VersionPort(RecordPort[VersionRecord]):
+    """Takes possession for a step: each BEGIN writes its record, with a version of its own."""
+
+    ahead = "restore the newest recovery data, or start the query with a new checkpoint"
+
+    def __init__(self, store: RecordStore, name: str) -> None:
+        """Use the record of this name."""
+        self.store = store
+        self.where = store.where
+        self.name = name
+
+    def read(self) -> FoundRecord[VersionRecord] | None:
+        text = self.store.read(self.name)
+        return None if text is None else FoundRecord(_parsed(self.name, text), text)
+
+    def missing(self, epoch: int, context: TargetContext[Any]) -> TargetLostError:
+        return TargetLostError(
+            f"{self.where} does not hold the data written up to epoch {epoch}",
+            step=context.step_id,
+            epoch=context.epoch,
+            why=f"the record {self.name} is missing: the target was emptied or replaced, or lost acknowledged writes;"
+            " or the earlier epochs were written with versions=False",
+            do="restore the target, or start the query with a new checkpoint: its versions are higher than all earlier"
+            " ones, so it writes over what is there",
+        )
+
+    def check_existing(self, context: TargetContext[Any]) -> None:
+        pass  # rows of other writers remain
+
+    def create(self, context: TargetContext[Any]) -> None:
+        self.store.replace(self.name, None, VersionRecord.of(context).model_dump_json())
+
+    def open(
+        self, context: TargetContext[Any], change: Callable[[FoundRecord[VersionRecord]], VersionRecord]
+    ) -> VersionRecord | None:
+        while (found := self.read()) is not None:
+            opened = change(found)
+            opened = opened.model_copy(update={"version": draw(self.store, above=found.stored.version)})
+            if self.store.replace(self.name, found.version, opened.model_dump_json()):
+                return opened
+        return None
+
+
+def draw(store: RecordStore, *, above: int = 0) -> int:
+    """Return a number that is greater than `above` and than all that were drawn before."""
+    while True:
+        found = store.read(COUNTER)
+        try:
+            last = 0 if found is None else int(found)
+        except ValueError as error:
+            raise unreadable_record(COUNTER, "it is not a number") from error
+        drawn = (max(last, above) // GAP + 1) * GAP
+        if store.replace(COUNTER, found, str(drawn)):
+            return drawn
+
+
+def version_of(port: VersionPort, context: WriterInitContext) -> Version:
+    """Return the version of a task's BEGIN.
+
+    Raises `FencedError` if a newer driver or that of a copied log has opened the target since, and `StaleWriterError`
+    if the record is missing or older: the target was replaced, or its step has ended.
+    """
+    found = port.read()
+    if found is not None:
+        check_writing(port.where, found.stored.record, context)
+        if found.stored.generation == context.generation:
+            return Version(found.stored.version, context.token or "-")
+    state = "missing" if found is None else f"of generation {found.stored.generation}"
+    raise StaleWriterError(
+        f"{port.where} was not opened by generation {context.generation}",
+        step=context.step_id,
+        epoch=context.epoch,
+        why=f"the record {port.name} is {state}:"
+        " the target was emptied, replaced or restored since the epoch began, or the job of this task has ended",
+        do="nothing, if the job has ended; otherwise make sure that driver and tasks reach the same target, and restart"
+        " the query",
+    )
+
+
+def _parsed(name: str, text: str) -> VersionRecord:
+    try:
+        return VersionRecord.model_validate_json(text)
+    except ValidationError as error:
+        raise unreadable_record(name, "it is not a record of this release") from error

@@ -1,0 +1,64 @@
+"""The options of every sink whose writes carry versions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings
+from outfall.options import Duration
+
+DuplicateKeys = Literal["error", "count"]
+
+
+class VersionedOptions(AsyncSinkOptions):
+    """Options that a sink with versions has in addition to those of the asynchronous base."""
+
+    order_column: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The column that decides between two rows of one key in an epoch: the greater value wins, NULL is"
+        " the least. Of equal values, the greater hash of the row wins. A later epoch always wins over an earlier one.",
+    )
+    duplicate_keys: DuplicateKeys = Field(
+        default="error",
+        description="Without `order_column`: whether two different rows of one key in an epoch fail the query, or are"
+        " counted as `replaced_rows`. Then the row with the greater hash wins.",
+    )
+    delete_marker: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A boolean column that is not stored. If it is true, what is stored under the key is removed.",
+    )
+    versions: bool = Field(
+        default=True,
+        description="Whether each write carries a version that the server compares. Without it, writes cost less, a"
+        " late write of an older attempt may replace a newer row, and the guarantee is at least once.",
+    )
+    tombstone_retention: Duration = Field(
+        default=timedelta(days=1),
+        description="How long the version of a deleted or expired key is kept. A task or driver that is suspended for"
+        " longer could write the key again.",
+    )
+
+    @model_validator(mode="after")
+    def _keyed(self) -> Self:
+        if self.across_epochs:
+            raise ValueError("across_epochs is not available: a row has the version of the epoch that it belongs to")
+        if self.delete_marker and self.delete_marker == self.order_column:
+            raise ValueError("delete_marker is not stored, so it cannot be order_column")
+        if self.order_column and not self.versions:
+            raise ValueError("order_column requires versions, which carry the order to the server")
+        return self
+
+
+class VersionedSettings(AsyncSinkSettings, total=False):
+    """The fields of `VersionedOptions` as keyword arguments of a sink's constructor."""
+
+    order_column: str | None
+    duplicate_keys: DuplicateKeys
+    delete_marker: str | None
+    versions: bool
+    tombstone_retention: timedelta | float | str

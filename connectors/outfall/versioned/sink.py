@@ -1,0 +1,203 @@
+"""The sink and the partition of destinations whose writes carry versions."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from enum import Enum
+from threading import Lock
+from typing import Any
+
+import pyarrow as pa
+
+from outfall.async_sink import AsyncSink, BlockingSinkPartition
+from outfall.capabilities import CleanUpContext, Guarantee, SupportsTarget, TargetContext, WriterInitContext
+from outfall.errors import ConfigurationError, OutfallError, StaleWriterError, ValueRefusedError
+from outfall.possession.possession import check, open_target
+from outfall.versioned.draws import COUNTER, RecordStore, Version, VersionPort, version_of
+from outfall.versioned.options import VersionedOptions
+from outfall.versioned.rows import KeyedRow, check_columns, deleted, ranks, refuse_null_keys, without
+
+
+class Answer(Enum):
+    """What the server did with a write that carries a version."""
+
+    WRITTEN = "written"
+    SAME = "same"
+    """Nothing: this row was stored with this version before, by an attempt whose response was lost."""
+    REPLACED = "replaced"
+    """It replaced a row of the same key and version, whose rank is lower."""
+    OUTRANKED = "outranked"
+    """Nothing: a row of the same key and version with a higher rank is stored."""
+    STALE = "stale"
+    """Nothing: a higher version is stored, which is another run's."""
+
+
+class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
+    """Base of sinks that upsert and delete by key. A shim implements `records`, `open` and `key_columns`.
+
+    Rows of one key may arrive in any task: the server compares version and rank, so no shuffle is needed.
+    """
+
+    options: Any
+    """A `VersionedOptions`."""
+
+    @abstractmethod
+    def records(self) -> RecordStore:
+        """Return the store of the records in the target. Raises `OutfallError` if it cannot be reached."""
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EFFECTIVELY_ONCE if self._settings.versions else Guarantee.AT_LEAST_ONCE
+
+    def requires(self) -> Sequence[str]:
+        if not self._settings.versions:
+            return ()
+        kept = self._settings.tombstone_retention
+        return (
+            "a source that replays the same rows when an epoch runs again",
+            "a target that keeps what it has acknowledged",
+            f"no task and no driver that is suspended for longer than tombstone_retention ({kept}) and then writes",
+        )
+
+    def owns_target(self) -> bool:
+        return False  # others may write to it
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        settings = self._settings
+        check_columns(schema, self.key_columns(), settings.order_column, settings.delete_marker)
+
+    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+        if self._settings.versions:
+            check(self._port(context.incarnation), context)
+        return {}
+
+    def open_target(self, context: TargetContext[Any]) -> None:
+        if self._settings.versions:
+            open_target(self._port(context.incarnation), context, None)
+
+    def clean_up(self, context: CleanUpContext) -> int:
+        return self._remove(context) if context.final else 0
+
+    def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
+        return ()
+
+    def withdraw(self, context: CleanUpContext) -> None:
+        self._remove(context)
+
+    def version(self, context: WriterInitContext | None) -> Version | None:
+        """Return the version of the writes of a task; `None` if they carry none. Raises as `version_of`."""
+        if not self._settings.versions:
+            return None
+        if context is None:
+            raise ConfigurationError(
+                f"{self} has no writer context", do="run it with outfall, which calls bind() first"
+            )
+        return version_of(self._port(context.incarnation), context)
+
+    @property
+    def _settings(self) -> VersionedOptions:
+        return self.options  # type: ignore[no-any-return]
+
+    def _port(self, incarnation: str) -> VersionPort:
+        # Two sinks of one step may write to one target, and each has a record.
+        which = hashlib.blake2b(self.target().encode(), digest_size=4).hexdigest()
+        return VersionPort(self.records(), f"step:{incarnation}:{which}")
+
+    def _remove(self, context: CleanUpContext) -> int:
+        """Remove the record of a step that has ended. Late tasks of it then find no version."""
+        if not self._settings.versions:
+            return 0
+        port = self._port(context.incarnation)
+        found = port.read()
+        return int(found is not None and port.store.replace(port.name, found.version, None))
+
+
+class VersionedPartition(BlockingSinkPartition[KeyedRow]):
+    """Writes rows with the version of their BEGIN. A shim implements `writes` and `send`, which ends with `settle`."""
+
+    sink: VersionedSink
+    options: Any
+
+    def __init__(self, sink: VersionedSink, **arguments: Any) -> None:
+        """Read the version of this task. Raises as `draws.version_of`."""
+        super().__init__(sink, **arguments)
+        self.version = sink.version(sink.context)
+        self._settled: Counter[str] = Counter()
+        self._lock = Lock()
+
+    @abstractmethod
+    def writes(self, batch: pa.RecordBatch) -> Sequence[tuple[Any, Any, int]]:
+        """Return key, body and size in bytes of each row. Raises `ValueRefusedError` for a row that cannot be written.
+
+        The rows lack the delete marker. The body of a delete is ignored.
+        """
+
+    def convert(self, batch: pa.RecordBatch) -> Sequence[KeyedRow]:
+        settings: VersionedOptions = self.options
+        refuse_null_keys(batch, self.sink.key_columns())
+        stored = without(batch, settings.delete_marker)
+        rows = zip(
+            self.writes(stored),
+            deleted(batch, settings.delete_marker),
+            # The marker is part of what is written: a delete and an upsert of one key differ.
+            ranks(batch, settings.order_column) if self.version else [b""] * batch.num_rows,
+            strict=True,
+        )
+        return [
+            KeyedRow(key, None if gone else body, size, rank, batch, number)
+            for number, ((key, body, size), gone, rank) in enumerate(rows)
+        ]
+
+    def size_in_bytes(self, entry: KeyedRow) -> int:
+        return entry.size
+
+    def ordering_key(self, entry: KeyedRow) -> Hashable:
+        # With versions the server decides between two rows of one key.
+        return None if self.version else str(entry.key)
+
+    def text_of(self, entry: KeyedRow) -> str:
+        return entry.text()
+
+    def settle(self, entries: Sequence[KeyedRow], answers: Sequence[Answer]) -> OutfallError | None:
+        """Count the answers to writes, and return the error if one must fail the query. Any thread may call it."""
+        found = Counter(answers)
+        with self._lock:
+            self._settled["repeated_writes"] += found[Answer.SAME]
+            self._settled["replaced_rows"] += found[Answer.REPLACED] + found[Answer.OUTRANKED]
+        settings: VersionedOptions = self.options
+        alone = settings.order_column is None and settings.duplicate_keys == "error"
+        for entry, answer in zip(entries, answers, strict=True):
+            if answer is Answer.STALE:
+                return self._stale(entry)
+            if alone and answer in (Answer.REPLACED, Answer.OUTRANKED):
+                return self._twice(entry)
+        return None
+
+    def flush(self, end_of_input: bool) -> None:
+        super().flush(end_of_input)
+        with self._lock:
+            counts, self._settled = self._settled, Counter()
+        self.metrics.add_all({name: count for name, count in counts.items() if count})
+        if self.version is not None:
+            # Recorded with the epoch.
+            self.metrics.peak("max_version", self.version.number)
+
+    def _stale(self, entry: KeyedRow) -> StaleWriterError:
+        return StaleWriterError(
+            f"{self._refusals.rows.name('a row', entry.text())} has a newer version in {self.sink.target()}",
+            why=f"a run that began later than this one (version {self.version and self.version.number}) has written the"
+            " key: a backfill, another query, or the driver or task that replaced this one",
+            do="nothing, if this driver or task was replaced; otherwise restart the query, which then has the newest"
+            f" version. If that does not help, the counter {COUNTER!r} in the target was deleted: set it to a higher"
+            " number than the stored versions, as the page of the sink says",
+        )
+
+    def _twice(self, entry: KeyedRow) -> ValueRefusedError:
+        return ValueRefusedError(
+            f"the epoch has two different rows of one key; {self._refusals.rows.name('one of them', entry.text())}",
+            why="without order_column, none of them is the later one",
+            do="set order_column to a column that orders the rows of a key; or reduce the rows before writing; or set"
+            ' duplicate_keys="count" to let the hash of the rows decide',
+        )

@@ -1,0 +1,125 @@
+"""What `RedisSink` takes, how it names keys and versions, and the meaning of Redis' errors."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    ConnectionError,
+    MasterDownError,
+    MovedError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TimeoutError,
+)
+
+from outfall.async_sink import ErrorAction
+from outfall.capabilities import Guarantee
+from outfall.capability_checks import check_sink, resolve
+from outfall.errors import ConfigurationError
+from outfall.options import options_table
+from outfall.redis import RedisSink
+from outfall.redis.client import classify, code_of
+from outfall.redis.options import KeyPattern, RedisOptions
+from outfall.redis.script import version_key
+from outfall.source_options import make_sink
+from tests.documents import ROOT
+
+URL = "redis://127.0.0.1:6379"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"url": "http://127.0.0.1"}, "url of RedisSink: must be redis://"),
+        ({"url": "redis://user:hunter2-word@127.0.0.1"}, "url of RedisSink: must contain no credentials"),
+        ({"url": "redis://127.0.0.1/x"}, "url of RedisSink: the path must be the number"),
+        ({"key": "r"}, "key of RedisSink: must name a column"),
+        ({"key": "r:{}"}, "key of RedisSink: names columns in braces"),
+        ({"key": "r:{id!r}"}, "key of RedisSink: names columns in braces"),
+        ({"key": "r:{id"}, "key of RedisSink: "),
+        ({"layout": "value"}, "value_column belong together"),
+        ({"value_column": "a"}, "value_column belong together"),
+        ({"cluster": True, "url": f"{URL}/2"}, "a cluster has database 0"),
+        ({"client_key": "k.pem"}, "client_key requires client_certificate"),
+        ({"ca_bundle": "ca.pem"}, "certificates require a url with rediss://"),
+        ({"delete_marker": "id"}, "delete_marker cannot be in the key"),
+        ({"ttl": 0}, "ttl"),
+        ({"across_epochs": True}, "across_epochs is not available"),
+        ({"order_column": "n", "versions": False}, "order_column requires versions"),
+        ({"order_column": "n", "delete_marker": "n"}, "delete_marker is not stored"),
+    ],
+)
+def test_wrong_options_are_named_without_secrets(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)) as failed:
+        RedisSink(**({"url": URL, "key": "r:{id}"} | options))
+    assert "hunter2-word" not in str(failed.value)
+
+
+def test_a_sink_by_options_is_the_same_and_says_its_guarantee() -> None:
+    made = make_sink("redis", {"url": URL, "key": "r:{id}", "orderColumn": "n", "ttl": "1 day"})
+    assert repr(made) == "RedisSink('redis://127.0.0.1:6379', 'r:{id}')"
+    assert resolve(made).guarantee() is Guarantee.EFFECTIVELY_ONCE
+    assert "keeps what it has acknowledged" in " ".join(made.requires())
+    assert resolve(RedisSink(URL, "r:{id}", versions=False)).guarantee() is Guarantee.AT_LEAST_ONCE
+    check_sink(made)
+
+
+def test_neither_the_sink_nor_its_pickle_shows_a_password_that_is_named() -> None:
+    sink = RedisSink(URL, "r:{id}", password="env:REDIS_PASSWORD")
+    assert "hunter2" not in repr(sink)
+    assert b"env:REDIS_PASSWORD" in pickle.dumps(sink)
+
+
+def test_a_pattern_joins_texts_and_columns() -> None:
+    pattern = KeyPattern("{{{a}}}:{b}!")
+    assert pattern.columns == ["a", "b"]
+    assert pattern.keys({"a": ["1", "2"], "b": ["x", "y"]}, 2) == ["{1}:x!", "{2}:y!"]
+
+
+@pytest.mark.parametrize("key", ["r:1", "{1}:x", "a{b}c{d}", "{", "a{b", "{{}x", "ä:𝄞", "{a}}"])
+def test_the_version_of_a_key_lies_in_its_slot(key: str) -> None:
+    assert key_slot(version_key(key).encode()) == key_slot(key.encode())
+
+
+@pytest.mark.parametrize("key", ["a}b", "{}a", "}"])
+def test_a_key_without_a_place_for_its_version(key: str) -> None:
+    with pytest.raises(ValueError, match="hash tag"):
+        version_key(key)
+
+
+@pytest.mark.parametrize(
+    ("error", "action", "code"),
+    [
+        (OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), ErrorAction.RETRY, "OOM"),
+        (ReadOnlyError("You can't write against a read only replica."), ErrorAction.RETRY, "READONLY"),
+        (BusyLoadingError("Redis is loading the dataset in memory"), ErrorAction.RETRY, "LOADING"),
+        (MasterDownError("Link with MASTER is down"), ErrorAction.RETRY, "MASTERDOWN"),
+        (MovedError("1 127.0.0.1:7000"), ErrorAction.RETRY, "MOVED"),
+        (ResponseError("MISCONF Redis is configured to save RDB snapshots"), ErrorAction.RETRY, "MISCONF"),
+        (ResponseError("NOREPLICAS Not enough good replicas to write."), ErrorAction.RETRY, "NOREPLICAS"),
+        (ConnectionError("Connection closed by server."), ErrorAction.RETRY, "ConnectionError"),
+        (TimeoutError("Timeout reading from socket"), ErrorAction.RETRY, "TimeoutError"),
+        (AuthenticationError("invalid username-password pair"), ErrorAction.FATAL, "AuthenticationError"),
+        (NoPermissionError("this user has no permissions"), ErrorAction.FATAL, "NOPERM"),
+        (ResponseError("unknown command 'EVALSHA'"), ErrorAction.FATAL, "ResponseError"),
+        (ResponseError("OUTFALL the version of a key is damaged"), ErrorAction.DEAD_LETTER, "OUTFALL"),
+        (ResponseError("string exceeds maximum allowed size"), ErrorAction.DEAD_LETTER, "ResponseError"),
+    ],
+    ids=lambda value: None if not isinstance(value, Exception) else str(value)[:12],
+)
+def test_errors_of_the_server_are_told_apart(error: Exception, action: ErrorAction, code: str) -> None:
+    assert classify(error) is action
+    assert code_of(error) == code
+
+
+def test_the_page_has_the_options() -> None:
+    assert options_table(RedisOptions) in (ROOT / "docs" / "redis.md").read_text()

@@ -1,0 +1,69 @@
+"""Ranks of rows: they compare as the values of the ordering column do, and depend on nothing else than the row."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.versioned.rows import check_columns, deleted, ranks, refuse_null_keys
+
+SORTED: dict[str, list[Any]] = {
+    "int64": [None, -(2**63), -1, 0, 1, 2**63 - 1],
+    "uint64": [None, 0, 2**64 - 1],
+    "string": [None, "", "a", "a\x00", "a\x00b", "aa", "b", "ä", "𝄞"],
+    "date": [None, datetime.date(1, 1, 1), datetime.date(1969, 12, 31), datetime.date(9999, 12, 31)],
+    "timestamp": [None, *(datetime.datetime(year, 1, 1, tzinfo=datetime.UTC) for year in (1, 1969, 9999))],
+    "decimal": [None, *(decimal.Decimal(text) for text in ("-" + "9" * 38, "-1", "0", "1", "9" * 38))],
+}
+
+
+@pytest.mark.parametrize("kind", SORTED)
+def test_ranks_compare_as_the_values_do(kind: str) -> None:
+    types = {"int64": pa.int64(), "uint64": pa.uint64(), "decimal": pa.decimal128(38, 0)}
+    values = pa.array(SORTED[kind], types.get(kind))
+    found = ranks(pa.record_batch({"n": values}), "n")
+    assert found == sorted(found)
+    assert len(set(found)) == len(found)
+
+
+@given(some.lists(some.text(alphabet="\x00\x01aä", max_size=4), min_size=2, max_size=8))
+def test_ranks_of_strings_compare_as_utf_8(values: list[str]) -> None:
+    # The hash of the row must not decide between different values.
+    found = ranks(pa.record_batch({"n": values, "more": list(range(len(values)))}), "n")
+    order = sorted(range(len(values)), key=lambda at: found[at])
+    assert [values[at].encode() for at in order] == sorted(value.encode() for value in values)
+
+
+def test_a_rank_depends_on_the_row_alone() -> None:
+    batch = pa.record_batch({"id": [1, 2, 3], "text": ["a", None, "c"]})
+    assert ranks(batch, None)[2:] == ranks(batch.slice(2), None)
+    assert len(set(ranks(batch, None))) == 3
+
+
+def test_null_keys_are_refused_and_null_markers_are_no_deletes() -> None:
+    batch = pa.record_batch({"id": [1, None], "gone": [None, True]})
+    assert deleted(batch, "gone") == [False, True]
+    with pytest.raises(ValueRefusedError, match="'id' is NULL"):
+        refuse_null_keys(batch, ["id"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "order", "marker", "said"),
+    [
+        (["no"], None, None, "the key requires the column 'no'"),
+        (["id"], "no", None, "order_column requires the column 'no'"),
+        (["id"], "part", None, "cannot be order_column"),
+        (["part"], None, None, "cannot be in key_columns"),
+        (["id"], None, "id", "delete_marker is the column 'id'"),
+    ],
+)
+def test_columns_that_cannot_serve(keys: list[str], order: str | None, marker: str | None, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        check_columns(pa.schema([("id", pa.int64()), ("part", pa.float64())]), keys, order, marker)
