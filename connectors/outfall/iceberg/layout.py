@@ -205,7 +205,7 @@ class IcebergLayout(FileLayout):
         plan = compute_statistics_plan(self.schema, metrics)
         for column in columns:
             found, number = column.statistics, numbers[column.path_in_schema]
-            if found is None or (found.num_values and not (found.has_min_max and found.max == found.max)):
+            if found is None or (found.num_values and not _bounded(found)):
                 plan[number] = replace(plan[number], mode=match_metrics_mode("none"))
         return plan
 
@@ -233,6 +233,12 @@ class IcebergLayout(FileLayout):
         kinds = self.spec.partition_type(self.schema).fields
         for text, kind in zip(partition, kinds, strict=True):
             yield None if text is None else value_of(text, kind.field_type)
+
+
+def _bounded(found: Any) -> bool:
+    """Whether statistics of a footer have bounds, of numbers alone."""
+    # Older pyarrow has no values of other types, such as decimals.
+    return found.has_min_max and not (found.physical_type in ("FLOAT", "DOUBLE") and math.isnan(found.max))
 
 
 def _cover_zeros(column: Any) -> None:

@@ -16,18 +16,21 @@ from tests.integration.support.awkward import CASES, DELTA, ROWS, Filter
 
 IN_CHUNKS = {"maxRecordsPerFile": ROWS}
 TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
+_NEEDED = {TIMESTAMPS: "TIMESTAMP_MICROS", "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED"}
+"""Spark 3.5 alone refuses dates before 1582 without the second one."""
 
 
 @contextmanager
 def with_timestamps(spark: SparkSession) -> Iterator[None]:
     """Set what a user must set for a table with timestamps, before Spark 4.3."""
-    before = str(spark.conf.get(TIMESTAMPS))
-    if pyspark_version() < (4, 3):
-        spark.conf.set(TIMESTAMPS, "TIMESTAMP_MICROS")
+    before = {name: str(spark.conf.get(name)) for name in _NEEDED}
+    for name, value in _NEEDED.items() if pyspark_version() < (4, 3) else ():
+        spark.conf.set(name, value)
     try:
         yield
     finally:
-        spark.conf.set(TIMESTAMPS, before)
+        for name, value in before.items():
+            spark.conf.set(name, value)
 
 
 def kept(given: pa.DataType, sink: str) -> bool:
