@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,12 +82,12 @@ class DataArea:
                 level = os.path.dirname(level)
             sync_directory(level)
 
-    def missing(self, directory: str, names: Collection[str]) -> list[str]:
-        """Return the files that do not exist."""
+    def damaged(self, directory: str, sizes: Mapping[str, int]) -> dict[str, int | None]:
+        """Return the files that do not have these bytes, with those that they have; `None` if there is no file."""
         filesystem, root = self._opened
-        wanted = sorted(names)
-        found = filesystem.get_file_info([f"{root}/{directory}/{name}" for name in wanted])
-        return [name for name, info in zip(wanted, found, strict=True) if info.type != pafs.FileType.File]
+        found = filesystem.get_file_info([f"{root}/{directory}/{name}" for name in sizes])
+        actual = (info.size if info.type == pafs.FileType.File else None for info in found)
+        return {name: size for name, size in zip(sizes, actual, strict=True) if size != sizes[name]}
 
     def names(self, directory: str) -> list[str]:
         """List the files of one BEGIN's directory; empty if the directory does not exist."""

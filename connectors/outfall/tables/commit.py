@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
@@ -226,16 +226,24 @@ class TableCommitter(Committer[EpochFiles]):
         area = table.files.area
         if files.files and area.root != files.root:
             return f"{files} are in {files.root}, and the table's data is now in {area.root}"
-        if files.is_fresh() and not table.may_lack_files(found):
+        # On a disk it costs next to nothing, and a disk may lose a part of a file.
+        if files.is_fresh() and not area.is_disk and not table.may_lack_files(found):
             return None
         with _checking(area, files):
-            missing = area.missing(files.directory, files.names)
-        if missing:
-            return (
-                f"{len(missing)} of {files} are missing, such as {missing[0]}: another tool may have removed them"
-                " as orphans"
-            )
-        return None
+            damaged = area.damaged(files.directory, files.sizes)
+        return _told(files, damaged) if damaged else None
+
+
+def _told(files: EpochFiles, damaged: Mapping[str, int | None]) -> str:
+    """Say what is wrong with files that have other lengths than recorded."""
+    missing = [name for name, size in damaged.items() if size is None]
+    if missing:
+        return f"{len(missing)} of {files} are missing, such as {missing[0]}: another tool may have removed orphans"
+    name, size = next(iter(damaged.items()))
+    return (
+        f"{len(damaged)} of {files} have other lengths than recorded, such as {name}: it has {size} bytes, and"
+        f" {files.sizes[name]} were recorded. The disk lost a part of it, or another program has changed it"
+    )
 
 
 @contextmanager

@@ -81,6 +81,11 @@ class TaskFiles(BaseModel):
         """The names of the files, unique in the directory."""
         return frozenset(file.name for file in self.files)
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The bytes of each file, by its name."""
+        return {file.name: file.size for file in self.files}
+
     def __str__(self) -> str:
         return f"{len(self.files)} files in {self.directory} ({self.rows} rows)"
 

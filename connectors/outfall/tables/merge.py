@@ -170,7 +170,7 @@ class Merge:
         """Make the new files durable, and return them. `check`: whether somebody may remove files without a version."""
         with self._durably():
             (merged,) = self._writer.prepare_commit()
-        missing = self._area.missing(merged.directory, merged.names) if check else ()
+        missing = list(self._area.damaged(merged.directory, merged.sizes)) if check else ()
         if missing:
             raise TransientError(
                 f"{len(missing)} files of this merge are missing, such as {missing[0]}",

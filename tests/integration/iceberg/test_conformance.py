@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -14,6 +14,7 @@ from outfall.capabilities import Guarantee
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from tests.integration.support.iceberg_epochs import NAME, Lake
 from tests.integration.support.recorded_elsewhere import IcebergRecordedElsewhere
+from tests.unit.support.spark_writer import WrittenInPython
 
 SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
 
@@ -27,6 +28,7 @@ class IcebergTables(SinkHarness):
     }
     memory_limit: int | None = 192 << 20
     """A row group of 64 MiB for each of two partitions, and one that is encoded."""
+    options_of_sink: ClassVar[dict[str, Any]] = {}
     partitioned_by: tuple[str, ...] = ("bucket[2]: id",)
 
     def new_target(self, directory: Path) -> Any:
@@ -36,7 +38,11 @@ class IcebergTables(SinkHarness):
 
     def make_sink(self, target: Any) -> Any:
         return IcebergRecordedElsewhere(
-            NAME, catalog_options=target.properties, retry_deadline="10 seconds", max_snapshot_age="1 second"
+            NAME,
+            catalog_options=target.properties,
+            retry_deadline="10 seconds",
+            max_snapshot_age="1 second",
+            **self.options_of_sink,
         )
 
     def read(self, target: Any) -> Iterable[Any]:
@@ -76,6 +82,18 @@ class IcebergTables(SinkHarness):
         return len(target.data_files() - named)
 
 
+class IcebergTablesBySpark(IcebergTables):
+    """A table whose files Spark's own writer has written, by a stand-in for Spark."""
+
+    options_of_sink: ClassVar[dict[str, Any]] = {"writer": "spark"}
+    partitioned_by = ()
+    # The stand-in holds the rows of a task.
+    memory_limit = None
+
+    def make_sink(self, target: Any) -> Any:
+        return WrittenInPython(super().make_sink(target))
+
+
 SHORT = ["two_attempts_finish", "lost_before_committing", "late_zombie", "leftovers_are_cleaned_up"]
 MORE = [
     "one_epoch", "lost_reply_of_a_commit", "nothing_visible_before_commit", "lost_log", "lost_target",
@@ -85,8 +103,9 @@ MORE = [
 
 
 @pytest.mark.parametrize("checks", [SHORT, pytest.param(MORE, marks=pytest.mark.thorough)], ids=["short", "more"])
-def test_the_suite_in_short(tmp_path: Path, checks: list[str]) -> None:
-    tables = IcebergTables()
+@pytest.mark.parametrize("harness", [IcebergTables, IcebergTablesBySpark])
+def test_the_suite_in_short(tmp_path: Path, harness: type[IcebergTables], checks: list[str]) -> None:
+    tables = harness()
     tables.most_cases = 4
     report = run_conformance(tables, tmp_path, checks=checks)
     assert report.passed, report
@@ -94,4 +113,9 @@ def test_the_suite_in_short(tmp_path: Path, checks: list[str]) -> None:
 
 @pytest.mark.long
 class TestIcebergTables(IcebergTables, SinkConformance):
+    most_cases = 60
+
+
+@pytest.mark.long
+class TestIcebergTablesBySpark(IcebergTablesBySpark, SinkConformance):
     most_cases = 60

@@ -12,19 +12,25 @@ import pytest
 
 from outfall.capabilities import SupportsSparkWriter
 from outfall.capability_checks import capabilities_of, check_sink
-from outfall.errors import CapabilityError, ConfigurationError, TransientError, UnsharedTargetError
+from outfall.errors import (
+    CapabilityError,
+    CommitRefusedError,
+    ConfigurationError,
+    OutfallError,
+    TransientError,
+    UnsharedTargetError,
+)
 from outfall.file import FileSink, sink_from_options
-from outfall.protocol.coordinator import EpochCoordinator
-from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery import history, recovery_config
 from outfall.s3 import S3Sink
 from outfall.source_options import check_for_options
 from outfall.testing import CrashError, LocalDriver, crash_at
+from outfall.testing.conformance.stepping import at_step
 from outfall.wrappers import FanOutSink
 from tests.unit.support.command import done
 from tests.unit.support.file_target import OURS, WholeDriver, ids, staged_names, visible
 from tests.unit.support.remote_target import Hdfs, hdfs_on_disk
-from tests.unit.support.spark_writer import NAME, Rows
+from tests.unit.support.spark_writer import NAME, Cut, Rows, cut, run_epoch
 
 
 def by_spark(out: Path, **options: Any) -> FileSink:
@@ -197,6 +203,37 @@ def test_in_hdfs_files_are_published_and_what_a_killed_driver_leaves_is_removed(
         assert [file.bucket for file in staged] == ["k=1", ""]
 
 
+@pytest.mark.parametrize("lost", [1, 600, 1 << 20], ids=["a byte", "a part", "all"])
+@pytest.mark.parametrize("suffix", [".json", ".snappy.parquet"])
+def test_a_file_that_is_shorter_than_spark_wrote_it_is_never_staged(out: Path, suffix: str, lost: int) -> None:
+    driver = WholeDriver(by_spark(out, format="jsonl" if suffix == ".json" else "parquet"))
+    driver.begin()
+    rows = Cut({NAME.format(0, suffix): list(range(1000)), NAME.format(1, suffix): [1]}, lost=lost)
+    with pytest.raises(TransientError, match=r"taking over files in .*staging.*checksums are of another length"):
+        stage(driver, rows)
+    assert (staged_names(out), visible(out)) == ([], [])
+
+
+@pytest.mark.parametrize("lost", [1, 1 << 20], ids=["a byte", "all"])
+def test_without_checksums_the_footers_tell_that_a_file_is_shorter(out: Path, lost: int) -> None:
+    driver = WholeDriver(by_spark(out, format="parquet"))
+    driver.begin()
+    with pytest.raises(OutfallError, match=r"which Spark wrote, cannot be read|have 0 rows, but its tasks wrote 1"):
+        stage(driver, Cut({NAME.format(0, ".parquet"): [1]}, lost=lost, checksums=False))
+    assert (staged_names(out), visible(out)) == ([], [])
+
+
+def test_a_file_that_is_cut_between_prepared_and_its_publication_is_never_visible(out: Path, tmp_path: Path) -> None:
+    recovery = recovery_config(str(tmp_path / "chk"))
+    rows = Rows({NAME.format(0, ".json"): [1, 2]})
+    with at_step("after PREPARED", lambda: cut(out)), pytest.raises(CommitRefusedError, match="holds 19 bytes, but 20"):
+        run_epoch(by_spark(out), recovery, rows)
+    assert visible(out) == []
+    with pytest.raises(CommitRefusedError, match=r"holds 19 bytes, but 20 were recorded.*restore the file"):
+        run_epoch(by_spark(out), recovery, rows)
+    assert visible(out) == []
+
+
 def test_a_failed_attempt_leaves_nothing(driver: WholeDriver, out: Path) -> None:
     writer = driver.sink.bind(driver.writer()).build("sink", 0, 0)
     writer.write_frame(Rows({NAME.format(0, ".json"): [1]}))
@@ -210,11 +247,7 @@ def test_log_and_status_tell_which_writer_wrote_an_epoch(
     recovery = recovery_config(str(tmp_path / "chk"))
     caplog.set_level("INFO", "outfall.protocol.epoch_report")
     for epoch, values in enumerate([[1, 2], []]):
-        coordinator = EpochCoordinator(by_spark(out), "sink", recovery)
-        ticket = coordinator.begin(epoch)
-        task = EpochTask(by_spark(out), ticket, TaskIdentity(epoch, 0, 0))
-        coordinator.finish(ticket, [task.run_by_spark(Rows({NAME.format(0, ".json"): values}))])
-        coordinator.close()
+        run_epoch(by_spark(out), recovery, Rows({NAME.format(0, ".json"): values}), epoch)
     LocalDriver(FileSink(out), recovery).run_epoch(2, [[{"id": 3}]])
     found = [re.sub(" in .*", "", message) for message in caplog.messages]
     assert found == [

@@ -291,10 +291,10 @@ class MemoryArea(DataArea):
         self._ask()
         return super().create(directory, name)
 
-    def missing(self, directory: str, names: Collection[str]) -> list[str]:
+    def damaged(self, directory: str, sizes: Mapping[str, int]) -> dict[str, int | None]:
         self._ask()
         self.link.looking = directory
-        return super().missing(directory, names)
+        return super().damaged(directory, sizes)
 
     def names(self, directory: str) -> list[str]:
         self._ask()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import re
 import struct
@@ -16,6 +17,9 @@ import pyarrow.parquet as pq
 
 from outfall.capabilities import SupportsSparkWriter
 from outfall.delegating_sink import DelegatingSink
+from outfall.protocol.coordinator import EpochCoordinator
+from outfall.protocol.task import EpochTask, TaskIdentity
+from outfall.recovery import RecoveryConfig
 from outfall.sinks import StatelessSinkPartition
 
 NAME = "part-{:05d}-0d6a3b4c-7e4c-4a8e-9a3e-3f1f5b0c9d11-c000{}"
@@ -75,6 +79,43 @@ class Rows:
     def run_on_executors(self, check: Callable[[], None]) -> None:
         self.checks += 1
         pickle.loads(pickle.dumps(check))()
+
+
+class Cut(Rows):
+    """The disk loses the end of each file after Spark's job."""
+
+    def __init__(self, files: Mapping[str, Sequence[Any]], *, lost: int, checksums: bool = True) -> None:
+        """Take how many bytes are lost, and whether the session has Hadoop's checksums."""
+        super().__init__(files)
+        self._lost = lost
+        self._checksums = checksums
+
+    def save(self, url: str, **given: Any) -> int:
+        rows = super().save(url, **given)
+        for path in Path(_ADDRESS.sub("", url)).rglob("part-*"):
+            os.truncate(path, max(0, path.stat().st_size - self._lost))
+            if not self._checksums:
+                (path.parent / f".{path.name}.crc").unlink()
+        return rows
+
+
+def cut(root: Path, epoch: int = 0) -> None:
+    """Remove the last byte of each file of an epoch below a directory."""
+    for path in root.rglob(f"part-{epoch:010}-*"):
+        if path.is_file():
+            os.truncate(path, path.stat().st_size - 1)
+
+
+def run_epoch(sink: Any, recovery: RecoveryConfig, rows: Rows, epoch: int = 0) -> None:
+    """Run an epoch of a driver whose rows Spark's writer encodes."""
+    coordinator = EpochCoordinator(sink, "sink", recovery)
+    try:
+        ticket = coordinator.begin(epoch)
+        if ticket is not None:
+            task = EpochTask(sink, ticket, TaskIdentity(epoch, 0, 0))
+            coordinator.finish(ticket, [task.run_by_spark(rows)])
+    finally:
+        coordinator.close()
 
 
 def _checksums(data: bytes) -> bytes:

@@ -21,13 +21,21 @@ from outfall.capabilities import (
 )
 from outfall.capability_checks import capabilities_of, check_sink
 from outfall.delta import DeltaSink, sink_from_options
-from outfall.errors import CapabilityError, ConfigurationError, TransientError, UnsharedTargetError
+from outfall.errors import (
+    CapabilityError,
+    ConfigurationError,
+    EpochAbandonedError,
+    TransientError,
+    UnsharedTargetError,
+)
+from outfall.recovery import recovery_config
 from outfall.source_options import check_for_options
 from outfall.tables.data_file import EpochFiles, TaskFiles
 from outfall.testing import CrashError, crash_at
+from outfall.testing.conformance.stepping import at_step
 from outfall.wrappers import FanOutSink
 from tests.unit.support.delta_reader import newest
-from tests.unit.support.spark_writer import NAME, Rows
+from tests.unit.support.spark_writer import NAME, Cut, Rows, cut, run_epoch
 
 SUFFIX = ".snappy.parquet"
 INCARNATION = "0123456789abcdef"
@@ -144,6 +152,38 @@ def test_a_file_that_is_missing_after_the_job_fails_the_epoch(driver: Driver, fo
     with pytest.raises(UnsharedTargetError, match="wrote 3"):
         driver.stage(rows_of(*found, counted=3))
     assert driver.files() == []
+
+
+@pytest.mark.parametrize("lost", [1, 600, 1 << 20], ids=["a byte", "a part", "all"])
+def test_a_file_that_is_shorter_than_spark_wrote_it_fails_the_epoch(driver: Driver, lost: int) -> None:
+    with pytest.raises(TransientError, match=r"taking over data files in .*checksums are of another length"):
+        driver.stage(Cut({NAME.format(0, SUFFIX): list(range(1000))}, lost=lost))
+    assert driver.files() == []
+
+
+def test_without_checksums_the_footer_tells_that_a_file_is_shorter(driver: Driver) -> None:
+    with pytest.raises(TransientError, match="which Spark wrote, cannot be read"):
+        driver.stage(Cut({NAME.format(0, SUFFIX): [1]}, lost=1, checksums=False))
+    assert driver.files() == []
+
+
+def test_a_file_that_is_cut_between_prepared_and_its_commit_is_never_in_the_table(tmp_path: Path) -> None:
+    path, recovery = tmp_path / "t", recovery_config(str(tmp_path / "chk"))
+
+    def sink() -> DeltaSink:
+        sink = DeltaSink(path, create_table="if_missing", writer="spark")
+        sink.check_schema(COLUMNS)
+        return sink
+
+    run_epoch(sink(), recovery, rows_of([1]))
+    with (
+        at_step("after PREPARED", lambda: cut(path, 1)),
+        pytest.raises(EpochAbandonedError, match=r"written again.*bytes, and \d+ were recorded"),
+    ):
+        run_epoch(sink(), recovery, rows_of([2]), 1)
+    assert [row["id"] for row in newest(path).rows()] == [1]
+    run_epoch(sink(), recovery, rows_of([2]), 1)
+    assert sorted(row["id"] for row in newest(path).rows()) == [1, 2]
 
 
 def test_a_file_is_durable_before_its_name_is(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -308,7 +308,8 @@ def test_an_area_on_a_disk_removes_directories_that_are_empty(tmp_path: Path) ->
     part.write_record_batch(batch(id=[1], text=["a"]))
     (found,) = part.prepare_commit()
     area = part._layout.area
-    assert area.missing(found.directory, [*found.names, "other"]) == ["other"]
+    sizes = {**found.sizes, "other": 1}
+    assert area.damaged(found.directory, sizes) == {"other": None}
     area.delete(found.directory, found.names)
     area.delete(found.directory, found.names)
     assert not (tmp_path / "data" / found.directory).exists()
