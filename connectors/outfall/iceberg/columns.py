@@ -98,6 +98,28 @@ def lacking(schema: Schema, rows: pa.Schema) -> list[tuple[tuple[str, ...], Iceb
     ]
 
 
+def merge_schema(schema: Schema) -> pa.Schema:
+    """Return the columns of a table with the types that its rows are compared and rewritten in.
+
+    These are the types of Parquet files: a UUID has no type of its own.
+    """
+    return pa.schema([column.with_type(_small(column.type)) for column in _arrow_schema(schema)])
+
+
+def _small(kind: pa.DataType) -> pa.DataType:
+    if _is.is_struct(kind):
+        return pa.struct([field.with_type(_small(field.type)) for field in kind])
+    if is_list(kind):
+        return pa.list_(kind.value_field.with_type(_small(kind.value_type)))
+    if _is.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_small(kind.key_type)), kind.item_field.with_type(_small(kind.item_type))
+        )
+    if kind == pa.uuid():
+        return pa.binary(16)
+    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)
+
+
 def number_of(column: pa.Field) -> int:
     """Return the field id of a column."""
     return int(column.metadata[FIELD_ID])
@@ -178,6 +200,11 @@ def _iceberg_type(kind: pa.DataType, numbers: Iterator[int]) -> IcebergType:
     if _is.is_fixed_size_binary(kind):
         return FixedType(kind.byte_width)
     return next(made for made, _ in _TYPES if schema_to_pyarrow(made) == kind)
+
+
+def names_by_id(schema: Schema) -> dict[str, str]:
+    """Return the name of each column, under a key that is no id."""
+    return {f"name of {number}": str(schema.find_column_name(number)) for number in sorted(schema.field_ids)}
 
 
 def identities(schema: Schema) -> dict[str, str]:

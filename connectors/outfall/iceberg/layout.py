@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 from functools import cached_property
 from typing import Any
 
@@ -22,31 +21,19 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.manifest import DataFile as ManifestDataFile
 from pyiceberg.manifest import DataFileContent, FileFormat
-from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.transforms import VoidTransform, parse_transform
+from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    StringType,
-    UnknownType,
-    UUIDType,
-)
 
-from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.iceberg.columns import check_ids, file_schema, identities, number_of
-from outfall.iceberg.options import PartitionTerm
+from outfall.errors import ConfigurationError
+from outfall.iceberg.columns import check_ids, file_schema, identities, merge_schema, names_by_id, number_of
+from outfall.iceberg.partitions import Values, check_partitions, shown, text_of, transformed, value_of
 from outfall.tables.area import DataArea
 from outfall.tables.by_spark import partitioned
 from outfall.tables.data_file import DataFile, Layout
-from outfall.tables.table import FileLayout
+from outfall.tables.keyed import KeyedLayout
 
 _CODECS = {"zstd": "zstd", "snappy": "snappy", "gzip": "gzip", "lz4": "lz4", "brotli": "brotli", "uncompressed": "none"}
 _LEVELS = {"zstd": range(1, 23), "gzip": range(1, 10), "brotli": range(12)}
@@ -56,19 +43,9 @@ _TARGET_SIZE = 512 << 20
 _COUNTS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
 _BOUNDS = ("lower_bounds", "upper_bounds")
 
-_ALIGNMENT = 16
-"""Bytes to which Rust aligns its widest number. Arrow only demands 8, which is what batches from Spark have."""
-
-_PANICS = "pyo3_runtime"
-"""The module of a Rust panic in Python, which is no `Exception`."""
-
-_NAMED = DecimalType | FixedType | UUIDType
-
-Values = tuple[str | None, ...]
-
 
 @dataclass(frozen=True)
-class IcebergLayout(FileLayout):
+class IcebergLayout(KeyedLayout):
     """Holds the table's schema and spec as text, to be small when pickled."""
 
     layout: Layout
@@ -89,10 +66,10 @@ class IcebergLayout(FileLayout):
         Raises `ConfigurationError` if the table's properties require files that the sink cannot write.
         """
         properties, schema, spec = metadata.properties, metadata.schema(), metadata.spec()
-        _check_partitions(schema, spec)
+        check_partitions(schema, spec)
         codec, level = _compression(properties)
         return cls(
-            layout=Layout(table=str(metadata.table_uuid), partitioning=_shown(spec), columns=identities(schema)),
+            layout=Layout(table=str(metadata.table_uuid), partitioning=shown(spec), columns=identities(schema)),
             area=open_area(_data_root(metadata)),
             codec=codec,
             level=level,
@@ -120,6 +97,26 @@ class IcebergLayout(FileLayout):
     def _partitioned_by(self) -> list[PartitionField]:
         return [each for each in self.spec.fields if not isinstance(each.transform, VoidTransform)]
 
+    @cached_property
+    def columns(self) -> pa.Schema:
+        return merge_schema(self.schema)
+
+    @property
+    def of_staged(self) -> Layout:
+        """Staged files are found by the names that the columns have now: after a change of a name they fit no more."""
+        return self.layout.model_copy(update={"columns": {**self.layout.columns, **names_by_id(self.schema)}})
+
+    def only(self, names: Collection[str]) -> IcebergLayout:
+        schema = Schema(*(column for column in self.schema.fields if column.name in names))
+        unpartitioned = UNPARTITIONED_PARTITION_SPEC.model_dump_json()
+        return replace(self, schema_text=schema.model_dump_json(), spec_text=unpartitioned)
+
+    def check_values(self, rows: pa.RecordBatch, gone: pa.Array | None) -> None:
+        self.partition(rows if gone is None else rows.filter(pc.invert(gone)))
+
+    def unchecked(self) -> IcebergLayout:
+        return self
+
     def file_schema(self, rows: pa.Schema) -> pa.Schema:
         return file_schema(self.schema, rows, {each.source_id for each in self._partitioned_by})
 
@@ -128,7 +125,7 @@ class IcebergLayout(FileLayout):
 
     def check_by_spark(self, schema: pa.Schema) -> None:
         if self.spec.fields:
-            raise partitioned(_shown(self.spec))
+            raise partitioned(shown(self.spec))
         check_ids(schema)
 
     def partition(self, batch: pa.RecordBatch) -> Sequence[pa.Array]:
@@ -142,31 +139,9 @@ class IcebergLayout(FileLayout):
         return [
             pa.nulls(batch.num_rows, pa.int32())
             if isinstance(each.transform, VoidTransform)
-            else self._transformed(each, _at(batch, next(found)))
+            else transformed(self.schema, each, _at(batch, next(found)))
             for each in self.spec.fields
         ]
-
-    def _transformed(self, partition: PartitionField, values: pa.Array) -> pa.Array:
-        source = self.schema.find_field(partition.source_id)
-        if isinstance(values, pa.ExtensionArray):
-            values = values.storage
-        if source.required and values.null_count:
-            raise ValueRefusedError(
-                f"column {self.schema.find_column_name(partition.source_id)!r} is NULL, because its struct is",
-                why="the table is partitioned by it and requires it in the struct: pyiceberg writes no such partition",
-                do="remove such rows, or have the struct set",
-            )
-        try:
-            return _physical(partition.transform.pyarrow_transform(source.field_type)(_aligned(values)))
-        except BaseException as error:  # any error that Arrow, or the Rust library of pyiceberg, raises for a value
-            if not isinstance(error, Exception) and type(error).__module__ != _PANICS:
-                raise
-            name = self.schema.find_column_name(partition.source_id)
-            raise ValueRefusedError(
-                f"column {name!r} has a value without a partition for {partition.transform}",
-                why=type(error).__name__,  # without its text, which may quote the value
-                do="remove such rows, or correct the value",
-            ) from None
 
     def partition_text(self, values: Sequence[Any]) -> Values:
         return tuple(map(text_of, values))
@@ -249,52 +224,6 @@ def _cover_zeros(column: Any) -> None:
             setattr(column, name, zero)
 
 
-def text_of(value: Any) -> str | None:
-    """Return a partition value, in the form of manifests, as a string; `value_of` parses it."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float):
-        return "nan" if math.isnan(value) else value.hex()
-    return base64.b64encode(value.bytes).decode() if hasattr(value, "bytes") else str(value)
-
-
-def value_of(text: str, kind: IcebergType) -> Any:
-    """Return the value of a string, in the form of manifests: dates and times are integers."""
-    if isinstance(kind, StringType):
-        return text
-    if isinstance(kind, BooleanType):
-        return text == "true"
-    if isinstance(kind, FloatType | DoubleType):
-        return float.fromhex(text)
-    if isinstance(kind, DecimalType):
-        return Decimal(text)
-    if isinstance(kind, BinaryType | FixedType | UUIDType):
-        return base64.b64decode(text)
-    return int(text)
-
-
-def _aligned(values: pa.Array) -> pa.Array:
-    """Return values whose buffers Rust accepts, copied only if they are not."""
-    aligned = all(buffer is None or buffer.address % _ALIGNMENT == 0 for buffer in values.buffers())
-    return values if aligned else pa.concat_arrays([values])
-
-
-def _physical(values: pa.Array) -> pa.Array:
-    """Return values in the form of manifests. Raises `ArrowInvalid` for one that they cannot represent.
-
-    The lowest decimals have more digits than their type once they are truncated.
-    """
-    if pa.types.is_decimal(values.type):
-        values.validate(full=True)
-    if pa.types.is_date(values.type):
-        return values.cast(pa.int32())
-    return values.cast(pa.int64()) if pa.types.is_temporal(values.type) else values
-
-
 def _place(schema: pa.Schema, wanted: int) -> list[int]:
     """Return the location of a column: its position, and that of each field below it."""
 
@@ -338,71 +267,6 @@ def _below(column: pa.Field, path: str) -> Iterator[tuple[str, int]]:
         yield from _below(kind.value_field, f"{path}.list.element")
     else:
         yield path, number_of(column)
-
-
-def is_written_right(spec: PartitionSpec, schema: Schema) -> bool:
-    """Whether pyiceberg reads partition values correctly, and writes valid manifests with them.
-
-    It reads doubles as floats, creates two Avro types with one name, and drops values of dropped columns. It cannot
-    write NULL for a required field of a struct, although the struct may be NULL.
-    """
-    found = spec.partition_type(schema).fields
-    kinds = [each.field_type for each in found]
-    inexact = any(isinstance(kind, FloatType | DoubleType | UnknownType) for kind in kinds)
-    outer = {column.field_id for column in schema.fields}
-    inside = any(
-        each.required and source.source_id not in outer for each, source in zip(found, spec.fields, strict=True)
-    )
-    return not inexact and not inside and _named_twice(kinds) is None
-
-
-def _named_twice(kinds: Iterable[IcebergType]) -> str | None:
-    named = [str(kind) for kind in kinds if isinstance(kind, _NAMED)]
-    return next((kind for kind in named if named.count(kind) > 1), None)
-
-
-def _check_partitions(schema: Schema, spec: PartitionSpec) -> None:
-    """Reject a partitioning for which pyiceberg writes invalid manifests: Avro permits each of these types once.
-
-    Raises `ConfigurationError` if two partition fields have the same named Avro type.
-    """
-    twice = _named_twice(each.field_type for each in spec.partition_type(schema).fields)
-    if twice is not None:
-        raise ConfigurationError(
-            f"the table has two partition fields of type {twice}",
-            why="pyiceberg writes manifests for it that Avro readers reject",
-            do="partition by one of them, or write with Spark",
-        )
-
-
-def _shown(spec: PartitionSpec) -> str:
-    fields = ", ".join(f"{each.name} = {each.transform} of column {each.source_id}" for each in spec.fields)
-    return f"{fields or 'none'} (spec {spec.spec_id})"
-
-
-def new_spec(schema: Schema, terms: Iterable[PartitionTerm]) -> PartitionSpec:
-    """Return a new table's partition spec. `ConfigurationError` has each term of a missing or unsupported column."""
-    problems, fields = [], []
-    for number, term in enumerate(terms, start=1000):
-        transform = parse_transform(term.transform)
-        try:
-            source = schema.find_field(term.column, case_sensitive=False)
-        except ValueError:
-            problems.append(f"there is no column {term.column!r}")
-            continue
-        if transform.can_transform(source.field_type):
-            fields.append(PartitionField(source.field_id, number, transform, f"{term.column}{term.suffix}"))
-        else:
-            problems.append(f"{term.column!r} is {source.field_type}, which has no {term.transform}")
-    names = [each.name for each in fields]
-    problems += [
-        f"two terms have the name {name!r}" for name in sorted({name for name in names if names.count(name) > 1})
-    ]
-    if problems:
-        raise ConfigurationError(
-            "partition_by does not fit the rows:  " + "; ".join(problems), do="correct partition_by, or the columns"
-        )
-    return PartitionSpec(*fields)
 
 
 def _data_root(metadata: TableMetadata) -> str:

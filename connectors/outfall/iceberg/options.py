@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Annotated, Any, Self, TypedDict
+from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from outfall.options import Duration, Pairs, parse_pairs
-from outfall.tables.options import TableOptions
+from outfall.tables.key_options import KeyArguments, KeyOptions
+from outfall.tables.options import CommonArguments
 
 MAIN = "main"
 
@@ -95,17 +95,11 @@ def _parse_terms(value: Any) -> tuple[str, ...]:
     return tuple(terms)
 
 
-class SnapshotArguments(TypedDict, total=False):
-    """The arguments of `IcebergSink` in addition to those of all table formats; see `IcebergOptions`."""
-
-    catalog: str
-    catalog_options: Mapping[str, Any]
-    branch: str | None
-    max_snapshot_age: timedelta | float | str | None
-    snapshot_properties: Mapping[str, str]
+class IcebergArguments(CommonArguments, KeyArguments, total=False):
+    """The options of all table formats as keyword arguments; see `IcebergOptions`."""
 
 
-class IcebergOptions(TableOptions):
+class IcebergOptions(KeyOptions):
     """What `IcebergSink` takes, in its constructor and as Spark options."""
 
     table: str = Field(description="The table with its namespace: `namespace.table`.")

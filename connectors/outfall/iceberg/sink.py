@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 import pyarrow as pa
 
 from outfall.errors import ConfigurationError, TargetError, TransientError
-from outfall.iceberg.options import MAIN, IcebergOptions
+from outfall.iceberg.options import MAIN, IcebergArguments, IcebergOptions
 from outfall.options import make_options, names_arguments
-from outfall.tables.options import TableArguments
-from outfall.tables.sink import TableSink
+from outfall.tables.keyed_sink import KeyedTableSink
 
 if TYPE_CHECKING:
     from outfall.iceberg.catalog import Catalogue
@@ -23,7 +22,7 @@ _CLOCKS_DIFFER = 60
 """Seconds by which Iceberg's Java library lets the time of a change be before the previous one."""
 
 
-class IcebergSink(TableSink):
+class IcebergSink(KeyedTableSink):
     """Writes rows to an Iceberg table: each epoch becomes one snapshot, which readers see completely or not at all.
 
     Item type: rows (dicts or Arrow batches), whose columns are matched by name.
@@ -33,7 +32,8 @@ class IcebergSink(TableSink):
     of the files.
 
     Unit of parallelism: each Spark task writes its own Parquet files, one per partition, and returns their metadata.
-    The driver commits the files of an epoch, with a record, as a compare-and-swap on the branch head.
+    The driver commits the files of an epoch, with a record, as a compare-and-swap on the branch head. For `upsert` and
+    `delete`, the driver also rewrites the files of the table that have the keys of the epoch.
 
     Guarantee: exactly once, with retries, killed processes, zombies and lost responses.
 
@@ -44,7 +44,7 @@ class IcebergSink(TableSink):
         branch: the branch to commit to; `None` for `main`.
         max_snapshot_age: after each epoch, expire snapshots that are older than this.
         snapshot_properties: additional entries of the snapshot summary.
-        options: the options of `TableOptions`: `write_mode`, `create_table`, `partition_by`, …
+        options: the options of `KeyOptions`: `write_mode`, `create_table`, `partition_by`, …
 
     Raises:
         ConfigurationError: lists every wrong option.
@@ -63,7 +63,7 @@ class IcebergSink(TableSink):
         branch: str | None = None,
         max_snapshot_age: timedelta | float | str | None = None,
         snapshot_properties: Mapping[str, str] | None = None,
-        **options: Unpack[TableArguments],
+        **options: Unpack[IcebergArguments],
     ) -> None:
         given: dict[str, Any] = {
             "table": table,
@@ -110,8 +110,6 @@ class IcebergSink(TableSink):
         return self._catalogue
 
     def load(self) -> IcebergTable | None:
-        from outfall.iceberg.table import IcebergTable
-
         loaded = self.catalogue.load(self.options.table)
         if loaded is None:
             return None
@@ -130,12 +128,22 @@ class IcebergSink(TableSink):
                 do=f"create the branch (Spark: ALTER TABLE … CREATE BRANCH {on}), or set another one",
             )
         self._check_clock(loaded.metadata.last_updated_ms / 1000 - time.time())
-        table = IcebergTable(
-            loaded, self.catalogue, on, dict(self.options.snapshot_properties), f"table {self.target()}"
-        )
+        table = self._table(loaded)
         if self.options.write_mode == "overwrite_partitions":
             table.check_replaceable()
+        elif self.options.has_keys:
+            table.check_mergeable()
         return table
+
+    def newest(self) -> IcebergTable | None:
+        loaded = self.catalogue.load(self.options.table)
+        return None if loaded is None else self._table(loaded)
+
+    def _table(self, loaded: Any) -> IcebergTable:
+        from outfall.iceberg.table import IcebergTable
+
+        summary = dict(self.options.snapshot_properties)
+        return IcebergTable(loaded, self.catalogue, self.options.on, summary, f"table {self.target()}")
 
     def _check_clock(self, ahead: float) -> None:
         """Reject a table whose last change is in the future, by the seconds in `ahead`. pyiceberg commits to it.
@@ -173,7 +181,7 @@ class IcebergSink(TableSink):
     def _described(self, rows: pa.Schema) -> tuple[Any, Any]:
         """Return the columns and the partition spec of a table for rows."""
         from outfall.iceberg.columns import new_schema
-        from outfall.iceberg.layout import new_spec
+        from outfall.iceberg.partitions import new_spec
 
         schema = new_schema(rows)
         return schema, new_spec(schema, self.options.terms)

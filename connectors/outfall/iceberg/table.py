@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 from pydantic import ValidationError
 from pyiceberg.exceptions import (
     BadRequestError,
@@ -20,34 +21,37 @@ from pyiceberg.exceptions import (
     UnauthorizedError,
     ValidationException,
 )
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.manifest import DataFile as ManifestDataFile
-from pyiceberg.manifest import ManifestContent, ManifestFile
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestEntryStatus, ManifestFile
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import SetSnapshotRefUpdate
-from pyiceberg.transforms import VoidTransform
 
-from outfall.errors import ConfigurationError, TargetError, TransientError
+from outfall.errors import ConfigurationError, TransientError
 from outfall.iceberg.ancestry import ancestors
 from outfall.iceberg.catalog import Catalogue, is_of_disk
 from outfall.iceberg.columns import lacking
-from outfall.iceberg.files import CommitFiles, StoreOfFiles, filesystem_of
-from outfall.iceberg.layout import IcebergLayout, Values, is_written_right, text_of
+from outfall.iceberg.files import CommitFiles, StoreOfFiles, filesystem_of, is_local
+from outfall.iceberg.layout import IcebergLayout
+from outfall.iceberg.partitions import Values, is_written_right
+from outfall.iceberg.replacement import Replaced, Replacement, files_of
+from outfall.iceberg.stored import IcebergFile, IcebergRows, KeyPlan, position_deletes, stored_files
 from outfall.possession.record import unreadable_record
 from outfall.tables.area import DataArea
 from outfall.tables.data_file import EpochFiles
+from outfall.tables.keyed import KeyedTable, StoredFile
 from outfall.tables.record import TableRecord
-from outfall.tables.table import HeadMovedError, LoadedTable, UnclearCommitError
+from outfall.tables.table import HeadMovedError, UnclearCommitError
 from outfall.trace_points import reached
 
 log = logging.getLogger(__name__)
 
 RECORD = "outfall.step."
 """Prefix of the name of a step's property; the incarnation follows."""
+
+_REWRITTEN = "outfall.rewritten"
+"""The entry of the summary of a merge, with the number of files that it replaced."""
 
 _TRIES = 10
 """Number of attempts at a change of properties or columns after concurrent commits."""
@@ -63,7 +67,7 @@ As a ValueError: another branch was committed to meanwhile, so the sequence numb
 
 
 @dataclass(frozen=True)
-class IcebergTable(LoadedTable):
+class IcebergTable(KeyedTable):
     """One state of a table, as returned by its catalog; pyiceberg's table is only read.
 
     Commits go to `branch`. `summary` has additional entries of each snapshot summary, and `where` names the table in
@@ -75,6 +79,7 @@ class IcebergTable(LoadedTable):
     branch: str
     summary: Mapping[str, str]
     where: str
+    orphans = "keep files younger than the longest standstill of the query (older_than of remove_orphan_files)"
 
     @property
     def metadata(self) -> TableMetadata:
@@ -190,7 +195,8 @@ class IcebergTable(LoadedTable):
         return None
 
     def has_rows(self) -> bool:
-        return any(file.record_count > 0 for file in self._live_files(self._manifests(self.head)))
+        live = (self._entries(each) for each in self._manifests(self.head) if each.content == ManifestContent.DATA)
+        return any(entry.data_file.record_count > 0 for entries in live for entry in entries)
 
     def forget(self, incarnation: str) -> None:
         name = f"{RECORD}{incarnation}"
@@ -207,9 +213,9 @@ class IcebergTable(LoadedTable):
         wanted, seen, found = set(candidates), set(), set()
         for snapshot in self.metadata.snapshots if wanted else ():
             for manifest in self._manifests(snapshot):
-                if manifest.manifest_path not in seen:
+                if manifest.content == ManifestContent.DATA and manifest.manifest_path not in seen:
                     seen.add(manifest.manifest_path)
-                    found |= {file.file_path for file in self._live_files([manifest])} & wanted
+                    found |= {entry.data_file.file_path for entry in self._entries(manifest)} & wanted
             if found == wanted:
                 break
         return found
@@ -220,22 +226,73 @@ class IcebergTable(LoadedTable):
         with self.catalogue.explained(f"the manifests of {self.where} could not be read"):
             return snapshot.manifests(self.loaded.io)
 
-    def _live_files(self, manifests: Iterable[ManifestFile]) -> Iterator[ManifestDataFile]:
-        for manifest in manifests:
-            if manifest.content == ManifestContent.DATA:
-                with self.catalogue.explained(f"a manifest of {self.where} could not be read"):
-                    entries = manifest.fetch_manifest_entry(self.loaded.io, discard_deleted=True)
-                yield from (entry.data_file for entry in entries)
+    def _entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
+        """Return the entries of a manifest that are alive."""
+        with self.catalogue.explained(f"a manifest of {self.where} could not be read"):
+            return manifest.fetch_manifest_entry(self.loaded.io, discard_deleted=True)
+
+    # --- merges
+
+    @property
+    def on_disk(self) -> bool:
+        return is_local(self.files.area.root)
+
+    def stored(self, keys: Sequence[str]) -> Iterator[IcebergFile]:
+        plan = KeyPlan(self.metadata.schema(), self.metadata.specs())
+        return stored_files(self._manifests(self.head), self._entries, plan, self.where)
+
+    def rows(self, file: StoredFile) -> IcebergRows:
+        stored, metadata = cast(IcebergFile, file), self.metadata
+
+        def locate(location: str) -> tuple[pafs.FileSystem, str]:
+            return filesystem_of(self.loaded.io, location)
+
+        spec = metadata.specs()[stored.entry.spec_id]
+        return IcebergRows(locate, stored, self.files.columns, metadata.schema(), spec)
+
+    def check_removable(self, file: StoredFile) -> None:
+        """Do nothing: `check_replaceable` has looked at the whole table."""
+
+    def check_mergeable(self) -> None:
+        """Reject a table whose files a merge cannot replace. Raises `ConfigurationError`."""
+        self.check_replaceable()
+        position_deletes(self._manifests(self.head), self._entries, self.where)
+
+    def merged(self, record: TableRecord, directory: str) -> Collection[str] | None:
+        snapshot = self._snapshots.get(record.head)
+        if snapshot is None or snapshot.summary is None or snapshot.summary.get(_REWRITTEN) is None:
+            return None
+        added = (each for each in self._manifests(snapshot) if each.added_snapshot_id == record.head)
+        return {
+            file.file_path.rpartition("/")[2]
+            for manifest in added
+            for entry in self._entries(manifest)
+            if (file := entry.data_file).file_path.rpartition("/")[0].endswith(f"/{directory}")
+            and entry.status == ManifestEntryStatus.ADDED
+        }
 
     # --- commits
 
     def commit(
         self, files: EpochFiles, record: TableRecord, *, replace: Collection[Values] | None = ()
     ) -> IcebergTable:
+        return self._commit(files, record, self._replaced(replace), {})
+
+    def commit_merged(
+        self, files: EpochFiles, record: TableRecord, replaced: Collection[StoredFile], *, everything: bool
+    ) -> IcebergTable:
+        gone = [Replaced(each.manifest, each.entry) for each in cast(Collection[IcebergFile], replaced)]
+        if everything:
+            gone = self._replaced(None)
+        return self._commit(files, record, gone, {_REWRITTEN: str(len(replaced))})
+
+    def _commit(
+        self, files: EpochFiles, record: TableRecord, replaced: Collection[Replaced], summary: Mapping[str, str]
+    ) -> IcebergTable:
         io = CommitFiles(self.loaded.io)
         try:
             with self.catalogue.explained(f"a commit to {self.where} could not be prepared"):
-                transaction, snapshot_id = self._staged(io, files, record, replace)
+                transaction, snapshot_id = self._staged(io, files, record, replaced, summary)
         except Exception:
             self._roll_back(io)
             raise
@@ -263,10 +320,14 @@ class IcebergTable(LoadedTable):
         return IcebergTable(committed, self.catalogue, self.branch, self.summary, self.where)
 
     def _staged(
-        self, io: CommitFiles, files: EpochFiles, record: TableRecord, replace: Collection[Values] | None
+        self,
+        io: CommitFiles,
+        files: EpochFiles,
+        record: TableRecord,
+        replaced: Collection[Replaced],
+        summary: Mapping[str, str],
     ) -> tuple[Transaction, int]:
         """Write the manifests; return the update to commit, with the id of its snapshot."""
-        replaced = list(self._replaced(replace))
         table = copy.copy(self.loaded)
         table.io = io
         # pyiceberg's own retry would commit the files on any later state, without a check of a newer driver's record or
@@ -274,21 +335,16 @@ class IcebergTable(LoadedTable):
         told = {"commit.retry.num-retries": "0", "commit.manifest-merge.enabled": "true"}
         table.metadata = self.metadata.model_copy(update={"properties": self.metadata.properties | told})
         transaction = table.transaction()
-        update = transaction.update_snapshot(branch=self.branch)
         if replaced:
-            producer: Any = update.overwrite()
+            producer: Any = Replacement(transaction, io, self.branch, replaced, merges=self._merges)
         else:
+            update = transaction.update_snapshot(branch=self.branch)
             producer = update.merge_append() if self._merges else update.fast_append()
         filled = record.model_copy(
             update={"head": producer.snapshot_id, "order": self.metadata.next_sequence_number()}
         ).model_dump_json()
         name = f"{RECORD}{record.incarnation}"
-        producer.snapshot_properties = {**self.summary, name: filled}
-        if replaced:
-            # Selected by file: pyiceberg would guess the manifests from partitions.
-            producer.delete_by_predicate(AlwaysTrue())
-        for old in replaced:
-            producer.delete_data_file(old)
+        producer.snapshot_properties = {**self.summary, **summary, name: filled}
         for file in files.files:
             producer.append_data_file(self.files.manifest_file(file, f"{files.root}/{files.directory}/{file.name}"))
         producer.commit()
@@ -342,50 +398,25 @@ class IcebergTable(LoadedTable):
             log.info("%s: manifests of a rejected commit remain: %s", self.where, self.catalogue.hide(str(error)))
 
     def check_replaceable(self) -> None:
-        """Reject the replacement of single partitions if pyiceberg cannot rewrite the table's partition values.
+        """Reject the replacement of single files if pyiceberg cannot rewrite the table's partition values.
 
         Raises `ConfigurationError` if the table has, or had, such partitions.
         """
         if not self._can_rewrite:
             raise ConfigurationError(
-                f"cannot replace partitions of {self.where}: it is or was partitioned by a floating-point column, by"
+                f"cannot replace rows of {self.where}: it is or was partitioned by a floating-point column, by"
                 " two decimals of one type, by a required field of a struct, or by a dropped column",
                 why="manifests contain other partitions too, and pyiceberg does not preserve such values when it"
                 " rewrites them",
                 do='use write_mode="append", or partition by another column',
             )
 
-    def _replaced(self, partitions: Collection[Values] | None) -> Iterator[ManifestDataFile]:
-        """Yield the files whose rows a commit removes."""
+    def _replaced(self, partitions: Collection[Values] | None) -> list[Replaced]:
+        """Return the files whose rows a commit removes."""
         if partitions is not None and not partitions:
-            return
-        wanted = None if partitions is None else frozenset(partitions)
-        for manifest in self._manifests(self.head):
-            if manifest.content != ManifestContent.DATA:
-                continue
-            places = [] if wanted is None else self._places(self.metadata.specs()[manifest.partition_spec_id])
-            for file in self._live_files([manifest]):
-                if wanted is None or _partition(file, places) in wanted:
-                    yield file
-
-    def _places(self, older: PartitionSpec) -> list[int | None]:
-        """Return the positions of the current partition's values in a partition of another spec.
-
-        Raises `TargetError` if it does not determine all of them.
-        """
-        known = {(each.source_id, str(each.transform)): index for index, each in enumerate(older.fields)}
-        places: list[int | None] = []
-        for each in self.metadata.spec().fields:
-            place = known.get((each.source_id, str(each.transform)))
-            if place is None and not isinstance(each.transform, VoidTransform):
-                raise TargetError(
-                    f"cannot replace partitions of {self.where}",
-                    why=f"it has files with an older partitioning (spec {older.spec_id}), which does not determine"
-                    f" {each.name} of their rows",
-                    do="rewrite these files with the current partitioning (Spark: CALL system.rewrite_data_files)",
-                )
-            places.append(place)
-        return places
+            return []
+        specs, now = self.metadata.specs(), self.metadata.spec()
+        return list(files_of(partitions, self._manifests(self.head), self._entries, specs, now, self.where))
 
 
 def _adding(table: Table, rows: pa.Schema) -> Transaction | None:
@@ -409,8 +440,3 @@ def _is_beginning(snapshot: Snapshot) -> bool:
     total, added, deleted = (told.get(f"{which}-data-files") for which in ("total", "added", "deleted"))
     only_own = total is None or (int(total) == int(added or 0) and not int(deleted or 0))
     return snapshot.parent_snapshot_id is None and only_own
-
-
-def _partition(file: ManifestDataFile, places: list[int | None]) -> Values:
-    values = file.partition
-    return tuple(None if place is None else text_of(values[place]) for place in places)

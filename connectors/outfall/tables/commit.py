@@ -227,7 +227,8 @@ class TableCommitter(Committer[EpochFiles]):
         if files.files and area.root != files.root:
             return f"{files} are in {files.root}, and the table's data is now in {area.root}"
         # On a disk it costs next to nothing, and a disk may lose a part of a file.
-        if files.is_fresh() and not area.is_disk and not table.may_lack_files(found):
+        unread = not self._mode.reads_files and not area.is_disk
+        if files.is_fresh() and unread and not table.may_lack_files(found):
             return None
         with _checking(area, files):
             damaged = area.damaged(files.directory, files.sizes)

@@ -55,6 +55,8 @@ class MergeRows(WriteMode):
     `load` loads the newest state of the table, without checks.
     """
 
+    reads_files = True
+
     def __init__(self, options: KeyOptions, load: Callable[[], KeyedTable | None]) -> None:
         self._options = options
         self._load = load

@@ -21,6 +21,9 @@ class WriteMode(ABC):
     output_modes: Collection[str] = ("append",)
     """The output modes of streaming queries that it accepts."""
 
+    reads_files = False
+    """Whether the commit reads the files of tasks, so that it is checked each time that they exist."""
+
     def columns(self, rows: pa.Schema) -> pa.Schema:
         """Return those columns of the rows that the table must have, or that it is created with.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Field, write_deltalake
 
 from outfall.delta import DeltaSink
 from tests.integration.support.batch_driver import BatchDriver
@@ -26,6 +26,10 @@ class Shore:
         """Make the table as its owner does, with types as Delta writes them."""
         write_table(self.path, columns, partitioned_by, **more)
 
+    def make(self, columns: dict[str, Any], *partitioned_by: str) -> None:
+        """Make the table as its owner does."""
+        self.create(columns, *partitioned_by)
+
     @property
     def table(self) -> DeltaTable:
         """The table as another writer has it, loaded anew."""
@@ -35,10 +39,21 @@ class Shore:
         """Append rows as another writer does."""
         write_deltalake(self.path, pa.Table.from_batches(batches), mode="append", **more)
 
+    def add_column(self, name: str) -> None:
+        """Add a column of strings as another writer does."""
+        self.table.alter.add_columns([Field.from_arrow(pa.field(name, pa.string()))])
+
+    def remove_orphans(self) -> None:
+        """Remove all files that no version has, as a careless owner does."""
+        self.table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+
+    def sink(self, **options: Any) -> DeltaSink:
+        return DeltaSink(self.path, **options)
+
     def driver(self, recovery: str | None = None, **options: Any) -> BatchDriver:
         """A driver with recovery data of its own, or with those that are named."""
         log = str(self.directory / (recovery or f"log-{uuid.uuid4().hex}"))
-        return BatchDriver(DeltaSink(self.path, **options), log)
+        return BatchDriver(self.sink(**options), log)
 
     @property
     def newest(self) -> Version:
@@ -56,6 +71,16 @@ class Shore:
         if len(columns) == 1:
             found = (row[columns[0]] for row in found)
         return sorted(found, key=repr)
+
+    @property
+    def live(self) -> set[str]:
+        """The data files that readers find."""
+        return set(self.newest.files)
+
+    @property
+    def commits(self) -> int:
+        """How often rows were committed: without the creation of the table."""
+        return len(self.versions) - 1
 
     def left_over(self) -> set[str]:
         """Files of ours that no version names."""

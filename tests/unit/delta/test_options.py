@@ -118,49 +118,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
         DeltaSink("/data/t", **options)
 
 
-UPSERT: dict[str, Any] = {"write_mode": "upsert", "key_columns": "id"}
-
-
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"write_mode": "upsert"}, "write_mode upsert needs key_columns"),
-        ({"write_mode": "delete"}, "write_mode delete needs key_columns"),
-        ({"key_columns": "id"}, "key_columns is an option of the write modes upsert and delete"),
-        ({"write_mode": "delete", "key_columns": "id", "order_column": "v"}, "order_column is an option of write_mode"),
-        ({"delete_marker": "gone"}, "delete_marker is an option of write_mode upsert"),
-        ({**UPSERT, "key_columns": "id,id"}, "names the column 'id' twice"),
-        ({**UPSERT, "update_columns": "id"}, "update_columns contains the key 'id'"),
-        ({**UPSERT, "delete_marker": "id"}, "delete_marker cannot be a key"),
-        ({**UPSERT, "delete_marker": "v", "order_column": "v"}, "delete_marker is not stored"),
-        (
-            {"write_mode": "delete", "key_columns": "id", "create_table": "if_missing"},
-            "create_table excludes write_mode",
-        ),
-        ({**UPSERT, "max_merge_bytes": "1 KiB"}, "max_merge_bytes"),
-        (
-            {**UPSERT, "create_table": "if_missing", "configuration": {"delta.enableChangeDataFeed": "true"}},
-            "a change data feed",
-        ),
-    ],
-    ids=str,
-)
-def test_options_of_keys_that_contradict_each_other_are_refused(options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told):
-        DeltaSink("/data/t", **options)
-
-
-def test_only_an_upsert_takes_rows_that_come_again() -> None:
-    modes = {mode: DeltaSink("/t", **options).output_modes() for mode, options in {
-        "append": {}, "upsert": UPSERT, "delete": {**UPSERT, "write_mode": "delete"}}.items()}  # fmt: skip
-    assert modes == {"append": ("append",), "upsert": ("append", "update", "complete"), "delete": ("append",)}
-
-
-def test_upserts_are_named_in_sparks_words() -> None:
-    sink = sink_from_options(
-        {"path": "/t", "writeMode": "UPSERT", "keyColumns": "a, b", "orderColumn": "o", "maxMergeBytes": "2 GiB"}
-    )
-    options = sink.options
-    assert (options.write_mode, options.key_columns, options.order_column, options.max_merge_bytes) == (
-        "upsert", ("a", "b"), "o", 2 << 30,
-    )  # fmt: skip
+def test_an_upsert_cannot_create_a_table_that_it_could_not_merge_into() -> None:
+    options: dict[str, Any] = {"write_mode": "upsert", "key_columns": "id", "create_table": "if_missing"}
+    with pytest.raises(ConfigurationError, match="a change data feed"):
+        DeltaSink("/data/t", configuration={"delta.enableChangeDataFeed": "true"}, **options)
