@@ -226,12 +226,10 @@ class TableCommitter(Committer[EpochFiles]):
         area = table.files.area
         if files.files and area.root != files.root:
             return f"{files} are in {files.root}, and the table's data is now in {area.root}"
-        # On a disk it costs next to nothing, and a disk may lose a part of a file.
-        unread = not self._mode.reads_files and not area.is_disk
-        if files.is_fresh() and unread and not table.may_lack_files(found):
-            return None
+        unread = files.is_fresh() and not self._mode.reads_files and not table.may_lack_files(found)
         with _checking(area, files):
-            damaged = area.damaged(files.directory, files.sizes)
+            # On a disk it costs next to nothing, and a disk may lose a part of a file.
+            damaged = {} if unread and not area.is_disk else area.damaged(files.directory, files.sizes)
         return _told(files, damaged) if damaged else None
 
 
