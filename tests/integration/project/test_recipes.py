@@ -32,6 +32,7 @@ from outfall.spark import write, write_stream
 from outfall.spark.version_check import pyspark_version
 from tests.integration.s3.support import Target, credentials_file
 from tests.integration.support.connect_port import connect_port
+from tests.integration.support.iceberg_reader import TableFiles
 from tests.integration.support.postgres import Databases
 from tests.integration.support.reading import forget_commit, found, found_ids
 from tests.integration.support.recipe import Recipe
@@ -176,6 +177,7 @@ def test_cdc(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
     recipe.follow("Code")
     recipe.follow("Result")
     recipe.follow("A Delta table as the target")
+    recipe.follow("An Iceberg table as the target")
     recipe.follow("Keep deleted rows")
     # Late ones, of a row that is there and of one that was deleted; and the epoch comes twice.
     late = [("u", 1, "Oslo again", 2), ("u", 1, "Null", None), ("u", 2, "Rome again", 4)]
@@ -183,14 +185,18 @@ def test_cdc(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
     recipe.follow("Code")
     recipe.follow("Keep deleted rows")
     recipe.follow("A Delta table as the target")
-    for checkpoint in ("customers", "customers_all", "customers_delta"):
+    recipe.follow("An Iceberg table as the target")
+    for checkpoint in ("customers", "customers_all", "customers_delta", "customers_iceberg"):
         forget_commit(tmp_path / "chk" / checkpoint, 1)
     recipe.follow("Code")
     recipe.follow("A Delta table as the target")
+    recipe.follow("An Iceberg table as the target")
     recipe.follow("Keep deleted rows")
     now = [(1, "Bergen"), (2, "Rome again"), (4, "Lima")]
     assert select(dsn, "SELECT id, city FROM customers ORDER BY id") == now
     assert sorted((row["id"], row["city"]) for row in newest(tmp_path / "tables" / "customers").rows()) == now
+    iceberg = TableFiles.of(tmp_path / "catalog.db", "db.customers")
+    assert sorted((row["id"], row["city"]) for row in iceberg.rows()) == now
     assert select(dsn, "SELECT id, city FROM customers_now ORDER BY id") == [now[0], *now[2:]]
     assert [(epoch.rows, epoch.skipped) for epoch in history(f"{tmp_path}/chk/customers")] == [(5, 0), (5, 0), (0, 5)]
     # The new field in events that came before the code is lost; later ones have it.

@@ -20,5 +20,7 @@ def test_both_engines_upsert_the_same_changes(
     monkeypatch.setattr(jvm_merge, "WARM_UP", 0)
     result = jvm_merge.measure(delta, Given(rows=4000, pairs=1), Scratch(str(tmp_path)), sqlite_catalog)
     assert [(line.label, set(line.ratios)) for line in result.lines] == [
-        (jvm_merge.OURS, {jvm_merge.PEER}), (jvm_merge.PEER, set()),
-    ] * 2  # fmt: skip
+        case
+        for ours in (jvm_merge.Delta.ours, jvm_merge.Iceberg.ours)
+        for case in [(ours, {jvm_merge.PEER}), (jvm_merge.PEER, set())] * 2
+    ]

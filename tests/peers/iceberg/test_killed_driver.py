@@ -7,11 +7,13 @@ import os
 import random
 import threading
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.integration.support.flights import SCHEMA
+from tests.integration.support.duck import Duck
+from tests.integration.support.flights import COLUMNS, SCHEMA
 from tests.integration.support.killed_driver import FILES_PER_RUN, SEED, make_job
 from tests.integration.tables.test_killed_driver import BY_SPARK, STEPS
 from tests.peers.support.jvm_iceberg import LATER, JvmTable
@@ -38,9 +40,10 @@ DEEDS = {
 class Meddler(threading.Thread):
     """The JVM as a second writer, of rows with negative ids, until it is stopped."""
 
-    def __init__(self, table: JvmTable) -> None:
+    def __init__(self, table: JvmTable, deeds: Mapping[str, str] = DEEDS) -> None:
         super().__init__()
         self._table = table
+        self._statements = deeds
         self._over = threading.Event()
         self._chance = random.Random(SEED)
         self.deeds: Counter[str] = Counter()
@@ -48,9 +51,9 @@ class Meddler(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(0.2) and not self.complaints:
-            name = self._chance.choice(list(DEEDS))
+            name = self._chance.choice(list(self._statements))
             try:
-                self._table.sql(DEEDS[name].replace("{n}", self._table.name))
+                self._table.sql(self._statements[name].replace("{n}", self._table.name))
                 self.deeds[name] += 1
             except Exception as error:
                 if not any(text in str(error) for text in PASSING):
@@ -97,3 +100,51 @@ def test_the_jvm_counts_each_flight_once_however_often_the_driver_is_killed(
     columns = [name for name in sent.column_names if name != "air_time"]
     rows = Counter(table.read(", ".join(columns), "{t} WHERE id >= 0"))
     assert rows == Counter(zip(*(sent.column(name).to_pylist() for name in columns), strict=True))
+
+
+UPSERT = {"write_mode": "upsert", "key_columns": ["carrier", "flight"], "order_column": "id"}
+MERGE_STEPS = (*STEPS, "table: merging", "table: merged", "iceberg: commit staged", "iceberg: committed",
+               "table: clearing")  # fmt: skip
+KEYED_DEEDS = DEEDS | {
+    "append": "INSERT INTO {t} (id, carrier, flight) VALUES (-1, 'JV', -1), (-2, 'JV', -2), (-3, 'JV', -3)",
+    "touch": "UPDATE {t} SET year = year WHERE flight < 100",
+}
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(max(KILLS, 60), marks=pytest.mark.long)])
+def test_each_key_has_its_last_row_however_often_the_driver_that_upserts_is_killed(
+    table: JvmTable, tmp_path: Path, kills: int
+) -> None:
+    table.create(
+        SCHEMA, "PARTITIONED BY (carrier)", {f"write.{what}.mode": "merge-on-read" for what in ("delete", "update")}
+    )
+    job, sent = make_job(
+        tmp_path, "upsert", "objects", steps=MERGE_STEPS, files=FILES_PER_RUN * (kills + 1 + kills // 2)
+    )
+    options = {"sink": "iceberg", "table": table.name, "catalog": "ice", "catalog_options": table.properties}
+    job.lake = json.dumps({**options, **UPSERT})
+    meddler = Meddler(table, KEYED_DEEDS)
+    meddler.start()
+    try:
+        job.run_all(kills, FILES_PER_RUN)
+    finally:
+        meddler.stop()
+    columns = [name for name in COLUMNS if name != "air_time"]
+    given = list(zip(*(sent.column(name).to_pylist() for name in columns), strict=True))
+    carrier, flight = columns.index("carrier"), columns.index("flight")
+    wanted = set({(row[carrier], row[flight]): row for row in given}.values())
+    found = table.read(", ".join(columns), "{t} WHERE id >= 0")
+    print(f"{len(wanted)} keys, {job.kills} kills ({dict(Counter(job.obeyed))} at steps)")
+    print(f"the JVM: {dict(meddler.deeds)}")
+    assert not meddler.complaints
+    assert (set(found) - wanted, wanted - set(found), len(found)) == (set(), set(), len(wanted))
+    loaded = table.catalog.load_table(table.name)
+    assert sorted(loaded.scan(row_filter="id >= 0").to_arrow()["id"].to_pylist()) == sorted(row[0] for row in found)
+    reader = Duck()
+    try:
+        for condition in ("id >= 0", "id >= 0 AND carrier = 'UA'", "id >= 0 AND flight BETWEEN 100 AND 500"):
+            by_duck = [number for (number,) in reader.query(
+                f"SELECT id FROM iceberg_scan('{loaded.metadata_location}') WHERE {condition}")]  # fmt: skip
+            assert sorted(by_duck) == table.ids(f"{{t}} WHERE {condition}"), condition
+    finally:
+        reader.close()
