@@ -11,6 +11,7 @@ ledger              the epochs of each step and part that are in a table
 copy/               converts values to column types, and sends them with COPY
 catalogue/          the server's columns and types, type compatibility, privileges
 connection/         connections, transactions with retries, translation of errors
+recovery/           the log of a step in two tables
 ```
 """
 
@@ -26,9 +27,10 @@ if find_spec("psycopg") is None:
     raise missing_extra("psycopg", "postgres")
 
 from outfall.postgres.options import PostgresOptions
+from outfall.postgres.recovery.config import PostgresRecoveryConfig, recovery_from_url
 from outfall.postgres.sink import PostgresSink
 
-__all__ = ["PostgresSink", "sink_from_options"]
+__all__ = ["PostgresRecoveryConfig", "PostgresSink", "recovery_from_url", "sink_from_options"]
 
 
 def sink_from_options(options: Mapping[str, str]) -> PostgresSink:

@@ -16,7 +16,7 @@ Other distributions add stores with the entry points `outfall.recovery`, as `out
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
 from outfall.recovery.copying import CopiedStep, copy_step
 from outfall.recovery.history import EpochSummary, History, history
-from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryConfig, RecoveryLog
+from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryConfig, RecoveryLog, ServerChange
 from outfall.recovery.sqlite import SqliteRecoveryConfig
 from outfall.recovery.url import recovery_config
 
@@ -29,6 +29,7 @@ __all__ = [
     "LogEntry",
     "RecoveryConfig",
     "RecoveryLog",
+    "ServerChange",
     "SqliteRecoveryConfig",
     "copy_step",
     "history",

@@ -40,6 +40,21 @@ class LogEntry:
     data: bytes
 
 
+@dataclass(frozen=True)
+class ServerChange:
+    """The newest entry was written on another server than the one that answers now.
+
+    A standby that was promoted, or a copy, may lack the newest entries together with the newest rows.
+    """
+
+    entry: int
+    """The number of the newest entry."""
+    recorded: str
+    """The server that wrote it."""
+    now: str
+    """The server that answers."""
+
+
 class RecoveryLog(ABC):
     """The recovery data of one step: numbered entries, and large states and committables next to them.
 
@@ -154,6 +169,24 @@ class RecoveryLog(ABC):
             TransientError: The store failed.
         """
         raise ConfigurationError(f"{type(self).__name__} cannot be emptied", do="remove it with the tools of the store")
+
+    def server_change(self) -> ServerChange | None:
+        """Return whether another server answers than the one that wrote the newest entry; `None` if not.
+
+        A store on a server that may be replaced by a copy of itself refuses reads and appends until `accept_server`.
+        Other stores inherit this method.
+        """
+        return None
+
+    def accept_server(self, change: ServerChange) -> None:
+        """Continue this log on the server that answers now. Only for `outfall accept`.
+
+        Raises:
+            RecordError: The log or its server is no longer the one of `change`.
+            ConfigurationError: The store does not record its server.
+            TransientError: The store failed.
+        """
+        raise ConfigurationError(f"{type(self).__name__} does not record its server")
 
     def close(self) -> None:
         """Release resources."""

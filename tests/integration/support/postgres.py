@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import psutil
 import psycopg
@@ -19,6 +20,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from outfall.postgres import PostgresRecoveryConfig
 from tests.integration.support.servers import free_port, open_folder, unprivileged
 from tests.integration.support.waiting import until
 from tests.programs import program
@@ -51,6 +53,20 @@ class Databases:
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             for name in self._made:
                 connection.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def location(dsn: str, **options: Any) -> PostgresRecoveryConfig:
+    """Return a recovery location in the database of a DSN; servers of tests do not sync, which it allows."""
+    given = {key: str(value) for key, value in conninfo_to_dict(dsn).items()}
+    user, password = given.pop("user", ""), given.pop("password", "")
+    if password:
+        # A location contains none.
+        os.environ["OUTFALL_TEST_PASSWORD"] = password
+        given["password"] = "env:OUTFALL_TEST_PASSWORD"
+    hosts = zip(given.pop("host", "127.0.0.1").split(","), given.pop("port", "5432").split(","), strict=True)
+    place = ",".join(f"{host}:{port}" for host, port in hosts)
+    url = f"postgresql://{user}{'@' if user else ''}{place}/{given.pop('dbname')}?{urlencode(given)}"
+    return PostgresRecoveryConfig(url, **{"allow_unsafe": True, **options})
 
 
 def empty(dsn: str) -> None:

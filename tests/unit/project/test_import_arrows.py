@@ -72,6 +72,7 @@ SHARED = (
     "outfall.formats",
     "outfall.part_ledger",
     "outfall.possession",
+    "outfall.sql",
     "outfall.storage",
     "outfall.tables",
     "outfall.versioned",

@@ -14,6 +14,7 @@ from outfall.redaction import without_credentials
 from outfall.version import outfall_version
 
 _MODULES = {
+    "accept": "recovery_data",
     "copy": "recovery_data",
     "doctor": "doctor",
     "drain": "recovery_data",

@@ -1,8 +1,8 @@
-"""`outfall drain`, `copy` and `reset`: operations on a step's recovery data while no query runs."""
+"""`outfall drain`, `copy`, `accept` and `reset`: operations on a step's recovery data while no query runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
 import click
@@ -25,7 +25,7 @@ from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.states import ROWS_DRAINED
 from outfall.protocol.step import EpochOptions
 from outfall.recovery.copying import copy_step
-from outfall.recovery.log import RecoveryConfig
+from outfall.recovery.log import RecoveryConfig, ServerChange
 from outfall.redaction import without_credentials
 
 
@@ -71,6 +71,51 @@ def copy(source: RecoveryConfig, target: RecoveryConfig, step: str, as_json: boo
         return
     say(f"{copied.entries} entries and {copied.states} large states, {copied.bytes:,} bytes, copied and compared")
     say(f"start the query with recovery={target.url()!r}")
+
+
+@click.command()
+@recovery_argument
+@step_argument
+@click.option("--yes", is_flag=True, help="Accept the server. Without it, nothing is changed.")
+@json_option
+def accept(recovery: RecoveryConfig, step: str, yes: bool, as_json: bool) -> None:
+    """Continue a log in a database on another server than before.
+
+    Use it after a failover, a restore or a move of the database that contains the log. Stop the query first. Without
+    --yes, the command shows both servers and what to write again, and changes nothing. It then exits with code 1 if the
+    server has changed.
+    """
+    with closing(recovery.open(step)) as log:
+        change = log.server_change()
+        if change is not None and yes:
+            log.accept_server(change)
+    completed = read_status(recovery, step, last=0).completed
+    if as_json:
+        print_json({"step": step, "change": change, "completed": completed, "accepted": change is not None and yes})
+    else:
+        for line in _change_in_words(change, completed):
+            say(line)
+        if change is not None and yes:
+            say("accepted; start the query")
+    if change is not None and not yes:
+        say("nothing was changed; add --yes to accept the server", err=True)
+        raise click.exceptions.Exit(1)
+
+
+def _change_in_words(change: ServerChange | None, completed: int | None) -> Iterator[str]:
+    if change is None:
+        yield "the server has not changed; there is nothing to accept"
+        return
+    yield f"entry {change.entry}, the newest one, was written on {change.recorded}"
+    yield f"this is {change.now}"
+    last, following = ("none", "each epoch") if completed is None else (f"{completed}", f"each epoch after {completed}")
+    yield f"last completed epoch here: {last}"
+    yield f"- Batch jobs with epoch=: rows of later epochs may be missing here. Run {following} again, in order."
+    yield (
+        "- Streaming queries: they continue if the checkpoint has no later batch. Otherwise they are refused, because"
+        " rows are missing here: restore log, target and checkpoint from copies of one time."
+    )
+    yield "- If the former server still runs, stop it first: a query that is connected to it continues there."
 
 
 @click.command()
