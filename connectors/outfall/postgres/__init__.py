@@ -2,15 +2,15 @@
 
 ```
 sink, options       `PostgresSink`, the public class, which delegates to one of three deliveries; its options
-delivery            the base of the deliveries: checks and opens the table before an epoch
-staging/            by epochs: tasks copy into a staging table (`staging_writer`), the driver moves the rows (`publish`)
+delivery            the base of the deliveries in PostgreSQL, and the delivery by epochs, on `outfall.sql`
+dialect             PostgreSQL's dialect of SQL for that base
+staging/            by epochs: tasks `load` rows into `staging_table` with COPY, `moving` moves them by `publish_sql`
 offsets/            by offsets: tasks publish independently, by `parts` or by the offsets of their `source`
-target              compares the table with the recovery log
-tables              the tables of one step: target, ledger, staging, dead letters
-ledger              the epochs of each step and part that are in a table
+ledger              the ledger's tables, and the rows of parts
 copy/               converts values to column types, and sends them with COPY
 catalogue/          the server's columns and types, type compatibility, privileges
 connection/         connections, transactions with retries, translation of errors
+names               names of tables and columns
 recovery/           the log of a step in two tables
 ```
 """

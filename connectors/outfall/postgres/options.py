@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from datetime import timedelta
 from typing import Literal, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
-from outfall.capabilities import MAX_DEAD_LETTERS
 from outfall.existing import OnExistingRows
-from outfall.options import Duration, Limit, Names, SinkOptions
-from outfall.postgres.names import GONE, LONGEST, MARKER, NUMBER, ROW, STAGE
-from outfall.row_logging import LogRows, log_rows_field
+from outfall.options import Names
+from outfall.sql.options import SqlOptions
+from outfall.tables.key_options import names_once
 
-_LONGEST_TIMEOUT = timedelta(milliseconds=2**31 - 1)
-"""The longest timeout of the server, which counts milliseconds in 32 bits."""
+LONGEST = 63
+"""Bytes of an identifier; PostgreSQL silently truncates longer ones."""
 
 
-class PostgresOptions(SinkOptions):
+class PostgresOptions(SqlOptions):
     """The options of `PostgresSink`, in its constructor and as Spark options."""
 
     former = {"delivery": "parts or offset_columns, which select it alone"}
@@ -65,27 +62,6 @@ class PostgresOptions(SinkOptions):
         min_length=1,
         description="`parts`: a column of type json, jsonb or text that stores the whole row as one JSON object.",
     )
-    write_mode: Literal["append", "upsert", "delete"] = Field(
-        default="append",
-        description="`append` inserts each row. `upsert` inserts a row or updates the one with the same key. `delete`"
-        " removes rows by key.",
-    )
-    key_columns: Names = Field(
-        default=(),
-        description="`upsert`, `delete`: the columns that identify a row. `upsert` needs a unique index on them. With"
-        " `create_table` they become the primary key.",
-    )
-    update_columns: Names = Field(
-        default=(),
-        description="`upsert`: the columns of an existing row to update, in addition to `order_column`. Default: all"
-        " except the keys.",
-    )
-    order_column: str | None = Field(
-        default=None,
-        description="`upsert`: the column that decides between two rows of one key; the greater value wins, within an"
-        " epoch and against the table; of equal values, the last row written. Without it, the last row written in the"
-        " epoch replaces the table's row.",
-    )
     delete_marker: str | None = Field(
         default=None,
         description="`upsert`: a boolean column that is not stored. If it is true, the row with this key is removed;"
@@ -112,72 +88,8 @@ class PostgresOptions(SinkOptions):
         description="Whether the table and the dead-letter table may be unlogged, or have unlogged partitions, which a"
         " crash of the server empties. Their rows are then lost, so the sink no longer declares exactly once.",
     )
-    on_rewind: Literal["error"] = Field(
-        default="error",
-        description="What to do if the table is ahead of the recovery log. Rows of later epochs cannot be identified in"
-        " a table, so they are never rolled back.",
-    )
-    dead_letter_table: str | None = Field(
-        default=None,
-        min_length=1,
-        description="The table for rejected rows and the reasons, written in the transaction of the other rows. Without"
-        " it, a rejected row fails the query.",
-    )
-    max_dead_letters: int = Field(
-        default=MAX_DEAD_LETTERS,
-        ge=1,
-        description="`dead_letter_table`: the maximum number of dead letters per epoch. One more fails the query, so a"
-        " wrong schema cannot silently divert an epoch.",
-    )
-    log_rows: LogRows = log_rows_field()
-    create_table: Literal["never", "if_missing"] = Field(
-        default="never", description="Whether to create a missing table with the columns of the rows."
-    )
-    schema_evolution: Literal["fail", "add_columns"] = Field(
-        default="fail",
-        description="What to do with columns that the table does not have: fail, or add them to the table. A new column"
-        " must not differ only in case from another one.",
-    )
-    metadata_schema: str = Field(
-        default="outfall",
-        min_length=1,
-        description="The schema of the ledger and the staging tables. It is created on first use.",
-    )
-    create_staging: Literal["if_missing", "never"] = Field(
-        default="if_missing",
-        description="Whether to create the ledger, the staging tables and the dead-letter table, and to adapt staging"
-        " to the table. With `never`, run the output of `PostgresSink.ddl()` beforehand.",
-    )
-    connect_timeout: Duration = Field(
-        default=timedelta(seconds=10), description="The timeout for establishing a connection."
-    )
-    statement_timeout: Limit = Field(
-        default=timedelta(minutes=10),
-        description="The timeout of one statement; publishing an epoch is one statement. With 0 there is no limit, and"
-        " only the network detects a server that stops responding.",
-    )
-    retry_deadline: Duration = Field(
-        default=timedelta(minutes=5),
-        description="How long a transaction is retried after transient errors: lost connections, deadlocks, server"
-        " restarts.",
-    )
 
-    @field_validator("key_columns", "update_columns", "offset_columns")
-    @classmethod
-    def _once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        twice = [name for name in value if value.count(name) > 1]
-        if twice:
-            raise ValueError(f"names the column {twice[0]!r} twice")
-        return value
-
-    @field_validator("statement_timeout")
-    @classmethod
-    def _can_be_set(cls, value: timedelta) -> timedelta:
-        if value > _LONGEST_TIMEOUT:
-            raise ValueError(
-                f"is longer than {_LONGEST_TIMEOUT.days} days, the limit of the server; 0 means no timeout"
-            )
-        return value
+    _offsets_once = field_validator("offset_columns")(names_once)
 
     @field_validator("metadata_schema")
     @classmethod
@@ -188,20 +100,11 @@ class PostgresOptions(SinkOptions):
 
     @model_validator(mode="after")
     def _together(self) -> Self:
-        if self.write_mode != "append" and not self.key_columns:
-            raise ValueError(f"write_mode {self.write_mode} needs key_columns")
-        for name in ("update_columns", "order_column", "delete_marker", "conflict_constraint", "conflict_where"):
+        for name in ("conflict_constraint", "conflict_where"):
             if getattr(self, name) and self.write_mode != "upsert":
                 raise ValueError(f"{name} is an option of write_mode upsert")
         if self.conflict_constraint and self.conflict_where:
             raise ValueError("conflict_constraint and conflict_where both select the index: give only one")
-        both = set(self.update_columns) & set(self.key_columns)
-        if both:
-            raise ValueError(f"update_columns contains the key {sorted(both)[0]!r}, and keys cannot be updated")
-        if self.delete_marker in self.key_columns:
-            raise ValueError("delete_marker cannot be a key")
-        if self.delete_marker and self.delete_marker in (self.order_column, *self.update_columns):
-            raise ValueError("delete_marker is not stored, so it cannot be order_column or in update_columns")
         return self
 
     @model_validator(mode="after")
@@ -229,26 +132,6 @@ class PostgresOptions(SinkOptions):
         """Whether the driver publishes whole epochs. Otherwise the tasks publish, and offsets identify duplicates."""
         return not self.offset_columns and self.parts is None
 
-    def columns_named(self) -> list[str]:
-        """Return the columns that every row must have because an option names them."""
-        ordered = [self.order_column, self.delete_marker]
-        return [*self.key_columns, *self.update_columns, *(name for name in ordered if name is not None)]
-
-    def staging_columns(self) -> list[tuple[str, str]]:
-        """Return the columns of staging that precede those of the table: name and type."""
-        columns = [(STAGE, "bigint")]
-        if self.write_mode == "upsert":
-            columns.append((ROW, "bigint"))
-        if self.delete_marker is not None:
-            columns.append((MARKER, "boolean"))
-        return columns
-
     def reserved_columns(self) -> set[str]:
-        """Return the column names that neither rows nor table may have: those of staging and of statements."""
-        carried = (GONE, NUMBER) if self.write_mode == "upsert" else ()
-        return {name for name, _ in self.staging_columns()}.union(carried)
-
-    @property
-    def statement_milliseconds(self) -> int:
-        """`statement_timeout` in the unit of the server; 0 means no limit."""
-        return math.ceil(self.statement_timeout / timedelta(milliseconds=1))
+        """Return the column names that neither rows nor table may have; none by parts, whose rows are not staged."""
+        return set() if self.parts is not None else super().reserved_columns()

@@ -9,11 +9,10 @@ from typing import Literal
 from outfall.delegating_sink import DelegatingSink
 from outfall.existing import OnExistingRows
 from outfall.options import arguments_for, make_options, names_arguments
-from outfall.postgres.delivery import PostgresDelivery
+from outfall.postgres.delivery import EpochDelivery, PostgresDelivery
 from outfall.postgres.offsets.parts import PartDelivery
 from outfall.postgres.offsets.source import SourceDelivery
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.staging.epochs import EpochDelivery
 from outfall.row_logging import LogRows
 
 

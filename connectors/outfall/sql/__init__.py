@@ -1,4 +1,23 @@
-"""What the databases with transactions share.
+"""The base of the sinks of databases with transactions: each epoch is one transaction with the target's record.
+
+```
+options         the options that all databases share
+dialect         what a database implements: connections, names, catalogue, types, loading, moving, errors
+delivery        the base of a sink: checks and opens the table before an epoch; the delivery by epochs
+target          compares the table with the recovery log, and lists the tables that a step needs
+table           whether rows fit the user's table; creating it, and adding columns
+ledger          the record of each step, in the same database and transactions
+staging         the attempts of tasks, in one staging table per step
+writer          one attempt: loads its rows into staging in one transaction
+moving          moves rows from staging into the table, all or those that it accepts
+publish         publishes an epoch from staging in one transaction
+dead_letters    the tables of rejected rows
+```
+
+Nothing here assumes that DDL can be rolled back: `SqlDatabase.make` creates tables before the first row is written.
+Statements have parameters in the style `pyformat`, and every % beside them is doubled.
+
+The recovery log in a database stands beside it:
 
 ```
 log             a recovery log in two tables: entries, large states and heartbeats

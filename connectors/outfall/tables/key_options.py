@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Self, TypedDict
+from typing import Literal, Protocol, Self, TypedDict
 
 import pyarrow as pa
 from pydantic import ByteSize, Field, field_validator, model_validator
@@ -16,6 +16,45 @@ from outfall.values import spark_type
 _is = pa.types
 
 KeyedWriteMode = Literal["append", "overwrite_partitions", "upsert", "delete"]
+
+
+class Keyed(Protocol):
+    """The options of `upsert` and `delete` in any sink."""
+
+    @property
+    def write_mode(self) -> str: ...
+    @property
+    def key_columns(self) -> tuple[str, ...]: ...
+    @property
+    def update_columns(self) -> tuple[str, ...]: ...
+    @property
+    def order_column(self) -> str | None: ...
+    @property
+    def delete_marker(self) -> str | None: ...
+
+
+def names_once(value: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the value of an option that names columns. Raises `ValueError` if it names one twice."""
+    twice = [name for name in value if value.count(name) > 1]
+    if twice:
+        raise ValueError(f"names the column {twice[0]!r} twice")
+    return value
+
+
+def check_keyed(options: Keyed) -> None:
+    """Raise `ValueError` if the options of `upsert` and `delete` do not fit each other."""
+    if options.write_mode in ("upsert", "delete") and not options.key_columns:
+        raise ValueError(f"write_mode {options.write_mode} needs key_columns")
+    for name in ("update_columns", "order_column", "delete_marker"):
+        if getattr(options, name) and options.write_mode != "upsert":
+            raise ValueError(f"{name} is an option of write_mode upsert")
+    both = set(options.update_columns) & set(options.key_columns)
+    if both:
+        raise ValueError(f"update_columns contains the key {sorted(both)[0]!r}, and keys cannot be updated")
+    if options.delete_marker in options.key_columns:
+        raise ValueError("delete_marker cannot be a key")
+    if options.delete_marker and options.delete_marker in (options.order_column, *options.update_columns):
+        raise ValueError("delete_marker is not stored, so it cannot be order_column or in update_columns")
 
 
 class KeyArguments(TypedDict, total=False):
@@ -64,30 +103,13 @@ class KeyOptions(TableOptions):
         " logged. An epoch beyond it is not written until the option is raised.",
     )
 
-    @field_validator("key_columns", "update_columns")
-    @classmethod
-    def _once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        twice = [name for name in value if value.count(name) > 1]
-        if twice:
-            raise ValueError(f"names the column {twice[0]!r} twice")
-        return value
+    _once = field_validator("key_columns", "update_columns")(names_once)
 
     @model_validator(mode="after")
     def _keyed(self) -> Self:
-        if self.has_keys and not self.key_columns:
-            raise ValueError(f"write_mode {self.write_mode} needs key_columns")
         if self.key_columns and not self.has_keys:
             raise ValueError("key_columns is an option of the write modes upsert and delete")
-        for name in ("update_columns", "order_column", "delete_marker"):
-            if getattr(self, name) and self.write_mode != "upsert":
-                raise ValueError(f"{name} is an option of write_mode upsert")
-        both = set(self.update_columns) & set(self.key_columns)
-        if both:
-            raise ValueError(f"update_columns contains the key {sorted(both)[0]!r}, and keys cannot be updated")
-        if self.delete_marker in self.key_columns:
-            raise ValueError("delete_marker cannot be a key")
-        if self.delete_marker and self.delete_marker in (self.order_column, *self.update_columns):
-            raise ValueError("delete_marker is not stored, so it cannot be order_column or in update_columns")
+        check_keyed(self)
         if self.write_mode == "delete" and self.create_table == "if_missing":
             raise ValueError("create_table excludes write_mode delete: a new table has no rows to delete")
         return self

@@ -26,17 +26,17 @@ from tests.integration.support.postgres import Server, pgbouncer
 from tests.integration.support.waiting import until
 
 STEPS = [
-    "before BEGIN", "after BEGIN", "postgres: opening", "after open target", "postgres: copying", "task: after write",
-    "postgres: staging", "postgres: staged", "task: after snapshot", "after collect", "before PREPARED",
-    "after PREPARED", "after COMMITTING", "postgres: publishing", "postgres: before COMMIT",
-    "postgres: before COMMIT#2", "postgres: before COMMIT#3",
-    "postgres: after COMMIT", "postgres: after COMMIT#2", "postgres: after COMMIT#3",
+    "before BEGIN", "after BEGIN", "sql: opening", "after open target", "sql: copying", "task: after write",
+    "sql: staging", "sql: staged", "task: after snapshot", "after collect", "before PREPARED",
+    "after PREPARED", "after COMMITTING", "sql: publishing", "sql: before COMMIT",
+    "sql: before COMMIT#2", "sql: before COMMIT#3",
+    "sql: after COMMIT", "sql: after COMMIT#2", "sql: after COMMIT#3",
     "after commit", "before COMPLETED", "after COMPLETED", "after clean-up",
 ]  # fmt: skip
 
 
-BY_DEFAULT = ["after BEGIN", "task: after snapshot", "after PREPARED", "postgres: before COMMIT#2",
-              "postgres: after COMMIT#2", "before COMPLETED"]  # fmt: skip
+BY_DEFAULT = ["after BEGIN", "task: after snapshot", "after PREPARED", "sql: before COMMIT#2",
+              "sql: after COMMIT#2", "before COMPLETED"]  # fmt: skip
 
 
 @pytest.mark.parametrize("step", mostly_thorough(STEPS, BY_DEFAULT))
@@ -160,7 +160,7 @@ def test_who_publishes_holds_the_ledgers_row_so_that_a_rival_waits(target: Targe
     locked: list[str] = []
 
     def look(step: str) -> None:
-        if step == "postgres: publishing":
+        if step == "sql: publishing":
             with pytest.raises(psycopg.errors.LockNotAvailable):
                 target.run("SELECT 1 FROM outfall.ledger FOR UPDATE NOWAIT")
             locked.append(step)
@@ -180,9 +180,9 @@ def test_a_connection_that_breaks_in_commit_is_settled_by_the_ledger(
     cut: list[str] = []
 
     def break_off(step: str) -> None:
-        if step == "postgres: publishing":
+        if step == "sql: publishing":
             publishing.append(step)
-        if step == "postgres: before COMMIT" and publishing and not cut:
+        if step == "sql: before COMMIT" and publishing and not cut:
             cut.append(step)
             proxy.inject(NetworkFault("reset", lost, connections=1))
 
@@ -194,7 +194,7 @@ def test_a_connection_that_breaks_in_commit_is_settled_by_the_ledger(
     assert target.ids() == [1, 2, 3]
 
 
-@pytest.mark.parametrize("step", ["postgres: publishing", "postgres: before COMMIT#3"])
+@pytest.mark.parametrize("step", ["sql: publishing", "sql: before COMMIT#3"])
 def test_a_server_that_falls_silent_is_given_up_and_the_ledger_says_what_it_did(
     target: Target, recovery: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,7 +233,7 @@ def test_connections_that_are_ended_are_made_anew(target: Target, recovery: str)
     ended: list[str] = []
 
     def end(step: str) -> None:
-        if step == "postgres: publishing" and not ended:
+        if step == "sql: publishing" and not ended:
             ended.append(step)
             target.run(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
@@ -273,7 +273,7 @@ def test_a_server_killed_while_it_publishes_loses_nothing(mortal_postgres: Serve
     killed: list[str] = []
 
     def kill(step: str) -> None:
-        if step == "postgres: publishing" and not killed:
+        if step == "sql: publishing" and not killed:
             killed.append(step)
             mortal_postgres.kill()
             mortal_postgres.start()
@@ -292,7 +292,7 @@ def test_a_server_killed_after_the_driver_died_in_publishing_loses_nothing(
 ) -> None:
     target = Target(mortal_postgres.new_database())
     sink = target.sink()
-    with crash_at("postgres: publishing"):
+    with crash_at("sql: publishing"):
         run(sink, recovery, 0, rows(2, 3))
     mortal_postgres.kill()
     mortal_postgres.start()
@@ -361,7 +361,7 @@ def test_tasks_that_run_at_once_have_a_connection_each(target: Target, recovery:
     answers: list[Any] = []
 
     def meet(step: str) -> None:
-        if step == "postgres: staging":
+        if step == "sql: staging":
             together.wait()
             together.wait()
 

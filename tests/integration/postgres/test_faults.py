@@ -39,7 +39,7 @@ def dsn(postgres: Databases) -> str:
 
 
 @pytest.mark.parametrize(
-    "step", mostly_thorough(["postgres: copying", "task: after write", "postgres: staging"], ["postgres: staging"])
+    "step", mostly_thorough(["sql: copying", "task: after write", "sql: staging"], ["sql: staging"])
 )
 def test_a_task_whose_connection_is_ended_is_tried_again_and_nothing_is_doubled(
     target: Target, recovery: str, step: str
@@ -78,7 +78,7 @@ def test_a_reply_to_the_commit_of_staging_that_is_lost_doubles_nothing(target: T
     lost: list[str] = []
 
     def cut(step: str) -> None:
-        if step == "postgres: staged" and not lost:
+        if step == "sql: staged" and not lost:
             lost.append(step)
             raise psycopg.OperationalError("server closed the connection unexpectedly")
 
@@ -286,7 +286,7 @@ def test_a_copy_may_take_longer_than_a_statement(target: Target, recovery: str) 
     with psycopg.connect(target.dsn, autocommit=True) as other:
 
         def wait(step: str) -> None:
-            if step == "postgres: copying":
+            if step == "sql: copying":
                 until(lambda: other.execute(old).fetchone(), "the COPY taking longer", 30)
                 waited.append(step)
 
@@ -375,7 +375,7 @@ def test_a_driver_that_was_silent_too_long_in_its_transaction_publishes_once(
     slept: list[str] = []
 
     def sleep(step: str) -> None:
-        if step == "postgres: publishing" and not slept:
+        if step == "sql: publishing" and not slept:
             slept.append(step)
             gone = "SELECT count(*) = 0 FROM pg_stat_activity WHERE state = 'idle in transaction'"
             until(lambda: target.run(gone + " AND datname = current_database()")[0][0], "the server ending it", 30)

@@ -19,8 +19,8 @@ FLIGHTS = (
     " dest text, air_time double precision, distance integer"
 )
 STEPS = (
-    "after BEGIN", "postgres: opening", "postgres: copying", "postgres: staging", "postgres: staged",
-    "before PREPARED", "after COMMITTING", "postgres: publishing", "postgres: before COMMIT", "postgres: after COMMIT",
+    "after BEGIN", "sql: opening", "sql: copying", "sql: staging", "sql: staged",
+    "before PREPARED", "after COMMITTING", "sql: publishing", "sql: before COMMIT", "sql: after COMMIT",
     "before COMPLETED", "after clean-up",
 )  # fmt: skip
 

@@ -171,7 +171,7 @@ def test_nobody_alters_a_table_between_the_comparison_and_the_move(target: Targe
     tried: list[str] = []
 
     def alter(step: str) -> None:
-        if step == "postgres: moving":
+        if step == "sql: moving":
             tried.append(step)
             with pytest.raises(psycopg.errors.LockNotAvailable):
                 target.run("SET lock_timeout = '100ms'; ALTER TABLE t ALTER COLUMN id TYPE integer")
@@ -188,7 +188,7 @@ def test_a_table_that_is_altered_under_a_task_stores_nothing_of_it(dsn: str, rec
     written = [{"id": 1, "at": MOMENT}]
 
     def alter(step: str) -> None:
-        if step == "postgres: publishing":
+        if step == "sql: publishing":
             target.run("ALTER TABLE t ALTER COLUMN at TYPE timestamptz(0)")
 
     with listening(alter), pytest.raises(TerminalError, match="changed after this epoch began"):
@@ -245,7 +245,7 @@ def test_staging_that_is_gone_once_its_rows_are_published_is_no_loss(target: Tar
 @pytest.mark.parametrize(
     ("first", "moment"),
     [
-        ("after PREPARED", "postgres: revoked"),
+        ("after PREPARED", "sql: revoked"),
         ("after COMMITTING", "after ABANDONED"),
         pytest.param("after COMMITTING", "after revoke", marks=pytest.mark.thorough),
     ],

@@ -68,7 +68,7 @@ def test_a_table_that_waits_to_be_altered_keeps_no_other_query_waiting(target: T
 def test_who_waits_for_a_lock_in_vain_lets_go_and_tries_again(
     target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outfall.postgres.tables._LONGEST_WAIT", 0.05)
+    monkeypatch.setattr("outfall.postgres.connection.database._LONGEST_WAIT", 0.05)
     released = threading.Event()
     retries = Retries(released.set)
 
@@ -89,7 +89,7 @@ def test_who_waits_for_a_lock_in_vain_lets_go_and_tries_again(
 
 
 def test_a_lock_that_is_never_let_go_is_told(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("outfall.postgres.tables._LONGEST_WAIT", 0.05)
+    monkeypatch.setattr("outfall.postgres.connection.database._LONGEST_WAIT", 0.05)
     sink = growing(target, retry_deadline="0.5 seconds")
     with read(target), pytest.raises(TransientError, match=r"timed out waiting for a lock.*has locked t.*pg_locks"):
         run(sink, str(tmp_path / "recovery"), 0, [{"id": 1, "name": "n1", "more": 1}])

@@ -40,14 +40,14 @@ def sink_of(target: Target, **options: Any) -> PostgresSink:
 
 
 STEPS = [
-    "before BEGIN", "after BEGIN", "postgres: opening", "after open target", "postgres: copying", "task: after write",
-    "postgres: publishing", "postgres: staging", "postgres: staged", "task: after snapshot", "after collect",
-    "before PREPARED", "after PREPARED", "after COMMITTING", "postgres: publishing#2", "after commit",
+    "before BEGIN", "after BEGIN", "sql: opening", "after open target", "sql: copying", "task: after write",
+    "sql: publishing", "sql: staging", "sql: staged", "task: after snapshot", "after collect",
+    "before PREPARED", "after PREPARED", "after COMMITTING", "sql: publishing#2", "after commit",
     "before COMPLETED", "after COMPLETED", "after clean-up",
 ]  # fmt: skip
 
 
-BY_DEFAULT = ["after BEGIN", "postgres: publishing", "task: after snapshot", "after PREPARED", "after commit"]
+BY_DEFAULT = ["after BEGIN", "sql: publishing", "task: after snapshot", "after PREPARED", "after commit"]
 
 
 @pytest.mark.parametrize("step", mostly_thorough(STEPS, BY_DEFAULT))
@@ -96,7 +96,7 @@ def test_a_lost_reply_to_commit_is_sent_again(target: Target, recovery: str) -> 
         armed: list[str] = []
 
         def swallow(step: str) -> None:
-            if step == "postgres: staging" and not armed:
+            if step == "sql: staging" and not armed:
                 armed.append(step)
                 proxy.inject(NetworkFault("reset", "reply", connections=1))
 
@@ -117,7 +117,7 @@ def test_two_attempts_with_the_same_rows_in_other_orders_do_not_deadlock(target:
 
     def attempt(order: list[int], number: int) -> None:
         def meet(step: str) -> None:
-            if step == "postgres: publishing":
+            if step == "sql: publishing":
                 meeting.wait(30)
 
         with listening(meet) if number == 0 else listening(lambda step: None):
@@ -134,7 +134,7 @@ def test_two_attempts_with_the_same_rows_in_other_orders_do_not_deadlock(target:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("step", ["postgres: copying", "postgres: publishing"])
+@pytest.mark.parametrize("step", ["sql: copying", "sql: publishing"])
 def test_a_server_that_is_killed_while_a_task_writes_loses_and_doubles_nothing(
     mortal_postgres: Server, recovery: str, step: str
 ) -> None:

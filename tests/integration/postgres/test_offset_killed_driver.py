@@ -15,8 +15,8 @@ from tests.integration.support.killed_driver import KILLS, make_job
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long]
 
 STEPS = (
-    "after BEGIN", "postgres: opening", "postgres: copying", "postgres: publishing", "postgres: before COMMIT",
-    "postgres: after COMMIT", "task: after flush", "after collect", "before PREPARED", "after PREPARED",
+    "after BEGIN", "sql: opening", "sql: copying", "sql: publishing", "sql: before COMMIT",
+    "sql: after COMMIT", "task: after flush", "after collect", "before PREPARED", "after PREPARED",
     "before COMPLETED",
 )  # fmt: skip
 

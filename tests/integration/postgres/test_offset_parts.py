@@ -30,15 +30,15 @@ from tests.integration.postgres.support import Target, listening, mostly_thoroug
 from tests.integration.support.postgres import pgbouncer
 
 STEPS = [
-    "before BEGIN", "after BEGIN", "postgres: opening", "after open target", "postgres: copying", "task: after write",
-    "postgres: publishing", "postgres: before COMMIT#2", "postgres: after COMMIT", "postgres: after COMMIT#2",
-    "postgres: before COMMIT#3", "postgres: after COMMIT#3",
-    "task: after snapshot", "after collect", "postgres: sealing", "after seal", "before PREPARED", "after PREPARED",
+    "before BEGIN", "after BEGIN", "sql: opening", "after open target", "sql: copying", "task: after write",
+    "sql: publishing", "sql: before COMMIT#2", "sql: after COMMIT", "sql: after COMMIT#2",
+    "sql: before COMMIT#3", "sql: after COMMIT#3",
+    "task: after snapshot", "after collect", "sql: sealing", "after seal", "before PREPARED", "after PREPARED",
     "before COMPLETED", "after COMPLETED",
 ]  # fmt: skip
 
 
-BY_DEFAULT = ["after BEGIN", "postgres: publishing", "postgres: after COMMIT", "after collect", "after PREPARED",
+BY_DEFAULT = ["after BEGIN", "sql: publishing", "sql: after COMMIT", "after collect", "after PREPARED",
               "before COMPLETED"]  # fmt: skip
 
 
@@ -143,7 +143,7 @@ def test_one_task_writes_all_its_parts_over_one_connection(target: Target, recov
 
     def count(step: str) -> None:
         nonlocal most
-        if step == "postgres: copying":
+        if step == "sql: copying":
             query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outfall'"
             most = max(most, target.run(query + " AND datname = current_database()")[0][0])
 
@@ -229,7 +229,7 @@ def test_a_job_that_is_never_resumed_is_refused_before_the_first_row(target: Tar
 
 
 @pytest.mark.parametrize(
-    ("step", "published"), [("postgres: publishing", False), ("after collect", True), ("before COMPLETED", True)]
+    ("step", "published"), [("sql: publishing", False), ("after collect", True), ("before COMPLETED", True)]
 )
 def test_a_job_that_was_killed_and_lost_its_log_is_noticed_if_it_had_published(
     target: Target, tmp_path: Path, step: str, published: bool
@@ -301,7 +301,7 @@ def test_a_part_goes_on_after_the_rows_that_the_table_has(dsn: str, recovery: st
 def test_rows_of_others_are_deleted_once_if_told(target: Target, recovery: str) -> None:
     target.run("INSERT INTO t VALUES (1000, 'x')")
     sink = parts_sink(target, on_existing="overwrite")
-    with crash_at("postgres: after COMMIT"):
+    with crash_at("sql: after COMMIT"):
         run(sink, recovery, 0, *range(20))
     run(sink, recovery, 0, *range(20))
     run(sink, recovery, 1, 20)

@@ -123,7 +123,7 @@ def test_a_lost_reply_to_commit_is_settled_by_the_ledger(target: Target, recover
         armed: list[str] = []
 
         def swallow(step: str) -> None:
-            if step == "postgres: before COMMIT" and not armed:
+            if step == "sql: before COMMIT" and not armed:
                 armed.append(step)
                 proxy.inject(NetworkFault("reset", "reply", connections=1))
 
@@ -146,7 +146,7 @@ def test_a_connection_that_ends_before_commit_leaves_nothing(target: Target, rec
     ended: list[str] = []
 
     def end(step: str) -> None:
-        if step == "postgres: before COMMIT" and not ended:
+        if step == "sql: before COMMIT" and not ended:
             ended.append(step)
             target.run(end_others)
 
@@ -157,9 +157,7 @@ def test_a_connection_that_ends_before_commit_leaves_nothing(target: Target, rec
     assert target.ids() == [1]
 
 
-@pytest.mark.parametrize(
-    "step", mostly_thorough(["postgres: copying", "postgres: publishing"], ["postgres: publishing"])
-)
+@pytest.mark.parametrize("step", mostly_thorough(["sql: copying", "sql: publishing"], ["sql: publishing"]))
 def test_a_server_that_is_killed_while_a_task_copies_loses_and_doubles_nothing(
     mortal_postgres: Server, recovery: str, step: str
 ) -> None:

@@ -246,7 +246,7 @@ def test_a_row_without_a_key_is_named_by_its_beginning(dsn: str, recovery: str, 
 
 def test_a_row_is_found_in_the_midst_of_many_batches(dsn: str, recovery: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each COPY is given a part of them; the rows of all but the one that fails are gone by then."""
-    monkeypatch.setattr("outfall.postgres.staging.staging_writer.COPY_BYTES", 20_000)
+    monkeypatch.setattr("outfall.postgres.staging.load.COPY_BYTES", 20_000)
     target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name jsonb)")
     local = LocalDriver(target.sink(), recovery)
     coordinator = local.coordinator()
@@ -475,7 +475,7 @@ def test_a_connection_that_breaks_while_rows_are_set_aside_is_made_anew(dsn: str
     ended: list[str] = []
 
     def end(step: str) -> None:
-        if step == "postgres: set aside" and not ended:
+        if step == "sql: set aside" and not ended:
             ended.append(step)
             target.run(END_OTHERS)
 
@@ -490,8 +490,8 @@ def test_a_connection_that_breaks_while_rows_are_set_aside_is_made_anew(dsn: str
 @pytest.mark.parametrize(
     "step",
     mostly_thorough(
-        ["postgres: staging", "postgres: set aside", "postgres: after COMMIT#6", "after commit"],
-        ["postgres: set aside", "postgres: after COMMIT#6"],
+        ["sql: staging", "sql: set aside", "sql: after COMMIT#6", "after commit"],
+        ["sql: set aside", "sql: after COMMIT#6"],
     ),
 )
 def test_a_driver_that_dies_leaves_each_letter_once(dsn: str, recovery: str, step: str) -> None:

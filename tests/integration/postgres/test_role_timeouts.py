@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from outfall.postgres.staging import staging_writer
+from outfall.postgres.staging import load
 from outfall.testing import LocalDriver
 from tests.integration.postgres.offsets import one_task, parts_sink
 from tests.integration.postgres.support import Target, rows
@@ -47,7 +47,7 @@ def test_a_slow_source_outlasts_every_timeout_of_its_role(
     hurried: str, dsn: str, recovery: str, options: dict[str, Any], pooled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # With a COPY for each batch, the transaction is idle between them, as it is after each 4 MiB of others.
-    monkeypatch.setattr(staging_writer, "COPY_BYTES", 1)
+    monkeypatch.setattr(load, "COPY_BYTES", 1)
     target = Target(dsn)
     with pgbouncer(hurried) if pooled else nullcontext(hurried) as through:
         local = LocalDriver(target.sink(dsn=through, **options), recovery)

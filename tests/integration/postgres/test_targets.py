@@ -33,7 +33,7 @@ def dying_before_the_commit_that_publishes() -> Iterator[None]:
 
     def die(step: str) -> None:
         seen.append(step)
-        if step == "postgres: before COMMIT" and "postgres: publishing" in seen:
+        if step == "sql: before COMMIT" and "sql: publishing" in seen:
             raise CrashError(step)
 
     with listening(die), pytest.raises(CrashError):
@@ -161,7 +161,7 @@ def test_batch_jobs_leave_no_ledger_rows(target: Target, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("step", "published"), [("postgres: publishing", False), ("postgres: after COMMIT#3", True), ("after commit", True)]
+    ("step", "published"), [("sql: publishing", False), ("sql: after COMMIT#3", True), ("after commit", True)]
 )
 def test_a_batch_job_that_was_killed_is_noticed_if_it_had_published(
     target: Target, tmp_path: Path, step: str, published: bool

@@ -303,7 +303,7 @@ def test_two_queries_that_upsert_the_same_keys_do_not_deadlock(dsn: str, tmp_pat
             meeting.abort()
 
     def meet(step: str) -> None:
-        if step == "postgres: publishing":
+        if step == "sql: publishing":
             meeting.wait()
 
     threads = [threading.Thread(target=write, args=args) for args in (("a", ids), ("b", ids[::-1]))]
@@ -364,8 +364,8 @@ def test_the_last_row_counts_also_where_staging_is_vacuumed_while_it_is_filled(d
 
     def vacuum(step: str) -> None:
         nonlocal batches
-        batches += step == "postgres: copying"
-        if step == "postgres: copying" and batches == 4:
+        batches += step == "sql: copying"
+        if step == "sql: copying" and batches == 4:
             until(lambda: size() > before, "the first rows being in staging", 30)
             target.run(f"VACUUM {name}")
 

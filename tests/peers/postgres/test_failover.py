@@ -26,14 +26,14 @@ DELIVERIES: dict[str, dict[str, Any]] = {
 MOMENTS = [
     "before BEGIN",
     "after BEGIN",
-    "postgres: opening",
+    "sql: opening",
     "after open target",
-    "postgres: publishing",
-    "postgres: staged",
+    "sql: publishing",
+    "sql: staged",
     "after PREPARED",
     "after COMMITTING",
-    "postgres: before COMMIT",
-    "postgres: after COMMIT",
+    "sql: before COMMIT",
+    "sql: after COMMIT",
     "before COMPLETED",
     "after COMPLETED",
 ]
@@ -179,7 +179,7 @@ def test_a_commit_that_waits_for_a_standby_is_neither_lost_nor_repeated(pair: Pa
         pair.standby.promote()
 
     killer = threading.Thread(target=kill_while_it_waits)
-    with listening(once("postgres: before COMMIT", cut)):
+    with listening(once("sql: before COMMIT", cut)):
         errors = refusals(target.sink(), recovery, 2, 2)
     killer.join(60)
     assert [error for error in errors if isinstance(error, TargetLostError)] == []
@@ -209,7 +209,7 @@ def test_a_commit_whose_wait_for_a_synchronous_standby_is_canceled_is_not_taken_
     canceling.start()
     try:
         hurried = target.sink(**DELIVERIES[delivery], retry_deadline="2 seconds")
-        with listening(once("postgres: before COMMIT", pair.standby.lag)), pytest.raises(TransientError) as told:
+        with listening(once("sql: before COMMIT", pair.standby.lag)), pytest.raises(TransientError) as told:
             write(hurried, recovery, 1, 1)
     finally:
         over.set()

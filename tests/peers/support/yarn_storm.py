@@ -19,7 +19,7 @@ _FILES = (*_COMMON, "file: record advanced", "file: publishing", "file: publishe
 REFUSED_AT: Mapping[str, Sequence[str]] = {
     "hdfs": _FILES,
     "shared": _FILES,
-    "postgres": (*_COMMON, "postgres: publishing", "postgres: after COMMIT", "log: object created"),
+    "postgres": (*_COMMON, "sql: publishing", "sql: after COMMIT", "log: object created"),
 }
 """By place: steps of the driver after which Python is refused without asking its JVM for anything."""
 LEFT_AT = ("after BEGIN", "after COMPLETED")

@@ -7,8 +7,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outfall.postgres.staging.dead_letters import RowRefusal, isolate
+from outfall.postgres.connection.errors import RowRefusal
 from outfall.row_logging import RowLog
+from outfall.sql.dialect import isolate
 
 REFUSAL = RowRefusal("no", "23514", "a detail")
 

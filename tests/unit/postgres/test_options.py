@@ -20,12 +20,12 @@ from outfall.errors import ConfigurationError, TargetError, TransientError, Valu
 from outfall.postgres import PostgresSink, sink_from_options
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase, set_timeouts
 from outfall.postgres.connection.errors import may_pass, translated
-from outfall.postgres.names import TableName, staging_name
+from outfall.postgres.names import TableName
 from outfall.postgres.offsets.part_writer import PartRows
 from outfall.postgres.staging.publish_sql import statements
-from outfall.postgres.staging.staging_table import StagedRows
 from outfall.serde import ModelSerializer
 from outfall.source_options import make_sink
+from outfall.sql.dialect import StagedRows, staging_name
 
 DSN = "postgresql://app:hunter2@db.example:6432/warehouse"
 

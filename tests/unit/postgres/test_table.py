@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from outfall.errors import ConfigurationError
 from outfall.postgres.catalogue.columns import Kind, TableColumn
-from outfall.postgres.catalogue.table import Table
+from outfall.postgres.connection.database import PostgresDatabase
+from outfall.postgres.dialect import PostgresDialect
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
+from outfall.sql.dialect import Session
+from outfall.sql.table import Table
 
 
 @pytest.mark.parametrize(
@@ -28,12 +31,13 @@ def test_no_column_is_added_that_differs_only_in_case(
     names: list[str], problem: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns = [TableColumn(name, "bigint", Kind("int8", "int8recv")) for name in ("id", "Both", "both")]
-    monkeypatch.setattr("outfall.postgres.catalogue.table.read_columns", lambda *_: columns)
+    monkeypatch.setattr("outfall.postgres.dialect.read_columns", lambda *_: columns)
     options: Any = {"dsn": "postgresql:///x", "table": "t", "schema_evolution": "add_columns"}
-    table, connection = Table(PostgresOptions(**options), TableName(None, "t")), Any
+    made, connection = PostgresOptions(**options), cast(Session, None)
+    table = Table(PostgresDialect(made, PostgresDatabase(made)), TableName(None, "t"))
     schema = pa.schema([(name, pa.int64()) for name in names])
     if problem is None:
-        table.check(connection, schema)  # type: ignore[arg-type]
+        table.check(connection, schema)
     else:
         with pytest.raises(ConfigurationError, match=problem):
-            table.check(connection, schema)  # type: ignore[arg-type]
+            table.check(connection, schema)

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from outfall.postgres.names import TableName
+from outfall.sql.dialect import SqlName
 
 _QUERY = """
 WITH RECURSIVE bases (attnum, oid, typmod) AS (
@@ -111,45 +111,41 @@ class TableColumn:
         return self.writable and self.not_null and not self.has_default
 
 
-def read_columns(connection: psycopg.Connection[Any], table: TableName) -> list[TableColumn]:
+def read_columns(connection: psycopg.Connection[Any], table: SqlName) -> list[TableColumn]:
     """Read the columns of a table, partitioned table, view or foreign table, in their order; none if it is missing."""
     # to_regclass() parses a name as SQL and resolves it along the search path, so pass a quoted name.
-    named = table.identifier().as_string(connection)
-    return [_column(row) for row in connection.execute(_QUERY, {"table": named}).fetchall()]
+    return [_column(row) for row in connection.execute(_QUERY, {"table": table.quoted}).fetchall()]
 
 
-def is_there(connection: psycopg.Connection[Any], table: TableName) -> bool:
+def is_there(connection: psycopg.Connection[Any], table: SqlName) -> bool:
     """Return whether a table exists."""
-    named = table.identifier().as_string(connection)
     # Not to_regclass() alone: it takes no lock, and may not find a table that another session has just created.
     found = connection.execute(
-        "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(%s))", (named,)
+        "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(%s))", (table.quoted,)
     ).fetchone()
     return bool(found and found[0])
 
 
-def schema_of(connection: psycopg.Connection[Any], table: TableName) -> str | None:
+def schema_of(connection: psycopg.Connection[Any], table: SqlName) -> str | None:
     """Return the schema of a table, or the one in which it would be created; `None` if the search path has none."""
     if table.schema is not None:
         return table.schema
-    named = table.identifier().as_string(connection)
     found = connection.execute(
         "SELECT coalesce((SELECT nspname FROM pg_catalog.pg_class AS c"
         " JOIN pg_catalog.pg_namespace AS n ON n.oid = relnamespace WHERE c.oid = to_regclass(%s)), current_schema())",
-        (named,),
+        (table.quoted,),
     ).fetchone()
     return found[0] if found else None
 
 
-def read_primary_key(connection: psycopg.Connection[Any], table: TableName) -> tuple[str, ...]:
+def read_primary_key(connection: psycopg.Connection[Any], table: SqlName) -> tuple[str, ...]:
     """Return the columns of a table's primary key; empty if it has none."""
-    named = table.identifier().as_string(connection)
     found = connection.execute(
         "SELECT a.attname FROM pg_catalog.pg_index AS i"
         " CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (attnum, place)"
         " JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum"
         " WHERE i.indrelid = to_regclass(%s) AND i.indisprimary ORDER BY k.place",
-        (named,),
+        (table.quoted,),
     )
     return tuple(name for (name,) in found.fetchall())
 

@@ -123,8 +123,7 @@ def conflicting(
     if any(index.predicate is None for index in indexes):
         return None
     given = {column.name: column for column in read_columns(connection, table)}
-    named = table.identifier().as_string(connection)
-    defaults = dict(connection.execute(_DEFAULTS, (named,)).fetchall())
+    defaults = dict(connection.execute(_DEFAULTS, (table.quoted,)).fetchall())
     stored: dict[str, sql.Composable] = {name: escaped(name) for name in columns}
     for index in indexes:
         for name in index.needed:

@@ -70,7 +70,7 @@ def _on_target(connection: PostgresConnection, table: TableName, options: Postgr
         return [_can_be_created(connection, table, user)]
     if found and options.schema_evolution == "add_columns":
         owned = "(SELECT pg_has_role(relowner, 'USAGE') FROM pg_catalog.pg_class WHERE oid = to_regclass(%s))"
-        named = table.identifier().as_string(connection)
+        named = table.quoted
         if not _ask(connection, owned, named):
             raise _missing(
                 f"ownership of {table}, for schema_evolution='add_columns'",
@@ -100,7 +100,7 @@ def check_granted(connection: PostgresConnection, name: TableName, needed: Seque
     (user,) = connection.execute("SELECT current_user").fetchone() or ("",)
     if name.schema is not None and _exists(connection, name.schema):
         _check_schema_right(connection, name.schema, user)
-    table = name.identifier().as_string(connection)
+    table = name.quoted
     if not is_there(connection, name):
         return []
     missing = [right for right in needed if not _has_on_table(connection, table, right)]

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from outfall.postgres.names import TableName
+from outfall.sql.dialect import SqlName
 
 # A trigger's type is a bit mask: 1 row, 2 BEFORE, 4 INSERT, 8 DELETE, 16 UPDATE, 64 INSTEAD OF (catalog/pg_trigger.h).
 _QUERY = """
@@ -88,7 +88,7 @@ class Relation:
         wanted = _INSERT | _INSTEAD_OF
         return self.kind in "vm" and not any(events & wanted == wanted for events in self.intercepting.values())
 
-    def sentence(self, table: TableName) -> str:
+    def sentence(self, table: SqlName) -> str:
         """Describe what a crash, a trigger, a rule or a policy does to rows of the table."""
         unlogged, intercepting = ", ".join(self.unlogged), ", ".join(self.intercepting)
         return (
@@ -98,8 +98,7 @@ class Relation:
         )
 
 
-def read_relation(connection: psycopg.Connection[Any], table: TableName) -> Relation | None:
+def read_relation(connection: psycopg.Connection[Any], table: SqlName) -> Relation | None:
     """Read a table, partitioned table, view or foreign table; `None` if it does not exist."""
-    named = table.identifier().as_string(connection)
     with connection.cursor(row_factory=class_row(Relation)) as cursor:
-        return cursor.execute(_QUERY, {"table": named}).fetchone()
+        return cursor.execute(_QUERY, {"table": table.quoted}).fetchone()

@@ -9,7 +9,7 @@ import select
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,19 +18,21 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PollingStatus
 
-from outfall.errors import ConfigurationError, TransientError
+from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.options import resolve_secret
 from outfall.postgres.connection.errors import (
     ConnectionRefusedByServerError,
     describe,
-    explained,
     may_pass,
+    quotes_rows,
     remedy,
+    translated,
 )
 from outfall.postgres.options import PostgresOptions
 from outfall.redaction import Redaction
 from outfall.retry_log import Retry, RetryLog
 from outfall.retry_loop import retried
+from outfall.sql.dialect import SqlDatabase, Wanted
 from outfall.trace_points import reached
 
 T = TypeVar("T")
@@ -65,11 +67,17 @@ _SERVERS_KEEPALIVES = {
 """By parameter of `_KEEPALIVES`: the setting by which the server notices that the client's host vanished. By default it
 takes two hours, in which the session keeps its locks: a COPY that waits for rows has no other timeout."""
 
+_MAKING = "outfall: making"
+"""The name of advisory locks."""
+
+_LONGEST_WAIT = 2.0
+"""Seconds for one lock. A waiting lock request blocks all later ones, including those of readers."""
+
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True)
-class PostgresDatabase:
+class PostgresDatabase(SqlDatabase):
     """The database of a sink. Has no connection of its own; picklable."""
 
     options: PostgresOptions
@@ -133,24 +141,22 @@ class PostgresDatabase:
         else:
             _idle.give_back(key, connection)
 
-    def run(
-        self, doing: str, work: Callable[[PostgresConnection], T], *, step: str | None = None, starting: bool = False
-    ) -> T:
-        """Run a transaction, with retries after transient errors, until it has committed.
+    @contextmanager
+    def explained(self, doing: str, step: str | None = None) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            hidden = quotes_rows(error) and self.options.log_rows != "full"
+            raise translated(self, doing, error, step) from None if hidden else error
 
-        `work` must first check what an earlier attempt has done, because the acknowledgment of a COMMIT may be lost.
-        `doing` is the operation for messages, for example `"publishing to"`; `starting` as for `run_raw`. Raises
-        `TransientError` if the deadline has passed; a permanent error is translated to an `OutfallError`.
-        """
-        with explained(self, f"{doing} {self.options.table}", step):
-            return self.run_raw(doing, work, starting=starting)
+    def translated(self, doing: str, error: Any, step: str | None = None) -> OutfallError:
+        return translated(self, doing, error, step)
 
-    def run_raw(self, doing: str, work: Callable[[PostgresConnection], T], *, starting: bool = False) -> T:
-        """Run a transaction like `run`, but raise psycopg's own error if it is permanent.
+    @property
+    def table(self) -> str:
+        return self.options.table
 
-        With `starting` it fails at once if a running server rejects the connection: at the start of a query, the reason
-        is more often a wrong DSN than a lack of connections. Raises `TransientError` if the deadline has passed.
-        """
+    def run_raw(self, doing: str, work: Callable[[Any], T], *, starting: bool = False) -> T:
         seconds = self.options.retry_deadline.total_seconds()
         try:
             return retried(
@@ -177,19 +183,36 @@ class PostgresDatabase:
             f" {self.connections_wanted()}{self.tls_advice()}"
         )
 
-    def run_once(self, work: Callable[[PostgresConnection], T]) -> T:
-        """Run a transaction without retries.
-
-        Raises `psycopg.Error` if it failed, or if it is unknown whether it has committed.
-        """
+    def run_once(self, work: Callable[[Any], T]) -> T:
         with self.connection() as connection:
             self._watch(connection)
             with connection.transaction():
                 self.limit(connection)
                 result = work(connection)
-                reached("postgres: before COMMIT")
-            reached("postgres: after COMMIT")
+                reached("sql: before COMMIT")
+            reached("sql: after COMMIT")
             return result
+
+    def trial(self, work: Callable[[Any], T]) -> T:
+        with self.connection() as connection, connection.transaction(force_rollback=True):
+            self.limit(connection)
+            return work(connection)
+
+    def make(self, wanted: Wanted, step: str) -> None:
+        if not self.run("checking", wanted.missing, step=step):
+            return
+        doing = "creating missing tables for"
+        try:
+            self.run(doing, lambda connection: _make(connection, wanted), step=step)
+        except TransientError as error:
+            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                raise
+            raise TransientError(
+                f"{doing} {self.table} in {self.name()} timed out waiting for a lock",
+                why=f"another session has locked {' or '.join(wanted.names)}",
+                do="find that session in pg_locks and pg_stat_activity; nothing was changed, and the next run of the"
+                " query continues; for longer waits, raise the option retry_deadline",
+            ) from error
 
     def limit(self, connection: PostgresConnection) -> None:
         """Set the timeouts of this transaction, not those of the session, which a pooler shares.
@@ -272,6 +295,16 @@ class PostgresDatabase:
         return bool(host) and not said and not all(map(_is_here, host.split(",")))
 
 
+def _make(connection: PostgresConnection, wanted: Wanted) -> None:
+    connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{int(_LONGEST_WAIT * 1000)}ms",))
+    # IF NOT EXISTS does not lock: if two sessions create the same table at once, one fails.
+    for name in sorted(wanted.names):
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s), hashtext(%s))", (_MAKING, name))
+    for statement in wanted.missing(connection):
+        reached("sql: making")
+        connection.execute(statement)
+
+
 def set_timeouts(connection: PostgresConnection, **milliseconds: int) -> None:
     """Set all timeouts of the open transaction, instead of those of its role or database.
 
@@ -345,6 +378,20 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
 
     now: Callable[[], float] = staticmethod(time.monotonic)
     """The clock."""
+
+    @property
+    def any_text(self) -> bool:
+        """Whether the server stores every character."""
+        return self.info.parameter_status("server_encoding") == "UTF8"
+
+    def execute(self, query: Any, params: Any = None, *, prepare: bool | None = None, binary: bool = False) -> Any:
+        """Execute a statement. One that is text always has parameters, and its % are doubled."""
+        given = () if params is None and isinstance(query, str) else params
+        return super().execute(query, given, prepare=prepare, binary=binary)
+
+    def savepoint(self, *, undo: bool = False) -> AbstractContextManager[psycopg.Transaction]:
+        """Return a transaction or a savepoint, which with `undo` is rolled back in any case."""
+        return self.transaction(force_rollback=undo)
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
         """Wait for the server, like psycopg in intervals of a tenth of a second.

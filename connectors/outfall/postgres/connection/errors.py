@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import psycopg
 
 from outfall.errors import OutfallError, TargetError, TransientError, ValueRefusedError
+from outfall.postgres.copy.values import RefusedRowError
+from outfall.row_logging import RowLog
 
 if TYPE_CHECKING:
     from outfall.postgres.connection.database import PostgresDatabase
@@ -33,6 +34,9 @@ raise these classes too, with any text."""
 
 _POLICY = "ExecWithCheckOptions"
 """The server's function that reports a violated policy with the code of a missing privilege."""
+
+_COPIED = re.compile(r"^COPY .+?, line \d+, column ([^:\n]+)", re.MULTILINE)
+"""The server's message about the position of an error in a COPY; a value may follow."""
 
 _FUNCTION = re.compile(r"^(PL/\w+ function [\w.$]+)", re.MULTILINE)
 
@@ -130,11 +134,6 @@ def is_rows_fault(error: psycopg.Error) -> bool:
     return (error.sqlstate or "")[:2] in ("22", "23", "44")
 
 
-def may_go_later(code: str | None) -> bool:
-    """Return whether a rejected row may be accepted after others, such as the one that its foreign key names."""
-    return code == "23503"
-
-
 def may_be_misfit(error: psycopg.Error) -> bool:
     """Return whether the table may be missing or have other columns than those of the statement."""
     return error.sqlstate in ("42P01", "42703", "42804", "42883", "428C9", "23502")
@@ -154,20 +153,6 @@ def remedy(error: psycopg.Error) -> str | None:
     """Return what to do about an error of the server's resources or limits."""
     code = error.sqlstate or ""
     return _REMEDIES.get(code) or _REMEDIES.get(code[:2])
-
-
-@contextmanager
-def explained(database: PostgresDatabase, doing: str, step: str | None = None) -> Iterator[None]:
-    """Translate psycopg's errors.
-
-    They become `TransientError` if a retry may succeed, `ValueRefusedError` for a value or a constraint, which the
-    server's message names, and `TargetError` otherwise, such as for a missing privilege.
-    """
-    try:
-        yield
-    except psycopg.Error as error:
-        hidden = quotes_rows(error) and database.options.log_rows != "full"
-        raise translated(database, doing, error, step) from None if hidden else error
 
 
 def translated(database: PostgresDatabase, doing: str, error: psycopg.Error, step: str | None = None) -> OutfallError:
@@ -209,3 +194,42 @@ def _meaning(database: PostgresDatabase, error: psycopg.Error) -> tuple[type[Out
     else:
         do = remedy(error) or "correct the table, the options or the server"
     return TargetError, do
+
+
+@dataclass(frozen=True)
+class RowRefusal:
+    """The reason why a row was rejected."""
+
+    reason: str
+    code: str | None = None
+    """The SQLSTATE, if the server rejected the row."""
+    detail: str | None = None
+    do: str = "correct or leave out the row, or change the table"
+    column: str | None = None
+    """The column, if the server names it."""
+    shown: str | None = None
+    """The text instead of the reason, unless everything may be shown."""
+
+    @classmethod
+    def of(cls, error: psycopg.Error | RefusedRowError) -> RowRefusal:
+        """Return the reason from an error of the server or the encoder."""
+        if isinstance(error, RefusedRowError):
+            return cls(error.reason, do=error.do or cls.do)
+        diagnosis = error.diag
+        column = _COPIED.search(diagnosis.context or "")
+        return cls(
+            diagnosis.message_primary or str(error).strip(), error.sqlstate, diagnosis.message_detail,
+            column=None if column is None else column[1],
+            shown=describe(error) if hides_message(error) and (error.sqlstate or "")[:2] != "22" else None,
+        )  # fmt: skip
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the row may be accepted after others, such as the one that its foreign key names."""
+        return self.code == "23503"
+
+    def told(self, log: RowLog) -> str:
+        """Return reason, detail and code in one sentence, with as much of the row as `log_rows` permits."""
+        if self.shown is not None and not log.full:
+            return self.shown
+        return told(self.reason, self.code, self.detail, full=log.full, column=self.column)

@@ -18,12 +18,11 @@ from pgpq._pgpq import Jsonb
 from pgpq.encoders import LargeStringEncoderBuilder
 from psycopg import sql
 
-from outfall.errors import ValueRefusedError
 from outfall.formats.strings import TEXT, concat, data_of, literal
 from outfall.postgres.catalogue.columns import Kind, TableColumn
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.copy.values import EPOCH, UUID, ValueContext, fitted
-from outfall.postgres.names import TableName
+from outfall.sql.dialect import SqlName
 from outfall.trace_points import reached
 
 _AS_TEXT = frozenset({"textrecv", "varcharrecv", "bpcharrecv", "citextrecv", "enum_recv", "json_recv", "jsonb_recv"})
@@ -136,7 +135,7 @@ class RunningCopy:
         errors.
         """
         data = self._encoder.encode(batch)
-        reached("postgres: copying")
+        reached("sql: copying")
         self._copy.write(data)
         return len(data)
 
@@ -159,21 +158,11 @@ class RunningCopy:
             self._stack.__exit__(None if error is None else type(error), error, None)
 
 
-def copy_command(table: TableName, columns: Sequence[str], encoder: CopyEncoder) -> sql.Composed:
+def copy_command(table: SqlName, columns: Sequence[str], encoder: CopyEncoder) -> sql.Composed:
     """Return the COPY of rows into columns of a table."""
     return sql.SQL("COPY {} ({}) FROM STDIN (FORMAT {})").format(
-        table.identifier(), sql.SQL(", ").join(map(sql.Identifier, columns)), sql.SQL(encoder.format)
+        sql.SQL(table.quoted), sql.SQL(", ").join(map(sql.Identifier, columns)), sql.SQL(encoder.format)
     )
-
-
-def check_same_columns(former: pa.Schema, schema: pa.Schema) -> None:
-    """Reject a batch with other columns than those before it. Raises `ValueRefusedError`, which names both."""
-    if not schema.equals(former):
-        raise ValueRefusedError(
-            f"the columns change from {former} to {schema}",
-            why="all rows of an epoch must have the same columns",
-            do="give all rows the same columns",
-        )
 
 
 def _binary_encoder(schema: pa.Schema, kinds: list[Kind]) -> pgpq.ArrowToPostgresBinaryEncoder | None:

@@ -10,7 +10,6 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
-from psycopg import sql
 from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.capabilities import SupportsFlush, WriterInitContext
@@ -19,11 +18,14 @@ from outfall.part_ledger.checks import PartContext, PartCount, PartRow, check_st
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
 from outfall.postgres.connection.database import PostgresConnection, TaskTransaction
 from outfall.postgres.connection.errors import may_pass
-from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, check_same_columns, copy_command
+from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, copy_command
+from outfall.postgres.dialect import PostgresDialect
 from outfall.postgres.ledger import PartLedger
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.tables import StepTables
 from outfall.sinks import StatefulSinkPartition
+from outfall.sql.dialect import compose
+from outfall.sql.target import StepTables
+from outfall.sql.writer import check_same_columns
 from outfall.trace_points import reached
 from outfall.values import rows_to_batch
 
@@ -52,7 +54,7 @@ class PartWriter(StatefulSinkPartition[Any, PartState], SupportsFlush):
     def __init__(
         self,
         tasks: PartTasks,
-        tables: StepTables,
+        tables: StepTables[PostgresDialect],
         state: PartState,
         context: WriterInitContext,
     ) -> None:
@@ -96,13 +98,13 @@ class PartTask:
     its own row in the ledger.
     """
 
-    def __init__(self, tables: StepTables, context: WriterInitContext) -> None:
+    def __init__(self, tables: StepTables[PostgresDialect], context: WriterInitContext) -> None:
         self._tables = tables
         self._table = tables.target
         self._context = context
         self._ledger = PartLedger(tables.ledger)
-        self._transaction = TaskTransaction(tables.database)
-        self._rows = PartRows(tables.options)
+        self._transaction = TaskTransaction(tables.dialect.database)
+        self._rows = PartRows(tables.dialect.options)
         self._copy: RunningCopy | None = None
         self._schema: pa.Schema | None = None
         self._sent = 0
@@ -188,9 +190,9 @@ class PartTask:
             return self._copy
         self._transaction.begin()
         # Lock the table as the COPY does, so that it stays as the rows are encoded. LOCK needs more privileges.
-        connection.execute(sql.SQL("EXPLAIN INSERT INTO {} DEFAULT VALUES").format(self._table.identifier()))
+        connection.execute(compose("EXPLAIN INSERT INTO {} DEFAULT VALUES", self._table.sql))
         columns = read_columns(connection, self._table)
-        self._rows = PartRows.into(self._tables.options, columns)
+        self._rows = PartRows.into(self._tables.dialect.options, columns)
         written = self._rows.schema(schema)
         found = {column.name: column for column in columns}
         missing = [name for name in written.names if name not in found]
@@ -212,9 +214,9 @@ class PartTask:
             self._transaction.close()
             connection = self._transaction.connect()
             connection.execute("BEGIN")
-        self._tables.database.limit(connection)
+        self._tables.dialect.database.limit(connection)
         wanted = {name: count.row(self._context) for name, count in self._counts.items() if count.hash.rows}
-        step = self._tables.ledger.share(connection)
+        step = self._tables.ledger.read_with(connection, " FOR SHARE")
         opened = check_step(str(self._table), step.record if step else None, self._context)
         found = self._ledger.read(connection, wanted, lock=True)
         place = PartContext(str(self._table), self._context.step_id, self._context.epoch, ALTERNATIVE)
@@ -226,11 +228,11 @@ class PartTask:
         if missing != copied or not missing:
             self._give_up(connection, missing)
             return
-        reached("postgres: publishing")
+        reached("sql: publishing")
         self._ledger.published(connection, [wanted[part] for part in sorted(missing)])
-        reached("postgres: before COMMIT")
+        reached("sql: before COMMIT")
         self._commit(connection, wanted)
-        reached("postgres: after COMMIT")
+        reached("sql: after COMMIT")
 
     def _finish_copy(self) -> bool:
         if self._copy is None:

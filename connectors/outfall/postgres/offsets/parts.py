@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from psycopg import sql
 
 from outfall.capabilities import (
     CommitterInitContext,
@@ -22,20 +21,17 @@ from outfall.part_ledger.checks import PartContext, PartRow, check_sealed, check
 from outfall.possession.possession import Change, FoundRecord
 from outfall.postgres.catalogue.columns import is_there, read_columns
 from outfall.postgres.connection.database import PostgresConnection
-from outfall.postgres.delivery import PostgresDelivery
-from outfall.postgres.ledger import (
-    LedgerRow,
-    PartLedger,
-    ledger_ddl,
-    part_ledger_ddl,
-    token_ddl,
-)
+from outfall.postgres.delivery import OffsetTarget, PostgresDelivery
+from outfall.postgres.dialect import PostgresDialect
+from outfall.postgres.ledger import PartLedger, ledger_ddl, part_ledger_ddl, token_ddl
+from outfall.postgres.names import quote
 from outfall.postgres.offsets.part_writer import ALTERNATIVE, PartRows, PartState, PartTasks, PartWriter
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.tables import StepTables, Wanted
-from outfall.postgres.target import OffsetTarget
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink
+from outfall.sql.dialect import Wanted, compose
+from outfall.sql.ledger import LedgerRow
+from outfall.sql.target import StepTables
 from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
 
@@ -93,7 +89,7 @@ class PartDelivery(
             step = tables.ledger.read(connection, lock=True)
             check_step(place.target, step.record if step else None, context)
             rows = check_sealed(place, ledger.read(connection), offsets)
-            reached("postgres: sealing")
+            reached("sql: sealing")
             if step is not None and not step.holds(context.epoch):
                 tables.ledger.published(connection, step, context, rows)
 
@@ -110,7 +106,7 @@ class PartDelivery(
         tables = self._tables(context, self._table_options)
         return PartTarget(tables, self._written, connection, self.list_parts())
 
-    def _support_ddl(self, connection: PostgresConnection, step_id: str) -> list[sql.Composed]:
+    def _support_ddl(self, connection: PostgresConnection, step_id: str) -> list[str]:
         schema = self.options.metadata_schema
         return ledger_ddl(schema) + token_ddl(schema) + part_ledger_ddl(schema)
 
@@ -121,7 +117,11 @@ class PartTarget(OffsetTarget):
     stages = False
 
     def __init__(
-        self, tables: StepTables, schema: pa.Schema | None, connection: PostgresConnection, parts: Sequence[str]
+        self,
+        tables: StepTables[PostgresDialect],
+        schema: pa.Schema | None,
+        connection: PostgresConnection,
+        parts: Sequence[str],
     ) -> None:
         super().__init__(tables, schema, connection)
         self._parts = parts
@@ -138,11 +138,11 @@ class PartTarget(OffsetTarget):
         super().check_data(found, context)
         if found is None or not self._has_parts():
             return
-        rows = self._part_ledger.read(self._connection)
+        rows = self._part_ledger.read(self._session)
         self._refuse_new(rows, context)
         offsets = {part: state.next_offset for part, state in context.states.items()}
         opened = found.stored.generation >= context.last_generation
-        place = PartContext(str(self._name), context.step_id, context.epoch)
+        place = PartContext(self.where, context.step_id, context.epoch)
         check_states(place, context.completed, rows, offsets, opened=opened)
 
     def starts(self, context: TargetContext[PartState]) -> Mapping[str, PartState]:
@@ -153,12 +153,12 @@ class PartTarget(OffsetTarget):
 
     def open(self, context: TargetContext[PartState], change: Change[LedgerRow]) -> LedgerRow | None:
         after = super().open(context, change)
-        found = self._part_ledger.read(self._connection)
+        found = self._part_ledger.read(self._session)
         # Again, because a task of an older driver may have published since the check.
         self._refuse_new(found, context)
         new = {part: state.next_offset for part, state in context.states.items() if part not in found}
         if new:
-            self._part_ledger.begin(self._connection, new)
+            self._part_ledger.begin(self._session, new)
         return after
 
     def _refuse_new(self, found: Mapping[str, PartRow], context: TargetContext[PartState]) -> None:
@@ -168,7 +168,7 @@ class PartTarget(OffsetTarget):
         new = [part for part in self._parts if part not in found]
         if new and unfinished:
             raise PartsChangedError(
-                f"{len(new)} parts were added while epoch {unfinished[0]} is partly in {self._name}",
+                f"{len(new)} parts were added while epoch {unfinished[0]} is partly in {self.where}",
                 step=context.step_id,
                 epoch=context.epoch,
                 part=new[0],
@@ -179,30 +179,28 @@ class PartTarget(OffsetTarget):
     def _published_by_others(self) -> int | None:
         # Parts are in the table before their epoch is closed, so a job that was killed in between has written rows.
         found = super()._published_by_others()
-        return self._part_ledger.published_by_others(self._connection) if found is None and self._has_parts() else found
+        return self._part_ledger.published_by_others(self._session) if found is None and self._has_parts() else found
 
     def _has_written(self, found: LedgerRow) -> bool:
         if super()._has_written(found) or not self._has_parts():
             return found.epoch is not None
-        return any(row.epoch is not None for row in self._part_ledger.read(self._connection).values())
+        return any(row.epoch is not None for row in self._part_ledger.read(self._session).values())
 
     def _has_parts(self) -> bool:
-        return is_there(self._connection, self._part_ledger.table)
+        return is_there(self._session, self._part_ledger.table)
 
     def beside(self) -> list[Wanted]:
-        schema, parts = self._options.metadata_schema, self._part_ledger.table
+        schema, parts = self._tables.options.metadata_schema, self._part_ledger.table
         made = Wanted((schema,), lambda found: [] if is_there(found, parts) else part_ledger_ddl(schema))
         return [*super().beside(), made]
 
     def _ends(self) -> Mapping[str, int]:
-        options = self._options
+        options = self._tables.dialect.options
         if options.offset_keys == "ledger" or options.existing.others == "delete":
             return {}
-        if not is_there(self._connection, self._name):
+        if not self._exists():
             return {}
-        query = sql.SQL("SELECT {part}::text, max({offset}) + 1 FROM {table} GROUP BY 1").format(
-            part=sql.Identifier(options.part_column),
-            offset=sql.Identifier(options.part_offset_column),
-            table=self._name.identifier(),
-        )
-        return dict(self._connection.execute(query).fetchall())
+        part, offset = quote(options.part_column), quote(options.part_offset_column)
+        table = self._tables.target.sql
+        query = compose("SELECT {}::text, max({}) + 1 FROM {} GROUP BY 1", part, offset, table)
+        return dict(self._session.execute(query).fetchall())

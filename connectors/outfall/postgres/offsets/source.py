@@ -6,23 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from psycopg import sql
 
 from outfall.capabilities import CommitterInitContext, TargetContext
 from outfall.errors import TargetError, TerminalError, ValueRefusedError
 from outfall.postgres.catalogue.table import check_unique
 from outfall.postgres.connection.database import PostgresConnection
-from outfall.postgres.names import STAGE, escaped
+from outfall.postgres.delivery import OffsetTarget, PostgresStagedDelivery
+from outfall.postgres.names import quote
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.staging.epochs import StagedDelivery
-from outfall.postgres.staging.publish import Request, StagedCommitter, attempts_of
-from outfall.postgres.staging.staging_table import StagedRows
-from outfall.postgres.staging.staging_writer import StagingWriter
-from outfall.postgres.target import OffsetTarget
+from outfall.sql.dialect import StagedRows, compose
+from outfall.sql.options import STAGE
+from outfall.sql.publish import Request, StagedCommitter, attempts_of
+from outfall.sql.writer import StagingWriter
 from outfall.trace_points import reached
 
 
-class SourceDelivery(StagedDelivery):
+class SourceDelivery(PostgresStagedDelivery):
     """Writes each row exactly once, by the unique index on its offsets.
 
     No fencing is needed. The offsets identify a row, and the unique index rejects duplicates. A stale task of any
@@ -61,7 +60,9 @@ class SourceDelivery(StagedDelivery):
 
     def _check_unique(self, connection: PostgresConnection) -> None:
         why = "without it, a replayed row cannot be distinguished from a new one"
-        for index in check_unique(connection, self._resolved, self.options.offset_columns, why=why):
+        for index in check_unique(
+            connection, self.table.resolved(self._found_in), self.options.offset_columns, why=why
+        ):
             if index.inexact:
                 raise TargetError(
                     f"the index {index.name} of {self.table} takes distinct values of {', '.join(index.inexact)} for"
@@ -93,7 +94,7 @@ class SourceCommitter(StagedCommitter):
             row = self._row(connection, requests, lock=True)
             if self._is_published(row, requests) or self._signal_lost(connection, requests):
                 return
-            reached("postgres: publishing")
+            reached("sql: publishing")
             attempts = attempts_of(requests)
             self._ledger.published(connection, row, self._context, sum(staged.rows for staged in attempts))
             self._staging.forget(connection, [staged.stage for staged in attempts])
@@ -145,7 +146,7 @@ class SourceWriter(StagingWriter):
 
         Raises `ValueRefusedError` if an offset is NULL, because NULLs are never equal in an index.
         """
-        for name in self._tables.options.offset_columns:
+        for name in self._tables.dialect.options.offset_columns:
             if batch.column(name).null_count:
                 raise ValueRefusedError(
                     f"the offset column {name!r} is NULL in a row",
@@ -170,19 +171,16 @@ class SourceWriter(StagingWriter):
             )
 
     def _insert(self, connection: PostgresConnection, columns: tuple[str, ...]) -> int:
-        self._tables.database.limit(connection)
-        listed = sql.SQL(", ").join(map(escaped, columns))
-        offsets = sql.SQL(", ").join(map(escaped, self._tables.options.offset_columns))
+        self._tables.dialect.database.limit(connection)
         # In key order, so that two attempts with the same rows cannot deadlock.
-        statement = sql.SQL(
+        statement = compose(
             "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} WHERE {stage} = %s ORDER BY {offsets}"
-            " ON CONFLICT ({offsets}) DO NOTHING"
-        ).format(
-            table=self._tables.target.escaped(),
-            columns=listed,
-            staging=self._staging.table.escaped(),
-            stage=escaped(STAGE),
-            offsets=offsets,
+            " ON CONFLICT ({offsets}) DO NOTHING",
+            table=self._tables.target.sql,
+            columns=", ".join(map(quote, columns)),
+            staging=self._staging.table.sql,
+            stage=quote(STAGE),
+            offsets=", ".join(map(quote, self._tables.dialect.options.offset_columns)),
         )
-        reached("postgres: publishing")
-        return connection.execute(statement, (self._stage,)).rowcount
+        reached("sql: publishing")
+        return int(connection.execute(statement, (self._stage,)).rowcount)

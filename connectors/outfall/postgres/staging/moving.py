@@ -1,4 +1,4 @@
-"""Moves the rows of an epoch from staging into the table: all at once, or those that the table accepts.
+"""Moves the rows of an epoch from staging into the table, with the statements of `publish_sql`.
 
 The address of a row in staging identifies it (`ctid`, manual, 5.6 System Columns). The address is stable while a
 transaction has locked the table, because a rewrite needs a lock. Rows therefore need no number, and dead letters also
@@ -7,227 +7,141 @@ work for rows that were staged before the option was set.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import psycopg
 from psycopg import sql
 
+from outfall.errors import OutfallError, TargetError
 from outfall.postgres.catalogue.conflict import conflicting
+from outfall.postgres.catalogue.relation import read_relation
 from outfall.postgres.connection.database import PostgresConnection
-from outfall.postgres.connection.errors import is_rows_fault, may_go_later
-from outfall.postgres.names import MARKER, TableName
+from outfall.postgres.connection.errors import describe
+from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.staging.dead_letters import RowRefusal, isolate, row_log
 from outfall.postgres.staging.publish_sql import RANKS, Rows, ranking, statements
-from outfall.postgres.staging.staging_table import StagedRows
+from outfall.sql.dialect import Move, Places, StagedRows, compose
+from outfall.sql.options import MARKER
+from outfall.sql.publish import EpochCommitter, Request
 
 _PAGE_HEADER = 24
 _SMALLEST_ROW = 28
 """Bytes of a page header (storage/bufpage.h), and of the smallest row with its pointer. They give the maximum number of
 addresses in a page, `MaxHeapTuplesPerPage`."""
 
+_AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"
 
-class Move:
-    """Moves the rows of attempts, at least one, from staging into the table. Runs in the caller's transaction."""
+
+class PostgresMove(Move):
+    """Moves rows by their addresses."""
 
     def __init__(
         self, options: PostgresOptions, table: TableName, staging: TableName, attempts: Sequence[StagedRows]
     ) -> None:
-        self.expected = {staged.stage: staged.rows for staged in attempts}
-        # On Spark, all attempts have the columns of one DataFrame; elsewhere, they may differ.
-        self._columns = tuple(dict.fromkeys(name for staged in attempts for name in staged.columns))
+        super().__init__(attempts)
         self._options = options
         self._table = table
         self._staging = staging
 
-    def hold(self, connection: PostgresConnection) -> None:
-        """Lock the tables as moving rows does, so that nobody alters them before. LOCK needs more privileges."""
-        for each in self._statements(connection, "all") if self._columns else ():
-            connection.execute(sql.SQL("EXPLAIN {}").format(each), {"stages": list(self.expected)})
+    def hold(self, session: PostgresConnection) -> None:
+        # As moving rows does, because LOCK needs more privileges.
+        for each in self.statements(session, "all") if self.columns else ():
+            session.execute(sql.SQL("EXPLAIN {}").format(each), {"stages": list(self.expected)})
 
-    def whole(self, connection: PostgresConnection) -> int:
-        """Move all rows with one statement; return the number of changed rows of the table."""
-        if not self._columns:
+    def whole(self, session: PostgresConnection, *, at_once: bool = False) -> int:
+        if at_once:
+            session.execute(_AT_ONCE)
+        if not self.columns:
             return 0
-        return _execute(connection, self._statements(connection, "all"), {"stages": list(self.expected)})
+        return _execute(session, self.statements(session, "all"), {"stages": list(self.expected)})
 
-    def sorting(self, connection: PostgresConnection) -> SortingMove:
-        """Return a move of the rows that the table accepts."""
+    def places(self, session: PostgresConnection) -> Places:
         # Take the lock here, because a rolled-back savepoint releases the locks that were taken in it.
-        connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(self._staging.identifier()))
+        session.execute(compose("LOCK TABLE {} IN ACCESS SHARE MODE", self._staging.sql))
         # Deferred constraints would fail all rows at COMMIT without naming one.
-        connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        stages = list(self.expected)
-        found = self._places(connection, stages)
-        moving, moving_one = (self._statements(connection, rows) for rows in (found.rows, found.one))
-        return SortingMove(connection, found, moving, moving_one, stages)
+        session.execute(_AT_ONCE)
+        kind = Ranks if self._options.write_mode == "upsert" else Addresses
+        return kind(session, self, self._staging, [self.statements(session, rows) for rows in kind.selects])
 
-    def row_text(self, place: str) -> sql.Composed:
-        """Return a query for the JSON text of one staged row, encoded by the server."""
-        shown: list[sql.Composable] = [sql.Identifier(name) for name in self._columns]
+    def row_text(self, place: str) -> str:
+        shown = [quote(name) for name in self.columns]
         if self._options.delete_marker:
-            shown.append(
-                sql.SQL("{} AS {}").format(sql.Identifier(MARKER), sql.Identifier(self._options.delete_marker))
-            )
-        return sql.SQL("SELECT to_json(shown)::text FROM (SELECT {} FROM {} WHERE ctid = {}::tid) AS shown").format(
-            sql.SQL(", ").join(shown), self._staging.identifier(), sql.Literal(place)
-        )
+            shown.append(f"{quote(MARKER)} AS {quote(self._options.delete_marker)}")
+        template = "SELECT to_json(shown)::text FROM (SELECT {} FROM {} WHERE ctid = '{}'::tid) AS shown"
+        return compose(template, ", ".join(shown), self._staging.sql, place)
 
-    def name(self, connection: PostgresConnection, place: str) -> str:
-        """Return a description of a staged row, as `log_rows` permits."""
-        found = connection.execute(self.row_text(place)).fetchone()
-        return row_log(connection, self._options).name("a row", found[0] if found else "")
-
-    def _statements(self, connection: PostgresConnection, rows: Rows) -> list[sql.Composed]:
+    def statements(self, session: PostgresConnection, rows: Rows) -> list[sql.Composed]:
+        """Return the statements that move a selection of rows."""
         # Only a statement for all rows ranks them; the others are given the result.
-        which = self._conflicting(connection) if rows == "all" else None
-        return statements(self._options, self._table, self._staging, self._columns, rows, which)
+        which = self._conflicting(session) if rows == "all" else None
+        return statements(self._options, self._table, self._staging, self.columns, rows, which)
 
-    def _places(self, connection: PostgresConnection, stages: Sequence[int]) -> Places:
-        if self._options.write_mode != "upsert":
-            return _addresses(connection, self._staging)
-        return _rank(connection, ranking(self._options, self._staging, self._conflicting(connection)), stages)
+    def ranking(self, session: PostgresConnection) -> list[sql.Composed]:
+        """Return the statements that rank the last rows of all keys."""
+        return ranking(self._options, self._staging, self._conflicting(session))
 
-    def _conflicting(self, connection: PostgresConnection) -> sql.Composable | None:
+    def _conflicting(self, session: PostgresConnection) -> sql.Composable | None:
         """Return which staged rows can be in conflict with others of their key; `None` for all."""
         where = self._options.conflict_where
         if not where:
             return None
-        return conflicting(connection, self._table, self._options.key_columns, where, self._columns)
+        return conflicting(session, self._table, self._options.key_columns, where, self.columns)
 
 
-class SortingMove:
-    """Moves rows by bisection with savepoints, which finds the rejected rows and moves all others.
+def _execute(session: PostgresConnection, moving: Sequence[sql.Composed], given: Mapping[str, Any]) -> int:
+    """Run statements in order; return the number of rows that they changed."""
+    return sum(session.execute(each, given).rowcount for each in moving)
 
-    Of several rows with one key, an upsert uses the last; if that is rejected, the one before it. The transaction of
-    the connection has locked staging. `places` are the addresses of the rows that are moved first. `moving` are the
-    statements for a range of rows, and `moving_one` those for one row. `stages` are the numbers of the attempts.
-    """
+
+class _PlacesInStaging(Places):
+    """Rows of staging that statements select. `moving` are those for rows between two positions, and for one row."""
+
+    selects: ClassVar[tuple[Rows, Rows]]
 
     def __init__(
         self,
-        connection: PostgresConnection,
-        places: Places,
-        moving: Sequence[sql.Composed],
-        moving_one: Sequence[sql.Composed],
-        stages: Sequence[int],
+        session: PostgresConnection,
+        move: PostgresMove,
+        staging: TableName,
+        moving: Sequence[Sequence[sql.Composed]],
     ) -> None:
-        self.changed = 0
-        """The number of changed rows of the table."""
-        self.refused: dict[str, RowRefusal] = {}
-        """The rejected rows, by address."""
-        self._connection = connection
-        self._places = places
-        self._moving = moving
-        self._moving_one = moving_one
-        self._stages = list(stages)
+        self._session = session
+        self._staging = staging
+        self._stages = list(move.expected)
+        self._between, self._one = moving
+        self._prepare(move)
 
-    def first(self) -> tuple[str, RowRefusal] | None:
-        """Move rows until one is rejected; return its address and the reason."""
-        found = next(isolate(0, self._places.count, self._attempt), None)
-        return None if found is None else (self._places.place(found[0]), found[1])
+    @abstractmethod
+    def _prepare(self, move: PostgresMove) -> None:
+        """Count the positions."""
 
-    def clash(self) -> list[str]:
-        """Return the addresses of two rows that one statement cannot write, because they write the same row."""
-
-        def clashes(low: int, high: int) -> bool:
-            try:
-                with self._connection.transaction(force_rollback=True):
-                    given = {"stages": self._stages, **self._places.between(low, high)}
-                    _execute(self._connection, self._moving, given)
-            except psycopg.errors.CardinalityViolation:
-                return True
-            return False
-
-        after = bisect_left(range(self._places.count + 1), True, key=lambda high: clashes(0, high))
-        first = bisect_left(range(after), True, key=lambda low: not clashes(low, after)) - 1
-        return [self._places.place(first), self._places.place(after - 1)] if after <= self._places.count else []
-
-    def run(self) -> Iterator[RowRefusal]:
-        """Move all accepted rows. Yields each rejection when it is found; `refused` has the final ones."""
-        for position, refusal in isolate(0, self._places.count, self._attempt):
-            self.refused[self._places.place(position)] = refusal
-            yield refusal
-        for place in list(self.refused):
-            yield from self._fall_back(place)
-        self._try_again()
-
-    def _fall_back(self, place: str) -> Iterator[RowRefusal]:
-        """Move the row that a rejected one had replaced."""
-        while (found := self._places.replaced(place)) is not None:
-            refusal = self._attempt_one(found)
-            if refusal is None:
-                return
-            self.refused[found] = refusal
-            yield refusal
-            place = found
-
-    def _try_again(self) -> None:
-        """Retry rows that refer to other rows of the epoch by a foreign key."""
-        progress = True
-        while progress:
-            progress = False
-            for place, refusal in list(self.refused.items()):
-                if may_go_later(refusal.code) and self._attempt_one(place) is None:
-                    del self.refused[place]
-                    progress = True
-
-    def _attempt(self, low: int, high: int) -> RowRefusal | None:
-        return self._move(self._moving, self._places.between(low, high))
-
-    def _attempt_one(self, place: str) -> RowRefusal | None:
-        return self._move(self._moving_one, {"place": place})
-
-    def _move(self, moving: Sequence[sql.Composed], given: Mapping[str, Any]) -> RowRefusal | None:
-        try:
-            with self._connection.transaction():
-                changed = _execute(self._connection, moving, {"stages": self._stages, **given})
-        except psycopg.Error as error:
-            if not is_rows_fault(error):
-                raise
-            return RowRefusal.of(error)
-        self.changed += changed
-        return None
-
-
-def _execute(connection: PostgresConnection, moving: Sequence[sql.Composed], given: Mapping[str, Any]) -> int:
-    """Run statements in order; return the number of rows that they changed."""
-    return sum(connection.execute(each, given).rowcount for each in moving)
-
-
-class Places(Protocol):
-    """The rows that are moved first, by position from 0. Valid in the transaction that created it."""
-
-    rows: Rows
-    """The selection of rows between two positions."""
-    one: Rows
-    """The selection of one row by address."""
-    count: int
-    """The number of positions."""
-
-    def between(self, low: int, high: int) -> Mapping[str, Any]:
+    @abstractmethod
+    def _bounds(self, low: int, high: int) -> Mapping[str, Any]:
         """Return the parameters that select the rows from a position to another (exclusive)."""
 
-    def place(self, position: int) -> str:
-        """Return the address at a position."""
+    def move(self, low: int, high: int) -> int:
+        return _execute(self._session, self._between, {"stages": self._stages, **self._bounds(low, high)})
 
-    def replaced(self, place: str) -> str | None:
-        """Return the address of the row that this one replaces; `None` if there is none."""
+    def move_one(self, place: str) -> int:
+        return _execute(self._session, self._one, {"stages": self._stages, "place": place})
 
 
-class Addresses:
+class Addresses(_PlacesInStaging):
     """All rows in address order. Some positions have no row."""
 
-    rows: Rows = "addressed"
-    one: Rows = "address"
+    selects = ("addressed", "address")
 
-    def __init__(self, count: int, per_page: int) -> None:
-        self.count = count
-        self._per_page = per_page
+    def _prepare(self, move: PostgresMove) -> None:
+        size, page = self._session.execute(
+            "SELECT pg_relation_size(%s::regclass), current_setting('block_size')::int", (self._staging.quoted,)
+        ).fetchone() or (0, 1)
+        self._per_page = (page - _PAGE_HEADER) // _SMALLEST_ROW + 1
+        self.count = size // page * self._per_page
 
-    def between(self, low: int, high: int) -> Mapping[str, Any]:
+    def _bounds(self, low: int, high: int) -> Mapping[str, Any]:
         return {"low": self.place(low), "high": self.place(high)}
 
     def place(self, position: int) -> str:
@@ -237,43 +151,69 @@ class Addresses:
         return None
 
 
-def _addresses(connection: PostgresConnection, staging: TableName) -> Addresses:
-    size, page = connection.execute(
-        "SELECT pg_relation_size(%s::regclass), current_setting('block_size')::int",
-        (staging.identifier().as_string(connection),),
-    ).fetchone() or (0, 1)
-    per_page = (page - _PAGE_HEADER) // _SMALLEST_ROW + 1
-    return Addresses(size // page * per_page, per_page)
-
-
-class Ranks:
+class Ranks(_PlacesInStaging):
     """The last row of each key, in address order, from the temporary table that `ranking` fills."""
 
-    rows: Rows = "ranked"
-    one: Rows = "rank"
+    selects = ("ranked", "rank")
 
-    def __init__(self, count: int, connection: PostgresConnection) -> None:
-        self.count = count
-        self._connection = connection
+    def _prepare(self, move: PostgresMove) -> None:
+        _execute(self._session, move.ranking(self._session), {"stages": self._stages})
+        found = self._session.execute(sql.SQL("SELECT count(rank) FROM {}").format(RANKS)).fetchone()
+        self.count = int(found[0]) if found else 0
 
-    def between(self, low: int, high: int) -> Mapping[str, Any]:
+    def _bounds(self, low: int, high: int) -> Mapping[str, Any]:
         return {"low": low, "high": high}
 
     def place(self, position: int) -> str:
-        found = self._one(sql.SQL("SELECT place::text FROM {} WHERE rank = %s").format(RANKS), position)
+        found = self._find(sql.SQL("SELECT place::text FROM {} WHERE rank = %s").format(RANKS), position)
         if found is None:
             raise LookupError(f"no row has rank {position}")
         return found
 
     def replaced(self, place: str) -> str | None:
-        return self._one(sql.SQL("SELECT replaced::text FROM {} WHERE place = %s::tid").format(RANKS), place)
+        return self._find(sql.SQL("SELECT replaced::text FROM {} WHERE place = %s::tid").format(RANKS), place)
 
-    def _one(self, query: sql.Composed, value: str | int) -> str | None:
-        found = self._connection.execute(query, (value,)).fetchone()
+    def _find(self, query: sql.Composed, value: str | int) -> str | None:
+        found = self._session.execute(query, (value,)).fetchone()
         return found[0] if found else None
 
 
-def _rank(connection: PostgresConnection, fill: Sequence[sql.Composed], stages: Sequence[int]) -> Ranks:
-    _execute(connection, fill, {"stages": list(stages)})
-    found = connection.execute(sql.SQL("SELECT count(rank) FROM {}").format(RANKS)).fetchone()
-    return Ranks(int(found[0]) if found else 0, connection)
+class PostgresCommitter(EpochCommitter):
+    """Publishes epochs, and names the rows that a trigger has given one key."""
+
+    def explain(self, requests: Sequence[Request], error: Exception) -> OutfallError | None:
+        """Return the error of two rows of different keys that write one row of the table; `None` if none do now."""
+        if not isinstance(error, psycopg.errors.CardinalityViolation):
+            return None
+
+        def find(session: PostgresConnection, move: Move) -> list[str]:
+            return [self.row_name(session, move, place) for place in _clash(session, move.places(session))]
+
+        names = self.move_again(requests, find)
+        relation = self._tables.run("checking", lambda session: read_relation(session, self._table))
+        if not names or relation is None:
+            return None
+        return TargetError(
+            f"two rows of different keys write the same row of {self._table}: {' and '.join(names)}",
+            step=self._context.step_id,
+            epoch=self._context.epoch,
+            why=f"{', '.join(relation.intercepting) or 'the server'} changes key_columns; {describe(error)}",
+            do="change the trigger so that it keeps the key_columns, and do its change in the query; then start the"
+            " query again: nothing of the epoch is in the table",
+        )
+
+
+def _clash(session: PostgresConnection, places: Places) -> list[str]:
+    """Return the addresses of two rows that one statement cannot write, because they write the same row."""
+
+    def clashes(low: int, high: int) -> bool:
+        try:
+            with session.savepoint(undo=True):
+                places.move(low, high)
+        except psycopg.errors.CardinalityViolation:
+            return True
+        return False
+
+    after = bisect_left(range(places.count + 1), True, key=lambda high: clashes(0, high))
+    first = bisect_left(range(after), True, key=lambda low: not clashes(low, after)) - 1
+    return [places.place(first), places.place(after - 1)] if after <= places.count else []

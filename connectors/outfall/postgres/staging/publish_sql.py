@@ -7,8 +7,9 @@ from typing import Literal
 
 from psycopg import sql
 
-from outfall.postgres.names import GONE, MARKER, NUMBER, ROW, STAGE, TableName, escaped, escaped_sql
+from outfall.postgres.names import TableName, escaped, escaped_sql
 from outfall.postgres.options import PostgresOptions
+from outfall.sql.options import GONE, MARKER, NUMBER, ROW, STAGE
 
 Rows = Literal["all", "addressed", "address", "ranked", "rank"]
 """The staged rows that a statement selects: all rows of the attempts; those from address `low` to `high` (exclusive);

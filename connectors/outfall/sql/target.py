@@ -1,32 +1,67 @@
-"""How a table of PostgreSQL keeps the record of a step: in the ledger, in the transactions that write its rows."""
+"""How a table keeps the record of a step: in the ledger, in the transactions that write its rows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from outfall.capabilities import TargetContext
 from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError
 from outfall.possession.possession import Change, FoundRecord, RecordPort, open_target
-from outfall.postgres.catalogue.columns import is_there
-from outfall.postgres.catalogue.privileges import OWN_RIGHTS, check_granted
-from outfall.postgres.catalogue.relation import read_relation
-from outfall.postgres.catalogue.table import Table, dropped, unlogged
-from outfall.postgres.connection.database import PostgresConnection
-from outfall.postgres.ledger import LedgerRow, has_ledger, missing_ledger_ddl
-from outfall.postgres.names import TableName
-from outfall.postgres.tables import StepTables, Wanted
+from outfall.sql.dead_letters import DeadLetterTable
+from outfall.sql.dialect import Dialect, Session, SqlDatabase, SqlName, Wanted
+from outfall.sql.ledger import LedgerRow, StepLedger
+from outfall.sql.options import SqlOptions
+from outfall.sql.staging import Staging
+from outfall.sql.table import Table, dropped
 from outfall.trace_points import reached
 
-_BEGINNING = "outfall: beginning"
-"""The name of advisory locks."""
+T = TypeVar("T")
+D = TypeVar("D", bound=Dialect)
 
 
-class PostgresTarget(RecordPort[LedgerRow]):
+@dataclass(frozen=True)
+class StepTables(Generic[D]):
+    """The tables of one step, and their database."""
+
+    step_id: str
+    dialect: D
+    target: SqlName
+    ledger: StepLedger
+    staging: Staging
+    """Created only if tasks stage rows."""
+    letters: DeadLetterTable | None
+    """`None` if a rejected row fails the query."""
+
+    @property
+    def options(self) -> SqlOptions:
+        """The options of the sink."""
+        return self.dialect.options
+
+    @property
+    def database(self) -> SqlDatabase:
+        """The database."""
+        return self.dialect.database
+
+    def run(self, doing: str, work: Callable[[Any], T], *, starting: bool = False) -> T:
+        """Run a transaction: see `SqlDatabase.run`."""
+        return self.database.run(doing, work, step=self.step_id, starting=starting)
+
+    def make(self, wanted: Wanted) -> None:
+        """Create missing objects: see `SqlDatabase.make`."""
+        self.database.make(wanted, self.step_id)
+
+    def explained(self, doing: str) -> AbstractContextManager[None]:
+        """Translate the driver's errors in an operation of a task."""
+        return self.database.explained(f"{doing} {self.target}", self.step_id)
+
+
+class SqlTarget(RecordPort[LedgerRow]):
     """One step's table in one epoch. Used on the driver, in one transaction.
 
     The options of `tables` are those by which the target is created. `schema` has the columns of the rows, if known.
@@ -41,39 +76,37 @@ class PostgresTarget(RecordPort[LedgerRow]):
         " checkpoint"
     )
 
-    def __init__(self, tables: StepTables, schema: pa.Schema | None, connection: PostgresConnection) -> None:
+    def __init__(self, tables: StepTables[Any], schema: pa.Schema | None, session: Any) -> None:
         self._tables = tables
-        self._options = tables.options
-        self._name = tables.target
-        self._table = Table(tables.options, tables.target)
+        self._dialect = tables.dialect
+        self._name_of_table = tables.target
+        self._table = Table(tables.dialect, tables.target)
         self._ledger = tables.ledger
         self._schema = schema
-        self._connection = connection
+        self._session = session
         self.where = str(tables.target)
-        self.overwrites = self._options.existing.others == "delete"
-        self.name = f"in {self._options.metadata_schema}.ledger"
+        self.overwrites = tables.options.existing.others == "delete"
+        self.name = f"in {tables.options.metadata_schema}.ledger"
 
     # --- the record
 
     def read(self) -> FoundRecord[LedgerRow] | None:
-        if not has_ledger(self._connection, self._options.metadata_schema):
-            return None
-        row = self._ledger.read(self._connection)
+        row = self._ledger.read(self._session) if self._ledger.is_there(self._session) else None
         return None if row is None else FoundRecord(row)
 
     def open(self, context: TargetContext[Any], change: Change[LedgerRow]) -> LedgerRow | None:
-        row = self._ledger.read(self._connection, lock=True)
+        row = self._ledger.read(self._session, lock=True)
         if row is None:
             return None
         after = change(FoundRecord(row))
-        self._ledger.open(self._connection, row, after)
+        self._ledger.open(self._session, row, after)
         return after
 
     def create(self, context: TargetContext[Any]) -> None:
-        self._ledger.create(self._connection)
+        self._ledger.create(self._session)
 
     def missing(self, epoch: int, context: TargetContext[Any]) -> TargetLostError:
-        what = f"has no epoch of this query for {self._name}, but the query has completed epoch {epoch}"
+        what = f"has no epoch of this query for {self.where}, but the query has completed epoch {epoch}"
         return self._ledger.lost(what, context.epoch)
 
     # --- checks
@@ -81,13 +114,11 @@ class PostgresTarget(RecordPort[LedgerRow]):
     def check_table(self) -> None:
         """Reject a table that does not fit, or that a crash of the server would empty. Changes nothing.
 
-        Raises `TargetError` if the table is missing or does not fit, or if a crash of the server would empty it or the
-        ledger, and `ConfigurationError` as `Table.check_relation` does.
+        Raises `TargetError` if the table does not fit, or `ConfigurationError`, as `Dialect.check_relation` does.
         """
-        self._table.check_relation(self._connection)
-        self._check_logged()
+        self._dialect.check_relation(self._session, self._name_of_table)
         if self._tables.letters is not None:
-            self._tables.letters.check(self._connection, self._name)
+            self._tables.letters.check(self._session, self._name_of_table)
 
     def starts(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         """Return the start states of new parts."""
@@ -96,21 +127,19 @@ class PostgresTarget(RecordPort[LedgerRow]):
     def check_data(self, found: FoundRecord[LedgerRow] | None, context: TargetContext[Any]) -> None:
         """Reject a missing table whose rows are recorded, instead of creating it again."""
         written = found is not None and (context.completed is not None or self._has_written(found.stored))
-        if written and not is_there(self._connection, self._name):
-            raise dropped(self._name, context.step_id)
+        if written and not self._exists():
+            raise dropped(self._name_of_table, context.step_id)
 
     def check_existing(self, context: TargetContext[Any]) -> None:
-        others = None
-        if has_ledger(self._connection, self._options.metadata_schema):
-            others = self._published_by_others()
-        existing = self._options.existing
+        others = self._published_by_others() if self._ledger.is_there(self._session) else None
+        existing = self._tables.options.existing
         # A user who may only insert must not need SELECT if the result does not matter.
         looks = existing.others == "reject" or (existing.own == "reject" and others is not None)
-        if not looks or not self._table.holds_rows(self._connection):
+        if not looks or not self._table.holds_rows(self._session):
             return
         if others is not None:
             raise TargetNotEmptyError(
-                f"{self._name} holds rows that step {context.step_id!r} wrote under another checkpoint, up to"
+                f"{self.where} holds rows that step {context.step_id!r} wrote under another checkpoint, up to"
                 f" epoch {others}",
                 step=context.step_id,
                 why="that checkpoint is lost, a batch job was killed after it had published, or another query uses the"
@@ -119,7 +148,7 @@ class PostgresTarget(RecordPort[LedgerRow]):
                 ' on_existing="resume" to add to them or "overwrite" to delete them',
             )
         raise TargetNotEmptyError(
-            f"{self._name} holds rows",
+            f"{self.where} holds rows",
             step=context.step_id,
             why="on_existing is 'error'",
             do='empty the table, or set on_existing="resume" to keep its rows or "overwrite" to delete them',
@@ -127,108 +156,75 @@ class PostgresTarget(RecordPort[LedgerRow]):
 
     def _published_by_others(self) -> int | None:
         """Return the newest epoch that this step wrote under another checkpoint."""
-        return self._ledger.published_by_others(self._connection)
+        return self._ledger.published_by_others(self._session)
 
     def _has_written(self, found: LedgerRow) -> bool:
         """Return whether the table has rows of this query, according to the ledger."""
         return found.epoch is not None
 
-    def _check_logged(self) -> None:
-        """Reject a ledger or a dead-letter table that a crash of the server empties."""
-        names = [TableName(self._options.metadata_schema, name) for name in ("ledger", "parts")]
-        if self._tables.letters is not None and not self._options.allow_unlogged:
-            names.append(self._tables.letters.table)
-        for name in names:
-            relation = read_relation(self._connection, name)
-            if relation is not None and relation.unlogged:
-                raise unlogged(name, relation)
+    def _exists(self) -> bool:
+        return bool(self._dialect.columns(self._session, self._name_of_table))
 
     # --- the tables that the tasks need
 
-    def check_support(self, step_id: str) -> None:
+    def check_support(self) -> None:
         """Reject missing tables next to the target, if the sink must not create them. Changes nothing.
 
         Raises `TargetError`, which names the tables.
         """
-        connection = self._connection
-        if self._options.create_staging == "if_missing" or not is_there(connection, self._name):
+        if self._tables.options.create_staging == "if_missing" or not self._exists():
             return
-        if any(wanted.missing(connection) for wanted in self.beside()):
-            raise self.without_support(step_id)
+        if any(wanted.missing(self._session) for wanted in self.beside()):
+            raise self.without_support()
         if self.stages:
-            check_granted(connection, self._tables.staging.table, OWN_RIGHTS)
+            self._dialect.check_own(self._session, self._tables.staging.table)
 
     def lacks(self) -> bool:
         """Return whether a table or a column is missing."""
-        return any(wanted.missing(self._connection) for wanted in [*self.rows_need(), *self.beside()])
+        return any(wanted.missing(self._session) for wanted in [*self.rows_need(), *self.beside()])
 
     def rows_need(self) -> list[Wanted]:
         """Return the target itself, with the columns of the rows."""
         schema = self._schema
         if schema is None:
             return []
-        return [Wanted((self._name.name,), lambda connection: self._table.missing_ddl(connection, schema))]
+        return [Wanted((self._name_of_table.name,), lambda session: self._table.missing_ddl(session, schema))]
 
     def beside(self) -> list[Wanted]:
         """Return the sink's own tables."""
-        schema, add_tokens = self._options.metadata_schema, self._options.create_staging == "if_missing"
-        wanted = [
-            Wanted((schema,), lambda connection: missing_ledger_ddl(connection, schema, add_tokens=add_tokens)),
-        ]
-        letters, staging = self._tables.letters, self._tables.staging
+        schema, letters, staging = self._tables.options.metadata_schema, self._tables.letters, self._tables.staging
+        wanted = [Wanted((schema,), self._ledger.missing_ddl)]
         if letters is not None:
             wanted.append(Wanted((schema, letters.table.name), letters.missing_ddl))
         if self.stages:
             wanted.append(Wanted((staging.table.name,), staging.missing_ddl))
         return wanted
 
-    def without_support(self, step_id: str) -> TargetError:
+    def without_support(self) -> TargetError:
         """Return the error of missing tables that the sink must not create."""
-        names = [f"{self._options.metadata_schema}.ledger"]
+        names = [f"{self._tables.options.metadata_schema}.ledger"]
         names += [str(self._tables.staging.table)] if self.stages else []
         names += [] if self._tables.letters is None else ["a table for dead letters"]
         return TargetError(
             f"{' or '.join(names)} is missing or does not match the table",
-            step=step_id,
+            step=self._tables.step_id,
             why="create_staging is 'never'",
-            do="have a DBA run the output of PostgresSink.ddl()",
+            do=f"have a DBA run the output of {self._dialect.sink}.ddl()",
         )
 
 
-class OffsetTarget(PostgresTarget):
-    """Like `PostgresTarget`, for tasks that publish: `on_existing="overwrite"` deletes rows before the first task.
-
-    The tasks cannot do so, because none of their transactions is known to be the first one.
-    """
-
-    @contextmanager
-    def opening(self) -> Iterator[None]:
-        # Of two concurrent drivers of this query only one is the first.
-        self._connection.execute(
-            "SELECT pg_advisory_xact_lock(hashtext(%s), hashtext(%s))",
-            (_BEGINNING, f"{self._ledger.key['incarnation']} {self._name}"),
-        )
-        yield
-
-    def delete_existing(self, context: TargetContext[Any]) -> None:
-        self._table.delete_rows(self._connection)
-
-
-Make = Callable[[PostgresConnection], PostgresTarget]
-
-
-def open_tables(tables: StepTables, make: Make, context: TargetContext[Any]) -> None:
+def open_tables(tables: StepTables[Any], make: Callable[[Any], SqlTarget], context: TargetContext[Any]) -> None:
     """Create the tables that the tasks need, and record this driver in the ledger.
 
     `make` makes the target of a transaction; `context` is the state of the recovery log. Raises `FencedError` if
     another driver has opened the table, and `TargetError` if a table is missing and must not be created.
     """
 
-    def opened(connection: PostgresConnection, *, anyway: bool = False) -> bool:
-        target = make(connection)
+    def opened(session: Session, *, anyway: bool = False) -> bool:
+        target = make(session)
         if not anyway and target.lacks():
             return False
-        reached("postgres: opening")
+        reached("sql: opening")
         open_target(target, context, None)
         return True
 
@@ -242,5 +238,5 @@ def open_tables(tables: StepTables, make: Make, context: TargetContext[Any]) -> 
             tables.make(wanted)
     # The table may have been created, or may have got columns, since the check.
     elif any(tables.run("checking", wanted.missing) for wanted in target.beside()):
-        raise target.without_support(context.step_id)
+        raise target.without_support()
     tables.run("opening", partial(opened, anyway=True))

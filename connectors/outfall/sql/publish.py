@@ -1,31 +1,24 @@
 """Publishes an epoch: one transaction moves its rows from staging into the table, and updates the ledger.
 
-One statement moves all rows, except those that are rejected and become dead letters. `moving` moves them, and
-`publish_sql` has the statements.
+The dialect moves all rows with one statement. If it rejects some, `moving` moves the others, and the rejected ones
+become dead letters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
-
-import psycopg
-from psycopg import sql
+from typing import Any, TypeVar
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, FencedError, LostCommittableError, OutfallError, TargetError
-from outfall.postgres.catalogue.columns import is_there
-from outfall.postgres.catalogue.relation import read_relation
-from outfall.postgres.catalogue.table import Table, dropped
-from outfall.postgres.connection.database import PostgresConnection
-from outfall.postgres.connection.errors import describe, is_rows_fault, may_be_misfit, translated
-from outfall.postgres.ledger import LedgerRow
-from outfall.postgres.staging.dead_letters import DeadLetterTable, RowRefusal, row_log, too_many
-from outfall.postgres.staging.moving import Move, SortingMove
-from outfall.postgres.staging.staging_table import StagedRows
-from outfall.postgres.tables import StepTables, Wanted
 from outfall.row_logging import RowLog
+from outfall.sql.dead_letters import DeadLetterTable, row_log, too_many
+from outfall.sql.dialect import Move, Refusal, Session, StagedRows, Wanted
+from outfall.sql.ledger import LedgerRow
+from outfall.sql.moving import SortingMove
+from outfall.sql.table import Table, dropped
+from outfall.sql.target import StepTables
 from outfall.trace_points import reached
 
 Request = CommitRequest[StagedRows]
@@ -37,14 +30,15 @@ class StagedCommitter(Committer[StagedRows]):
 
     strict = True
 
-    def __init__(self, tables: StepTables, context: CommitterInitContext) -> None:
+    def __init__(self, tables: StepTables[Any], context: CommitterInitContext) -> None:
         self._tables = tables
+        self._dialect = tables.dialect
         self._staging = tables.staging
         self._ledger = tables.ledger
         self._context = context
 
-    def _row(self, connection: PostgresConnection, requests: Sequence[Request], *, lock: bool = False) -> LedgerRow:
-        return self._ledger.read_published(connection, self._context, attempts_of(requests), lock=lock)
+    def _row(self, session: Session, requests: Sequence[Request], *, lock: bool = False) -> LedgerRow:
+        return self._ledger.read_published(session, self._context, attempts_of(requests), lock=lock)
 
     def _is_published(self, row: LedgerRow, requests: Sequence[Request]) -> bool:
         """Return whether the epoch is in the table. If it is, signal that to all requests."""
@@ -66,14 +60,14 @@ class _Moved:
     """The number of rows that a trigger or a rule skipped, as far as the server tells."""
 
 
-class PostgresCommitter(StagedCommitter):
+class EpochCommitter(StagedCommitter):
     """Moves the rows of winning attempts from staging into the table, and records the epoch, in one transaction.
 
     If two drivers publish the same epoch, the lock of the ledger row serializes them, and the second one finds the
     epoch.
     """
 
-    def __init__(self, tables: StepTables, context: CommitterInitContext) -> None:
+    def __init__(self, tables: StepTables[Any], context: CommitterInitContext) -> None:
         super().__init__(tables, context)
         self._table = tables.target
         self._options = tables.options
@@ -84,45 +78,49 @@ class PostgresCommitter(StagedCommitter):
     def commit(self, requests: Sequence[Request]) -> None:
         self._prepare_letters(requests)
         try:
-            self._tables.database.run_raw("publishing to", lambda connection: self._publish(connection, requests))
+            self._tables.database.run_raw("publishing to", lambda session: self._publish(session, requests))
         except _RowsLostError:
             self._signal_lost(requests)
         except _RevokedError:
             if not self._signal_lost(requests):
                 raise self._fenced() from None
-        except psycopg.Error as error:
-            if may_be_misfit(error) and self._signal_lost(requests):
+        except self._dialect.errors as error:
+            faults = self._dialect.faults(error)
+            if "misfit" in faults and self._signal_lost(requests):
                 return
-            if is_rows_fault(error):
+            if "rows" in faults:
                 refusal = self._refusal(requests, error)
                 for request in requests:
                     request.signal_failed_with_known_reason(refusal)
-            elif isinstance(error, psycopg.errors.CardinalityViolation) and (clash := self._clash(requests, error)):
-                raise clash from error
-            elif isinstance(error, psycopg.errors.UndefinedTable) and self._is_dropped(requests):
+            elif known := self.explain(requests, error):
+                raise known from error
+            elif "table" in faults and self._is_dropped(requests):
                 raise dropped(self._table, self._context.step_id) from error
             else:
-                raise translated(
-                    self._tables.database, f"publishing to {self._table}", error, self._context.step_id
-                ) from error
+                doing = f"publishing to {self._table}"
+                raise self._tables.database.translated(doing, error, self._context.step_id) from error
         else:
             self._count()
 
+    def explain(self, requests: Sequence[Request], error: Exception) -> OutfallError | None:
+        """Return the error for one of the driver's that only a database of this kind has; `None` for others."""
+        return None
+
     def find_lost(self, requests: Sequence[Request]) -> None:
-        def find(connection: PostgresConnection) -> Mapping[int, str]:
-            row = self._row(connection, requests)
+        def find(session: Session) -> Mapping[int, str]:
+            row = self._row(session, requests)
             # Another driver may have published them in the meantime, and cleared staging.
-            return {} if row.holds(self._context.epoch) else self._find_lost(connection, requests)
+            return {} if row.holds(self._context.epoch) else self._find_lost(session, requests)
 
         _signal(requests, self._tables.run("reading staging of", find))
 
     def nothing_published(self, requests: Sequence[Request]) -> bool:
-        row = self._tables.run("reading the ledger of", lambda connection: self._row(connection, requests, lock=True))
+        row = self._tables.run("reading the ledger of", lambda session: self._row(session, requests, lock=True))
         return not row.holds(self._context.epoch)
 
     def revoke(self, requests: Sequence[Request]) -> None:
-        self._tables.run("revoking rows of", lambda connection: self._revoke(connection, requests))
-        reached("postgres: revoked")
+        self._tables.run("revoking rows of", lambda session: self._revoke(session, requests))
+        reached("sql: revoked")
 
     def _signal_lost(self, requests: Sequence[Request]) -> bool:
         """Find lost attempts of an epoch that is being published. Then all other attempts of it are lost too.
@@ -131,14 +129,14 @@ class PostgresCommitter(StagedCommitter):
         whether an attempt is lost, or the epoch is published.
         """
 
-        def find(connection: PostgresConnection) -> Mapping[int, str] | None:
-            row = self._row(connection, requests, lock=True)
+        def find(session: Session) -> Mapping[int, str] | None:
+            row = self._row(session, requests, lock=True)
             if self._is_published(row, requests):
                 return None
-            lost = self._find_lost(connection, requests)
+            lost = self._find_lost(session, requests)
             if lost:
-                self._ledger.revoke(connection, row, self._context.generation)
-                self._staging.forget(connection, _stages(requests))
+                self._ledger.revoke(session, row, self._context.generation)
+                self._staging.forget(session, _stages(requests))
             return lost
 
         lost = self._tables.run("reading staging of", find)
@@ -159,10 +157,10 @@ class PostgresCommitter(StagedCommitter):
         if letters is None:
             return
 
-        def missing(connection: PostgresConnection) -> Sequence[sql.Composed]:
-            self._row(connection, requests)
-            letters.check(connection, self._table)
-            return letters.missing_ddl(connection)
+        def missing(session: Session) -> Sequence[str]:
+            self._row(session, requests)
+            letters.check(session, self._table)
+            return letters.missing_ddl(session)
 
         if not self._tables.run("checking the dead letters of", missing):
             return
@@ -172,78 +170,74 @@ class PostgresCommitter(StagedCommitter):
                 step=self._context.step_id,
                 epoch=self._context.epoch,
                 why="create_staging is 'never'",
-                do="have a DBA run the output of PostgresSink.ddl()",
+                do=f"have a DBA run the output of {self._dialect.sink}.ddl()",
             )
         self._tables.make(Wanted((self._options.metadata_schema, letters.table.name), letters.missing_ddl))
 
-    def _publish(self, connection: PostgresConnection, requests: Sequence[Request]) -> None:
+    def _publish(self, session: Session, requests: Sequence[Request]) -> None:
         context = self._context
         self._tries += 1
-        row = self._row(connection, requests, lock=True)
+        row = self._row(session, requests, lock=True)
         if self._is_published(row, requests):
             return
         if row.revoked >= context.generation:
             raise _RevokedError
-        reached("postgres: publishing")
-        self._make_way(connection, row)
-        self._moved = self._move(connection, requests)
-        self._ledger.published(connection, row, context, self._moved.changed)
-        self._staging.forget(connection, _stages(requests))
+        reached("sql: publishing")
+        self._make_way(session, row)
+        self._moved = self._move(session, requests)
+        self._ledger.published(session, row, context, self._moved.changed)
+        self._staging.forget(session, _stages(requests))
         for request in requests:
             request.signal_committed()
 
-    def _make_way(self, connection: PostgresConnection, row: LedgerRow) -> None:
+    def _make_way(self, session: Session, row: LedgerRow) -> None:
         """Delete existing rows in the first epoch with `on_existing="overwrite"`."""
         if row.epoch is None and self._options.existing.others == "delete":
-            Table(self._options, self._table).delete_rows(connection)
+            Table(self._dialect, self._table).delete_rows(session)
 
-    def _move(self, connection: PostgresConnection, requests: Sequence[Request]) -> _Moved:
+    def _move(self, session: Session, requests: Sequence[Request]) -> _Moved:
         move = self._moving(requests)
-        move.hold(connection)
-        if any(self._staging.unfit(connection, attempts_of(requests)).values()):
+        move.hold(session)
+        if any(self._staging.unfit(session, attempts_of(requests)).values()):
             raise _RowsLostError
-        reached("postgres: moving")
+        reached("sql: moving")
         staged = {request.committable.stage: request.committable.letters for request in requests}
         if self._letters is None:
             self._check_no_letters(sum(staged.values()))
-            moved = move.whole(connection)
-            self._check_all_there(connection, move, moved)
+            moved = move.whole(session)
+            self._check_all_there(session, move, moved)
             return _Moved(moved, skipped=self._skipped(move, moved))
         waiting = sum(staged.values())
-        self._letters.check_bound(connection, staged, epoch=self._context.epoch, step=self._context.step_id)
-        if waiting and self._letters.publish(connection, list(staged)) != waiting:
+        self._letters.check_bound(session, staged, epoch=self._context.epoch, step=self._context.step_id)
+        if waiting and self._letters.publish(session, list(staged)) != waiting:
             raise _RowsLostError
         changed: int | None = None
         try:
-            with connection.transaction():
-                # A deferred constraint would fail at COMMIT, where the row could not be found.
-                connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
-                changed = move.whole(connection)
-        except psycopg.Error as error:
+            with session.savepoint():
+                # A constraint that fails at COMMIT would name no row.
+                changed = move.whole(session, at_once=True)
+        except self._dialect.errors as error:
+            faults = self._dialect.faults(error)
             # If the table no longer fits any staged row, no row is a dead letter.
-            if not is_rows_fault(error) or (may_be_misfit(error) and self._find_lost(connection, requests)):
+            if "rows" not in faults or ("misfit" in faults and self._find_lost(session, requests)):
                 raise
         if changed is None:  # not within the handler, whose error would stand in every traceback, with the row
-            return self._move_sorting(connection, move, self._letters, waiting)
-        self._check_all_there(connection, move, changed)
+            return self._move_sorting(session, move, self._letters, waiting)
+        self._check_all_there(session, move, changed)
         return _Moved(changed, skipped=self._skipped(move, changed))
 
-    def _move_sorting(
-        self, connection: PostgresConnection, move: Move, letters: DeadLetterTable, already: int
-    ) -> _Moved:
+    def _move_sorting(self, session: Session, move: Move, letters: DeadLetterTable, already: int) -> _Moved:
         """Move the accepted rows, and write the rejected ones as dead letters."""
-        self._check_all_there(connection, move, None)
-        sorting = move.sorting(connection)
+        self._check_all_there(session, move, None)
+        sorting = SortingMove(session, self._dialect, move.places(session))
         for refusal in sorting.run():
             if already + len(sorting.refused) > letters.most:
-                name = move.name(connection, list(sorting.refused)[-1])
-                log = row_log(connection, self._options)
+                name = self.row_name(session, move, list(sorting.refused)[-1])
+                log = row_log(session, self._dialect)
                 raise too_many(letters.most, name, refusal, log, step=self._context.step_id, epoch=self._context.epoch)
         for place, refusal in sorting.refused.items():
-            letters.add(
-                connection, move.row_text(place), refusal, step=self._context.step_id, epoch=self._context.epoch
-            )
-        reached("postgres: set aside")
+            letters.add(session, move.row_text(place), refusal, step=self._context.step_id, epoch=self._context.epoch)
+        reached("sql: set aside")
         refused = len(sorting.refused)
         return _Moved(sorting.changed, refused, self._skipped(move, sorting.changed + refused))
 
@@ -260,14 +254,14 @@ class PostgresCommitter(StagedCommitter):
                 do="set dead_letter_table again, at least until this epoch is published",
             )
 
-    def _check_all_there(self, connection: PostgresConnection, move: Move, changed: int | None) -> None:
+    def _check_all_there(self, session: Session, move: Move, changed: int | None) -> None:
         # For appends, the row count shows that no row was lost, unless triggers or rules of the table skip rows.
         told = self._options.write_mode == "append" and changed == sum(move.expected.values())
-        if not told and self._staging.counts(connection, move.expected) != move.expected:
+        if not told and self._staging.counts(session, move.expected) != move.expected:
             raise _RowsLostError
 
-    def _refusal(self, requests: Sequence[Request], error: psycopg.Error) -> OutfallError:
-        name, refusal = self._named(requests) or ("rows of this epoch", RowRefusal.of(error))
+    def _refusal(self, requests: Sequence[Request], error: Exception) -> OutfallError:
+        name, refusal = self._named(requests) or ("rows of this epoch", self._dialect.refusal(error))
         return CommitRefusedError(
             f"the table {self._table} rejects {name}",
             step=self._context.step_id,
@@ -277,49 +271,38 @@ class PostgresCommitter(StagedCommitter):
             " nothing of the epoch is in the table",
         )
 
-    def _named(self, requests: Sequence[Request]) -> tuple[str, RowRefusal] | None:
+    def _named(self, requests: Sequence[Request]) -> tuple[str, Refusal] | None:
         """Find a rejected row; return `None` if none is rejected now."""
 
-        def find(name: Callable[[str], str], sorting: SortingMove) -> tuple[str, RowRefusal] | None:
-            found = sorting.first()
-            return None if found is None else (name(found[0]), found[1])
+        def find(session: Session, move: Move) -> tuple[str, Refusal] | None:
+            found = SortingMove(session, self._dialect, move.places(session)).first()
+            return None if found is None else (self.row_name(session, move, found[0]), found[1])
 
-        return self._move_again(requests, find)
+        return self.move_again(requests, find)
+
+    def row_name(self, session: Session, move: Move, place: str) -> str:
+        """Return a description of a staged row, as `log_rows` permits."""
+        found = session.execute(move.row_text(place)).fetchone()
+        return row_log(session, self._dialect).name("a row", found[0] if found else "")
 
     def _is_dropped(self, requests: Sequence[Request]) -> bool:
         """Return whether the table is missing, although rows of this query were in it."""
 
-        def find(connection: PostgresConnection) -> bool:
-            return self._row(connection, requests).epoch is not None and not is_there(connection, self._table)
+        def find(session: Session) -> bool:
+            return self._row(session, requests).epoch is not None and not self._dialect.columns(session, self._table)
 
         return self._tables.run("checking", find)
 
-    def _clash(self, requests: Sequence[Request], error: psycopg.Error) -> OutfallError | None:
-        """Return the error of two rows of different keys that write one row of the table; `None` if none do now."""
-        names = self._move_again(requests, lambda name, sorting: list(map(name, sorting.clash())))
-        relation = self._tables.run("checking", lambda connection: read_relation(connection, self._table))
-        if not names or relation is None:
-            return None
-        return TargetError(
-            f"two rows of different keys write the same row of {self._table}: {' and '.join(names)}",
-            step=self._context.step_id,
-            epoch=self._context.epoch,
-            why=f"{', '.join(relation.intercepting) or 'the server'} changes key_columns; {describe(error)}",
-            do="change the trigger so that it keeps the key_columns, and do its change in the query; then start the"
-            " query again: nothing of the epoch is in the table",
-        )
+    def move_again(self, requests: Sequence[Request], look: Callable[[Any, Move], T]) -> T | None:
+        """Prepare the move again, without a commit; return what `look` finds; `None` if it fails."""
 
-    def _move_again(
-        self, requests: Sequence[Request], look: Callable[[Callable[[str], str], SortingMove], T]
-    ) -> T | None:
-        """Move the rows without a commit; return what `look` finds with the names of rows; `None` if it fails."""
-        move = self._moving(requests)
+        def again(session: Session) -> T:
+            self._make_way(session, self._row(session, requests))
+            return look(session, self._moving(requests))
+
         try:
-            with self._tables.database.connection() as connection, connection.transaction(force_rollback=True):
-                self._tables.database.limit(connection)
-                self._make_way(connection, self._row(connection, requests))
-                return look(lambda place: move.name(connection, place), move.sorting(connection))
-        except (psycopg.Error, OutfallError):
+            return self._tables.database.trial(again)
+        except (self._dialect.errors, OutfallError):
             return None
 
     def _count(self) -> None:
@@ -334,11 +317,12 @@ class PostgresCommitter(StagedCommitter):
                 self._context.metrics.add("rows_skipped", self._moved.skipped)
 
     def _moving(self, requests: Sequence[Request]) -> Move:
-        return Move(self._options, self._table, self._staging.table, attempts_of(requests))
+        move: Move = self._dialect.move(self._staging.table, self._table, attempts_of(requests))
+        return move
 
-    def _revoke(self, connection: PostgresConnection, requests: Sequence[Request]) -> None:
+    def _revoke(self, session: Session, requests: Sequence[Request]) -> None:
         context = self._context
-        row = self._row(connection, requests, lock=True)
+        row = self._row(session, requests, lock=True)
         if row.holds(context.epoch):
             raise LostCommittableError(
                 f"epoch {context.epoch} is already in {self._table} and cannot be revoked",
@@ -346,11 +330,11 @@ class PostgresCommitter(StagedCommitter):
                 epoch=context.epoch,
                 do="start the query again, which then finds the epoch in the ledger",
             )
-        self._ledger.revoke(connection, row, context.generation)
-        self._staging.forget(connection, _stages(requests))
+        self._ledger.revoke(session, row, context.generation)
+        self._staging.forget(session, _stages(requests))
 
-    def _find_lost(self, connection: PostgresConnection, requests: Sequence[Request]) -> Mapping[int, str]:
-        return self._staging.find_lost(connection, attempts_of(requests), self._letters)
+    def _find_lost(self, session: Session, requests: Sequence[Request]) -> Mapping[int, str]:
+        return self._staging.find_lost(session, attempts_of(requests), self._letters)
 
     def _fenced(self) -> FencedError:
         context = self._context

@@ -1,0 +1,264 @@
+"""The base of the deliveries: checks and opens the table before an epoch; and the delivery by epochs."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol, Self
+
+import pyarrow as pa
+
+from outfall.capabilities import (
+    OUTPUT_MODES,
+    CleanUpContext,
+    CommittableMessage,
+    CommitterInitContext,
+    DeclaresGuarantee,
+    SaveMode,
+    SupportsCommitter,
+    SupportsPreCommitTopology,
+    SupportsTarget,
+    SupportsWriterContext,
+    TargetContext,
+    WriterInitContext,
+)
+from outfall.errors import ConfigurationError
+from outfall.options import options_in_save_mode
+from outfall.possession.possession import check as check_record
+from outfall.serde import ModelSerializer
+from outfall.sinks import DynamicSink, Sink
+from outfall.sql.dead_letters import DeadLetterTable, dead_letters
+from outfall.sql.dialect import Dialect, SqlDatabase, SqlName, StagedRows
+from outfall.sql.options import SqlOptions
+from outfall.sql.publish import EpochCommitter
+from outfall.sql.staging import Staging, new_stage
+from outfall.sql.table import Table
+from outfall.sql.target import SqlTarget, StepTables, open_tables
+from outfall.sql.writer import StagingWriter
+
+
+class _OfStep(Protocol):
+    """The common attributes of all contexts."""
+
+    @property
+    def step_id(self) -> str: ...
+
+    @property
+    def incarnation(self) -> str: ...
+
+
+class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee):
+    """A delivery mode of the sink of a database.
+
+    Before an epoch, the driver runs two transactions: `check_target` checks the columns, the table and the ledger, and
+    `open_target` records the driver in the ledger. In the first epoch, `check_schema` runs another one.
+    """
+
+    options: SqlOptions
+    table: SqlName
+
+    def __init__(self, options: SqlOptions) -> None:
+        self.options = options
+        self.context: WriterInitContext | None = None
+        self.table = self.dialect().parse(options.table)
+        dead_letters(self.dialect())
+        self._schema: pa.Schema | None = None
+        """The columns of the rows, once the driver knows them."""
+        self._written: pa.Schema | None = None
+        """The columns that are written for such rows."""
+        self._found_in = self.table.schema
+        """The table's schema, or the one in which the server found it. The driver passes it to the tasks."""
+
+    @abstractmethod
+    def dialect(self, options: Any = None) -> Dialect:
+        """Return the dialect of the database, with the sink's options or with others."""
+
+    @abstractmethod
+    def schema_of(self, session: Any) -> str | None:
+        """Return the schema in which the server finds the table, or would create it; `None` if there is none."""
+
+    @property
+    def letters(self) -> DeadLetterTable | None:
+        """The dead-letter table; `None` if rejected rows fail the query."""
+        return dead_letters(self.dialect())
+
+    @property
+    def database(self) -> SqlDatabase:
+        """The database of the table."""
+        return self.dialect().database
+
+    def target(self) -> str:
+        # Without host and port, because a server may move. The ledger proves that it is the same database.
+        return f"{self.kind().partition('/')[0]}:{self.database.database_name()}/{self.table}"
+
+    def place(self) -> str:
+        found = replace(self.table, schema=self.found_in(starting=True))
+        return f"{self.database.server()} {self.database.database_name()}/{found}"
+
+    def in_save_mode(self, mode: SaveMode | None) -> Self:
+        changed = copy.copy(self)
+        changed.options = options_in_save_mode(self.options, mode)
+        return changed
+
+    def output_modes(self) -> Collection[str]:
+        return OUTPUT_MODES if self.options.write_mode == "upsert" else ("append",)
+
+    def bind(self, context: WriterInitContext) -> Self:
+        bound = copy.copy(self)
+        bound.context = context
+        return bound
+
+    def check_schema(self, schema: pa.Schema) -> None:
+        """Reject a schema that does not fit the table, with a reason for each column.
+
+        The server is queried only for a new schema; `check_target` checks it again in every epoch.
+        """
+        if schema != self._schema:
+            self.database.run("checking", lambda session: self._check_columns(session, schema), starting=True)
+            self._schema = schema
+
+    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+        def check(session: Any) -> Mapping[str, Any]:
+            if self._found_in is None:
+                self._found_in = self.schema_of(session)
+            if self._schema is not None:
+                self._check_columns(session, self._schema)
+            self._read_limits(session)
+            target = self._target(session, context)
+            target.check_table()
+            check_record(target, context)
+            states = target.starts(context)
+            target.check_support()
+            return states
+
+        return self.database.run("checking", check, step=context.step_id, starting=True)
+
+    def open_target(self, context: TargetContext[Any]) -> None:
+        open_tables(self._tables(context, self._table_options), partial(self._target, context=context), context)
+
+    def ddl(self, step_id: str) -> str:
+        """Return the statements that create the sink's own tables."""
+
+        def missing(session: Any) -> list[str]:
+            return self._support_ddl(session, step_id)
+
+        with self.database.explained(f"checking {self.table}"):
+            # Statements have their % doubled.
+            return ";\n".join(text % () for text in self.database.run_once(missing)) + ";\n"
+
+    def found_in(self, *, starting: bool = False) -> str | None:
+        """Return the schema in which the server finds the table. `starting`: see `SqlDatabase.run_raw`."""
+        if self._found_in is None:
+            self._found_in = self.database.run("checking", self.schema_of, starting=starting)
+        return self._found_in
+
+    @property
+    def _resolved(self) -> SqlName:
+        """The table in the schema in which it was found, if that is known."""
+        return self.table.resolved(self._found_in)
+
+    def _tables(self, context: _OfStep, options: Any = None, *, starting: bool = False) -> StepTables[Any]:
+        """Return the tables of a step, with the sink's options or with others."""
+        step, found_in, dialect = context.step_id, self.found_in(starting=starting), self.dialect(options)
+        ledger, staging = dialect.ledger(context.incarnation, step, found_in), self._staging(step, found_in)
+        return StepTables(step, dialect, self._resolved, ledger, staging, self.letters)
+
+    def _staging(self, step_id: str, found_in: str | None) -> Staging:
+        return self.dialect().staging(step_id, self._resolved, found_in)
+
+    @property
+    def _table_options(self) -> Any:
+        """The options for checking and creating the table."""
+        return self.options
+
+    def _writer(self) -> WriterInitContext:
+        if self.context is None:
+            raise ConfigurationError(
+                f"{self.dialect().sink} has no writer context",
+                do="run the sink through outfall, which calls bind() first",
+            )
+        return self.context
+
+    def _read_limits(self, session: Any) -> None:
+        """Read what the sink's messages say about the server."""
+
+    def _check_columns(self, session: Any, schema: pa.Schema) -> None:
+        """Reject rows whose columns do not fit the table."""
+        self._written = self._written_schema(session, schema)
+        Table(self.dialect(self._table_options), self._resolved).check(session, self._written)
+
+    def _check_table(self, session: Any) -> None:
+        """Reject a table that fits no rows."""
+        Table(self.dialect(self._table_options), self._resolved).check_without_rows(session)
+
+    def _written_schema(self, session: Any, schema: pa.Schema) -> pa.Schema:
+        """Return the columns that are written for rows with a schema."""
+        return schema
+
+    @abstractmethod
+    def _target(self, session: Any, context: TargetContext[Any]) -> SqlTarget:
+        """Return the table in one transaction."""
+
+    @abstractmethod
+    def _support_ddl(self, session: Any, step_id: str) -> list[str]:
+        """Return the statements that create the sink's own tables."""
+
+
+class StagedDelivery(SqlDelivery, DynamicSink[Any], SupportsCommitter[StagedRows]):
+    """The base of deliveries whose tasks load rows into a staging table, with its clean-up."""
+
+    def committable_serializer(self) -> ModelSerializer[StagedRows]:
+        return ModelSerializer(StagedRows)
+
+    def clean_up(self, context: CleanUpContext) -> int:
+        tables = self._tables(context)
+        if context.final:
+            tables.run("ending the ledger of", tables.ledger.end)
+        count = tables.run("cleaning up staging of", lambda session: tables.staging.forget_older(session, context))
+        tables.run("clearing staging of", tables.staging.clear)
+        if tables.letters is not None:
+            tables.run("clearing dead letters of", tables.letters.clear)
+        return count
+
+    def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
+        tables = self._tables(context, starting=True)
+        return tables.run("reading staging of", lambda session: tables.staging.older(session, context), starting=True)
+
+
+class StagedEpochs(StagedDelivery, SupportsPreCommitTopology[StagedRows, StagedRows]):
+    """Writes each epoch in one transaction, so readers see either all or none of it."""
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> StagingWriter:
+        return StagingWriter(self._tables(self._writer()), self._writer())
+
+    def create_committer(self, context: CommitterInitContext) -> EpochCommitter:
+        return EpochCommitter(self._tables(context), context)
+
+    def add_pre_commit_topology(
+        self, results: Sequence[CommittableMessage[StagedRows]]
+    ) -> Sequence[CommittableMessage[StagedRows]]:
+        self._check_letters(results)
+        if results or self.options.existing.others != "delete":
+            return results
+        # A first epoch without rows, for which Spark may run no task, empties the table too.
+        return [CommittableMessage(StagedRows(stage=new_stage(), rows=0, columns=()), epoch=0, worker_index=0)]
+
+    def write_result_serializer(self) -> ModelSerializer[StagedRows]:
+        return self.committable_serializer()
+
+    def _check_letters(self, results: Sequence[CommittableMessage[StagedRows]]) -> None:
+        """Check the limit of dead letters before the epoch is recorded, so a repaired table can accept the rows."""
+        letters = self.letters
+        waiting = {message.value.stage: message.value.letters for message in results}
+        if letters is None or sum(waiting.values()) <= letters.most:
+            return
+        self.database.run(
+            "counting the dead letters for",
+            lambda session: letters.check_bound(session, waiting, epoch=results[0].epoch, step=None),
+        )
+
+    def _target(self, session: Any, context: TargetContext[Any]) -> SqlTarget:
+        return SqlTarget(self._tables(context, self._table_options), self._written, session)

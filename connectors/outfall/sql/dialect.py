@@ -1,0 +1,495 @@
+"""What a database implements for the base: a connection and its transactions, and a dialect of SQL."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field
+
+from outfall.dead_letter import DeadLetter
+from outfall.errors import OutfallError
+from outfall.row_logging import RowLog
+from outfall.sql.options import SqlOptions
+
+if TYPE_CHECKING:
+    from outfall.capabilities import WriterInitContext
+    from outfall.sql.ledger import StepLedger
+    from outfall.sql.staging import Staging
+
+T = TypeVar("T")
+
+Fault = Literal["rows", "misfit", "table"]
+"""What an error says: a row caused it; the table may have other columns than the statement; it may be missing."""
+
+
+class StagedRows(BaseModel):
+    """The rows of one attempt, in staging."""
+
+    model_config = ConfigDict(frozen=True)
+
+    stage: int
+    rows: int = Field(ge=0)
+    """The number of rows, to detect before publication that a server crash emptied the staging table."""
+    columns: tuple[str, ...]
+    """The target's columns for which the rows have values."""
+    letters: int = Field(default=0, ge=0)
+    """The number of additional rows that staging rejected, which are dead letters."""
+    staging: tuple[str, str] | None = None
+    """Schema and name of their staging table; `None` in older records: the sink's own."""
+
+
+def compose(template: str, *parts: object, **named: object) -> str:
+    """Return a statement: a literal template whose fields are filled with quoted names and other SQL, never values."""
+    return template.format(*parts, **named)
+
+
+@dataclass(frozen=True)
+class SqlName(ABC):
+    """A table with an optional schema. Without a schema, the server finds it."""
+
+    schema: str | None
+    name: str
+    found: str | None = field(default=None, compare=False)
+    """The schema in which the server has found it: see `resolved`."""
+
+    @property
+    @abstractmethod
+    def quoted(self) -> str:
+        """The name as SQL, quoted by the driver's own means."""
+
+    @property
+    def sql(self) -> str:
+        """The name as SQL, for a statement with parameters."""
+        return self.quoted.replace("%", "%%")
+
+    def found_in(self, schema: str | None) -> Self:
+        """Return the name with the schema in which the server found it."""
+        return self if self.schema is not None or schema is None else replace(self, schema=schema)
+
+    def resolved(self, schema: str | None) -> Self:
+        """Return the name with the schema in which the server found it, which SQL then names and texts do not.
+
+        Otherwise a table that is created later, in a schema before it in the path, would get the rows.
+        """
+        return self if self.schema is not None else replace(self, found=schema)
+
+    def beside(self, schema: str, name: str) -> Self:
+        """Return the name of another table."""
+        return replace(self, schema=schema, name=name, found=None)
+
+    def __str__(self) -> str:
+        return self.name if self.schema is None else f"{self.schema}.{self.name}"
+
+
+Name = TypeVar("Name", bound=SqlName)
+
+
+def staging_name(metadata_schema: str, table: Name, step_id: str, extra: Sequence[str] = ()) -> Name:
+    """Return the name of the staging table of a step and a table. It is deterministic, so that a DBA can create it.
+
+    `table` is the target, as returned by `found_in`. `extra` are optional columns: queries with different ones would
+    otherwise drop each other's table.
+    """
+    text = "/".join([f"{table.schema or ''}.{table.name}", step_id, *extra])
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    readable = re.sub(r"[^A-Za-z0-9_]", "_", f"{table.name}_{step_id}")[:40]
+    return table.beside(metadata_schema, f"staging_{readable}_{digest}")
+
+
+class Result(Protocol):
+    """The result of a statement, as in the DB-API."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+
+class Session(Protocol):
+    """A connection in a transaction."""
+
+    @property
+    def any_text(self) -> bool:
+        """Whether the server stores every character."""
+
+    def execute(self, statement: str, given: Any = (), /) -> Result:
+        """Execute a statement with parameters: a sequence for `%s`, or a mapping for `%(name)s`."""
+
+    def savepoint(self, *, undo: bool = False) -> AbstractContextManager[object]:
+        """Return a block whose changes are undone if it raises; with `undo` in any case."""
+
+
+class Column(Protocol):
+    """A column of a table."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def type(self) -> str:
+        """The type as SQL."""
+
+    @property
+    def definition(self) -> str:
+        """The type with its collation, as SQL."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether rows may have a value for it."""
+
+    @property
+    def needed(self) -> bool:
+        """Whether an inserted row must have a value for it."""
+
+    def stores_all_of(self, other: Any) -> bool:
+        """Return whether each value of a column of staging is moved into this one unchanged, and compares alike."""
+
+
+class Refusal(Protocol):
+    """The reason why a row was rejected."""
+
+    @property
+    def reason(self) -> str: ...
+
+    @property
+    def code(self) -> str | None:
+        """The server's code, if it rejected the row."""
+
+    @property
+    def detail(self) -> str | None: ...
+
+    @property
+    def do(self) -> str:
+        """The remedy."""
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the row may be accepted after others, such as the one that its foreign key names."""
+
+    def told(self, log: RowLog) -> str:
+        """Return reason, detail and code in one sentence, with as much of the row as `log_rows` permits."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Objects that are created together if one of them is missing."""
+
+    names: tuple[str, ...]
+    """Their names for locks: tables without schemas, because not every query names the schema."""
+    missing: Callable[[Any], Sequence[str]]
+    """Returns the statements that create the missing objects."""
+
+
+class SqlDatabase(ABC):
+    """The database of a sink: connections, transactions with retries, translated errors. Picklable."""
+
+    @abstractmethod
+    def name(self) -> str:
+        """Return host, port and database, without secrets."""
+
+    @abstractmethod
+    def server(self) -> str:
+        """Return the name of the server, without secrets. All addresses of this machine have the same name."""
+
+    @abstractmethod
+    def database_name(self) -> str:
+        """Return the name of the database, without the server."""
+
+    @abstractmethod
+    def explained(self, doing: str, step: str | None = None) -> AbstractContextManager[None]:
+        """Translate the driver's errors in a block.
+
+        They become `TransientError` if a retry may succeed, `ValueRefusedError` for a value or a constraint, and
+        `TargetError` otherwise, such as for a missing privilege.
+        """
+
+    @abstractmethod
+    def translated(self, doing: str, error: Exception, step: str | None = None) -> OutfallError:
+        """Return Outfall's error for one of the driver's."""
+
+    @abstractmethod
+    def run_raw(self, doing: str, work: Callable[[Any], T], *, starting: bool = False) -> T:
+        """Run a transaction, with retries after transient errors, until it has committed.
+
+        Retries repeat the whole: `work` must first check what an earlier attempt has done, because the acknowledgment
+        of a COMMIT may be lost. A locked row that `work` reads must be the newest, as with READ COMMITTED. `doing` is
+        the operation for messages, for example `"publishing to"`. With `starting` it fails at once if a running server
+        rejects the connection. Raises `TransientError` if the deadline has passed, and the driver's own error if it is
+        permanent.
+        """
+
+    def run(self, doing: str, work: Callable[[Any], T], *, step: str | None = None, starting: bool = False) -> T:
+        """Run a transaction like `run_raw`, and translate a permanent error."""
+        with self.explained(f"{doing} {self.table}", step):
+            return self.run_raw(doing, work, starting=starting)
+
+    @abstractmethod
+    def run_once(self, work: Callable[[Any], T]) -> T:
+        """Run a transaction without retries. Raises the driver's error."""
+
+    @abstractmethod
+    def trial(self, work: Callable[[Any], T]) -> T:
+        """Run a transaction without retries, and roll it back. Raises the driver's error."""
+
+    @abstractmethod
+    def make(self, wanted: Wanted, step: str) -> None:
+        """Create missing objects, durably. If nothing is missing, nothing is locked.
+
+        Drivers of several queries may call this at once, so `missing` is asked again under a lock. If another session
+        holds a lock on them, this waits in short attempts until `retry_deadline`, so that it blocks nobody. Raises
+        `TransientError` if the deadline has passed; a permanent error is another `OutfallError`.
+        """
+
+    @property
+    @abstractmethod
+    def table(self) -> str:
+        """The table as in the options, for messages."""
+
+
+class Places(ABC):
+    """The rows that are moved first, by position from 0. Valid in the transaction that created it.
+
+    Of several rows with one key, an upsert moves the last one first, as the key's column compares them.
+    """
+
+    count: int
+    """The number of positions. Some may have no row."""
+
+    @abstractmethod
+    def move(self, low: int, high: int) -> int:
+        """Move the rows from a position to another (exclusive); return how many rows of the table were changed."""
+
+    @abstractmethod
+    def move_one(self, place: str) -> int:
+        """Move the row at an address."""
+
+    @abstractmethod
+    def place(self, position: int) -> str:
+        """Return the address at a position."""
+
+    @abstractmethod
+    def replaced(self, place: str) -> str | None:
+        """Return the address of the row that this one replaces; `None` if there is none."""
+
+
+class Move(ABC):
+    """Moves the rows of attempts, at least one, from staging into the table. Runs in the caller's transaction."""
+
+    def __init__(self, attempts: Sequence[StagedRows]) -> None:
+        self.expected = {staged.stage: staged.rows for staged in attempts}
+        # On Spark, all attempts have the columns of one DataFrame; elsewhere, they may differ.
+        self.columns = tuple(dict.fromkeys(name for staged in attempts for name in staged.columns))
+
+    @abstractmethod
+    def hold(self, session: Any) -> None:
+        """Lock the tables as moving rows does, so that nobody alters them before."""
+
+    @abstractmethod
+    def whole(self, session: Any, *, at_once: bool = False) -> int:
+        """Move all rows; return the number of changed rows of the table.
+
+        With `at_once`, constraints that the COMMIT would check are checked here.
+        """
+
+    @abstractmethod
+    def places(self, session: Any) -> Places:
+        """Return the places of the rows, for moving those that the table accepts."""
+
+    @abstractmethod
+    def row_text(self, place: str) -> str:
+        """Return a query for the JSON text of one staged row, encoded by the server."""
+
+
+class Load(ABC):
+    """The rows of one attempt, loaded into staging in one transaction, which begins with the first batch."""
+
+    session: Session | None = None
+    """The connection, after the first batch."""
+    rows: int = 0
+    """The number of rows in staging."""
+    letters: Sequence[DeadLetter] = ()
+    """The rows that staging rejected."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> int:
+        """Send rows; return the number of bytes.
+
+        Raises `ValueRefusedError`, which names the rejected row, or the driver's error.
+        """
+
+    @abstractmethod
+    def finish(self) -> int:
+        """Wait until all sent rows are in staging; return the number of bytes since `write`. Raises like `write`."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Commit the transaction."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Return the connection. What is not committed is rolled back."""
+
+
+class Dialect(ABC):
+    """The SQL of one database for one sink: how it names, describes, creates, loads and moves what the base decides."""
+
+    sink: ClassVar[str]
+    """The class of the sink, for advice."""
+    errors: ClassVar[type[Exception]]
+    """The base of the driver's errors."""
+    keeping: ClassVar[str]
+    """What an INSERT ends with so that an existing row of the same key is kept."""
+    volatile: ClassVar[str] = "a server crash empties both tables"
+    """Why staged rows can be missing."""
+    adds_columns: bool = True
+    """Whether columns that the table does not have can be added."""
+    options: SqlOptions
+    database: SqlDatabase
+
+    @abstractmethod
+    def quote(self, column: str) -> str:
+        """Quote a column by the driver's own means, for a statement with parameters."""
+
+    @abstractmethod
+    def parse(self, text: str) -> SqlName:
+        """Return the table that a user names. Raises `ConfigurationError` for text that is no name."""
+
+    @abstractmethod
+    def columns(self, session: Any, table: SqlName) -> Sequence[Column]:
+        """Read the columns of a table, in their order; none if it is missing."""
+
+    @abstractmethod
+    def is_same(self, session: Any, table: SqlName, other: SqlName) -> bool:
+        """Return whether two names are those of one existing table."""
+
+    @abstractmethod
+    def row_key(self, session: Any) -> Sequence[str]:
+        """Return the columns that identify a row in messages: those that an option names, or the primary key."""
+
+    @abstractmethod
+    def check_relation(self, session: Any, table: SqlName) -> None:
+        """Reject a table that would lose or hide rows without an error. A missing table passes. Changes nothing."""
+
+    @abstractmethod
+    def check_keys(self, session: Any, table: SqlName, given: Sequence[str] | None) -> None:
+        """Reject a table in which an upsert would not find exactly the row of a key. Changes nothing.
+
+        `given` are the columns of the rows, if they are known.
+        """
+
+    @abstractmethod
+    def new_type(self, kind: pa.DataType, name: str) -> str:
+        """Return the type of a new column, as SQL. Raises `ConfigurationError` if no type preserves the values."""
+
+    @abstractmethod
+    def why_not(self, kind: pa.DataType, column: Any) -> str | None:
+        """Return why values of a type cannot be stored in a column, with the remedy; `None` if they can."""
+
+    @abstractmethod
+    def why_no_column(self, name: str) -> str | None:
+        """Return why a new column cannot have a name; `None` if it can."""
+
+    def why_not_created(self, table: SqlName) -> str | None:
+        """Return why a table that the sink creates would not match the options; `None` if it would."""
+        return None
+
+    @abstractmethod
+    def create_table(
+        self, table: SqlName, columns: pa.Schema, key: Sequence[str] = (), *, waiting: bool = False
+    ) -> str:
+        """Return the statement that creates a table; with `waiting` one whose rows matter only until an epoch ends."""
+
+    @abstractmethod
+    def add_column(self, table: SqlName, column: pa.Field) -> str:
+        """Return the statement that adds a nullable column."""
+
+    @abstractmethod
+    def after_delete(self, session: Any, table: SqlName) -> str | None:
+        """Return what of the table can have kept rows from being deleted; `None` if nothing can."""
+
+    @abstractmethod
+    def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> StepLedger:
+        """Return the ledger of a step. `found_in` is the schema of the target, if it is known."""
+
+    @abstractmethod
+    def staging(self, step_id: str, target: SqlName, found_in: str | None) -> Staging:
+        """Return the staging of a step. `target` is the table, and `found_in` its schema, if it is known."""
+
+    def check_own(self, session: Any, table: SqlName) -> None:
+        """Reject a table of the sink's own, made by somebody else, on which a privilege is missing."""
+
+    @abstractmethod
+    def load(self, staging: SqlName, schema: pa.Schema, stage: int, context: WriterInitContext) -> Load:
+        """Return a load of one attempt into staging, with its number in each row."""
+
+    @abstractmethod
+    def move(self, staging: SqlName, target: SqlName, attempts: Sequence[StagedRows]) -> Move:
+        """Return the move of attempts from staging into the table."""
+
+    @abstractmethod
+    def faults(self, error: Exception) -> frozenset[Fault]:
+        """Return what one of the driver's errors says."""
+
+    @abstractmethod
+    def refusal(self, error: Exception) -> Refusal:
+        """Return the reason why a row was rejected, from an error with the fault `rows`."""
+
+    @abstractmethod
+    def stored_refusal(self, reason: str, code: str | None, detail: str | None) -> Refusal:
+        """Return the reason of a dead letter."""
+
+
+R = TypeVar("R", bound=Refusal)
+
+
+def isolate(first: int, after: int, attempt: Callable[[int, int], R | None]) -> Iterator[tuple[int, R]]:
+    """Apply all accepted rows, and yield the rejected ones, lowest position first.
+
+    Takes about 2 · log2(after - first) attempts for each rejected row, and one attempt if none is rejected. The same
+    rows in the same order give the same result. `attempt` applies the rows from a position to another (exclusive); or
+    applies none and returns the reason.
+    """
+    spans = [(first, after)] if first < after else []
+    while spans:
+        low, high = spans.pop()
+        refusal = attempt(low, high)
+        if refusal is None:
+            continue
+        if high - low == 1:
+            yield low, refusal
+            continue
+        middle = (low + high) // 2
+        spans += [(middle, high), (low, middle)]
+
+
+def among(stages: Mapping[int, Any] | Sequence[int]) -> str:
+    """Return the condition that a column, before it, is one of these numbers."""
+    return f"IN ({', '.join(str(int(stage)) for stage in stages) or 'NULL'})"
+
+
+def count_by_stage(session: Session, column: str, table: SqlName, stages: Collection[int]) -> dict[int, int]:
+    """Return the number of rows of each attempt in a table, whose column has the attempt's number."""
+    query = compose("SELECT {0}, count(*) FROM {1} WHERE {0} {2} GROUP BY 1", column, table.sql, among(list(stages)))
+    found: dict[int, int] = dict(session.execute(query).fetchall())
+    return {stage: found.get(stage, 0) for stage in stages}
+
+
+def clear_stages(session: Session, column: str, table: SqlName, attempts: str) -> None:
+    """Remove the rows of attempts that are not registered."""
+    # Without an alias, which not every server accepts in DELETE.
+    statement = compose(
+        "DELETE FROM {0} WHERE NOT EXISTS (SELECT 1 FROM {1} AS live WHERE live.stage = {0}.{2})",
+        table.sql,
+        attempts,
+        column,
+    )
+    session.execute(statement)

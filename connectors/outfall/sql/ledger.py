@@ -1,0 +1,210 @@
+"""The ledger: the newest epoch of each step that a table holds, in the same database and transactions.
+
+```
+begin      lock the row · check its BEGIN against the log · write this driver's generation and token, which rejects
+           publications of older drivers and of drivers on a copy of the log
+publish    lock the row · check its BEGIN against the log · check the epoch · move the rows · write the epoch · COMMIT
+```
+
+If the acknowledgment of a COMMIT is lost, the row is read again: the holder of its lock sees the outcome.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from outfall.capabilities import CommitterInitContext, SealContext, TargetContext
+from outfall.errors import TargetLostError
+from outfall.sql.dialect import Dialect, Session, SqlName, StagedRows, compose
+from outfall.target_record import TargetRecord, check_publishing
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """The ledger row of one step."""
+
+    generation: int
+    """The newest generation that began."""
+    begun: int
+    """The newest epoch that began with a known number; -1 before the first. With an adopted checkpoint and options, the
+    number of the first epoch is known only to the tasks."""
+    epoch: int | None
+    """The newest epoch whose rows are in the table; `None` before the first. Epochs without rows are not recorded,
+    except the first one with `on_existing="overwrite"`, which empties the table."""
+    revoked: int
+    """Generations up to this one can no longer publish."""
+    token: str | None = None
+    """The token of the BEGIN of `generation`; `None` in rows of a release without tokens."""
+    published_token: str | None = None
+    """The token of the BEGIN under which the rows of `epoch` were written; `None` as above."""
+    has_tokens: bool = True
+    """Whether the ledger has columns for tokens."""
+
+    ready: ClassVar[bool] = True
+
+    def holds(self, epoch: int) -> bool:
+        """Return whether an epoch's rows are in the table."""
+        return self.epoch is not None and self.epoch >= epoch
+
+    @property
+    def record(self) -> TargetRecord:
+        """What is compared with the log."""
+        return TargetRecord(self.generation, self.token, self.epoch)
+
+    def opened_by(self, context: TargetContext[Any]) -> LedgerRow:
+        """Return the row after a BEGIN has opened the table."""
+        begun = self.begun if context.epoch is None else max(self.begun, context.epoch)
+        return replace(self, generation=context.generation, token=context.token, begun=begun)
+
+
+class StepLedger(ABC):
+    """The ledger's row of one step and table. Every call runs in the caller's transaction.
+
+    `names` are those of the table and the step in the ledger: the pair of new rows, and those of earlier releases.
+    """
+
+    columns: ClassVar[str] = "generation, begun, epoch, revoked, token, published_token"
+    """The columns of `LedgerRow`, as SQL."""
+
+    def __init__(
+        self, dialect: Dialect, table: SqlName, names: Sequence[tuple[str, str]], incarnation: str, step_id: str
+    ) -> None:
+        self.table = dialect.parse(dialect.options.table)
+        """The target as spelled in the options."""
+        self.name = table.sql
+        """Its table, as SQL."""
+        self.key: Mapping[str, object] = {"incarnation": incarnation} | {
+            f"{what}{number}": text
+            for number, pair in enumerate(names)
+            for what, text in zip(("target", "step"), pair, strict=True)
+        }
+        """The parameters of statements with `called` or `mine`."""
+        pairs = (f"target = %(target{number})s AND step = %(step{number})s" for number in range(len(names)))
+        self.called = f"({' OR '.join(pairs)})"
+        """The condition for rows of a step and table, of any incarnation."""
+        self.mine = f"incarnation = %(incarnation)s AND {self.called}"
+        """The condition for this row."""
+        self.metadata_schema = dialect.options.metadata_schema
+        self.creates = dialect.options.create_staging == "if_missing"
+        """Whether the sink may create and change its own tables."""
+        self._dialect = dialect
+        self._step_id = step_id
+
+    @abstractmethod
+    def missing_ddl(self, session: Any) -> Sequence[str]:
+        """Return the statements that create the tables `ledger` and `attempts`, or add columns; none if all exist."""
+
+    @abstractmethod
+    def is_there(self, session: Any) -> bool:
+        """Return whether both tables exist."""
+
+    def read(self, session: Session, *, lock: bool = False) -> LedgerRow | None:
+        """Return the row; `None` if there is none. With `lock`, no other transaction can write it."""
+        return self.read_with(session, " FOR UPDATE" if lock else "")
+
+    def read_with(self, session: Session, lock: str) -> LedgerRow | None:
+        """Return the row under a lock."""
+        query = compose("SELECT {} FROM {} AS ledger WHERE {}{}", self.columns, self.name, self.mine, lock)
+        found = session.execute(query, self.key).fetchone()
+        return None if found is None else LedgerRow(*found)
+
+    def published_by_others(self, session: Session) -> int | None:
+        """Return the newest epoch of the same step and table that another incarnation has published."""
+        query = compose(
+            "SELECT epoch FROM {} WHERE {} AND incarnation <> %(incarnation)s AND epoch IS NOT NULL"
+            " ORDER BY changed DESC LIMIT 1",
+            self.name,
+            self.called,
+        )
+        found = session.execute(query, self.key).fetchone()
+        return None if found is None else int(found[0])
+
+    def read_published(
+        self, session: Session, context: CommitterInitContext, attempts: Sequence[StagedRows], *, lock: bool = False
+    ) -> LedgerRow:
+        """Return the row, locked with `lock`, if this driver may publish the epoch.
+
+        `attempts` are the recorded attempts of the epoch, for errors. Raises `TargetLostError` if there is no row, and
+        `FencedError` if another driver opened the table since, or has published its own rows as this epoch.
+        """
+        try:
+            row = self.read(session, lock=lock)
+        except self._dialect.errors as error:
+            if "table" not in self._dialect.faults(error):
+                raise
+            row = None
+        if row is None:
+            raise self._without_row(context, attempts)
+        check_publishing(str(self.table), row.record, context)
+        if row.holds(context.epoch):
+            published = replace(row.record, generation=context.generation, token=row.published_token)
+            check_publishing(f"epoch {row.epoch} of {self.table}", published, context)
+        return row
+
+    def create(self, session: Session) -> None:
+        """Create the row, before the first BEGIN opens the table. If two drivers create it, one waits for the other."""
+        statement = compose(
+            "INSERT INTO {} (incarnation, target, step, generation, begun)"
+            " VALUES (%(incarnation)s, %(target0)s, %(step0)s, 0, -1) {}",
+            self.name,
+            self._dialect.keeping,
+        )
+        session.execute(statement, self.key)
+
+    def open(self, session: Session, found: LedgerRow, after: LedgerRow) -> None:
+        """Record that a BEGIN opens the table. The caller holds the lock of the row that it found."""
+        given = {"generation": after.generation, "begun": after.begun, "token": after.token}
+        self._set(session, given, "generation = %(generation)s, begun = %(begun)s", found, "token")
+
+    def published(
+        self, session: Session, found: LedgerRow, context: CommitterInitContext | SealContext, rows: int
+    ) -> None:
+        """Record that an epoch's rows are in the table. The caller has locked the row `found`.
+
+        The context has the epoch and its BEGIN.
+        """
+        given = {"generation": context.generation, "token": context.token, "epoch": context.epoch, "rows": rows}
+        changes = "generation = %(generation)s, epoch = %(epoch)s, begun = greatest(begun, %(epoch)s)"
+        counted = compose(", {0} = {0} + %(rows)s", self._dialect.quote("rows"))
+        self._set(session, given, changes + counted, found, "token", "published_token")
+
+    def revoke(self, session: Session, found: LedgerRow, generation: int) -> None:
+        """Record that a generation and all earlier ones can no longer publish. The caller holds the lock."""
+        self._set(session, {"generation": generation}, "revoked = greatest(revoked, %(generation)s)", found)
+
+    def end(self, session: Session) -> None:
+        """Remove the row. The incarnation is completed and never resumed."""
+        session.execute(compose("DELETE FROM {} WHERE {}", self.name, self.mine), self.key)
+
+    def lost(self, what: str, epoch: int | None, *, why: str | None = None, do: str | None = None) -> TargetLostError:
+        """Return the error of a ledger that has lost records of this query.
+
+        `what` is the missing record. `why` is the reason, if it is known, and `do` the remedy for that reason.
+        """
+        return TargetLostError(
+            f"the ledger {what}",
+            step=self._step_id,
+            epoch=epoch,
+            why=why
+            or "the ledger was emptied or dropped, metadata_schema or the database changed, or the database was"
+            " restored from a copy that is older than this query",
+            do=do or "restore the database, or start the query with a new checkpoint",
+        )
+
+    def _without_row(self, context: CommitterInitContext, attempts: Sequence[StagedRows]) -> TargetLostError:
+        what, ours = f"has no row for this query's writes to {self.table}", self.metadata_schema
+        former = next((staged.staging[0] for staged in attempts if staged.staging), ours)
+        if former == ours:
+            return self.lost(what, context.epoch)
+        why = f"metadata_schema is {ours!r}, but was {former!r} when the rows of this epoch were written"
+        return self.lost(what, context.epoch, why=why, do=f"set metadata_schema to {former!r} again")
+
+    def _set(self, session: Session, given: Mapping[str, object], changes: str, found: LedgerRow, *tokens: str) -> None:
+        kept = [f"{name} = %(token)s" for name in tokens if found.has_tokens]
+        statement = compose(
+            "UPDATE {} SET {}, changed = now() WHERE {}", self.name, ", ".join([changes, *kept]), self.mine
+        )
+        session.execute(statement, {**self.key, **given})

@@ -1,0 +1,79 @@
+"""Moves those rows of an epoch that the table accepts, and finds the others.
+
+A statement reports that one of its rows was rejected, but not which one, nor whether there are others. They are found
+by bisection. Each attempt runs in a savepoint, so a failed one is undone without the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from outfall.sql.dialect import Dialect, Places, Refusal, Session, isolate
+
+
+class SortingMove:
+    """Moves rows by bisection with savepoints, which finds the rejected rows and moves all others.
+
+    Of several rows with one key, an upsert uses the last; if that is rejected, the one before it. The transaction of
+    the session has locked staging.
+    """
+
+    def __init__(self, session: Session, dialect: Dialect, places: Places) -> None:
+        self.changed = 0
+        """The number of changed rows of the table."""
+        self.refused: dict[str, Refusal] = {}
+        """The rejected rows, by address."""
+        self._session = session
+        self._dialect = dialect
+        self._places = places
+
+    def first(self) -> tuple[str, Refusal] | None:
+        """Move rows until one is rejected; return its address and the reason."""
+        found = next(isolate(0, self._places.count, self._attempt), None)
+        return None if found is None else (self._places.place(found[0]), found[1])
+
+    def run(self) -> Iterator[Refusal]:
+        """Move all accepted rows. Yields each rejection when it is found; `refused` has the final ones."""
+        for position, refusal in isolate(0, self._places.count, self._attempt):
+            self.refused[self._places.place(position)] = refusal
+            yield refusal
+        for place in list(self.refused):
+            yield from self._fall_back(place)
+        self._try_again()
+
+    def _fall_back(self, place: str) -> Iterator[Refusal]:
+        """Move the row that a rejected one had replaced."""
+        while (found := self._places.replaced(place)) is not None:
+            refusal = self._attempt_one(found)
+            if refusal is None:
+                return
+            self.refused[found] = refusal
+            yield refusal
+            place = found
+
+    def _try_again(self) -> None:
+        """Retry rows that refer to other rows of the epoch by a foreign key."""
+        progress = True
+        while progress:
+            progress = False
+            for place, refusal in list(self.refused.items()):
+                if refusal.may_pass and self._attempt_one(place) is None:
+                    del self.refused[place]
+                    progress = True
+
+    def _attempt(self, low: int, high: int) -> Refusal | None:
+        return self._move(lambda: self._places.move(low, high))
+
+    def _attempt_one(self, place: str) -> Refusal | None:
+        return self._move(lambda: self._places.move_one(place))
+
+    def _move(self, move: Callable[[], int]) -> Refusal | None:
+        try:
+            with self._session.savepoint():
+                changed = move()
+        except self._dialect.errors as error:
+            if "rows" not in self._dialect.faults(error):
+                raise
+            return self._dialect.refusal(error)
+        self.changed += changed
+        return None

@@ -1,0 +1,159 @@
+"""The options of the sinks of databases."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from outfall.capabilities import MAX_DEAD_LETTERS
+from outfall.existing import OnExistingRows
+from outfall.options import Duration, Limit, Names, SinkOptions
+from outfall.row_logging import LogRows, log_rows_field
+from outfall.tables.key_options import check_keyed, names_once
+
+STAGE = "_outfall_stage"
+"""The column of staging with the attempt's number."""
+
+ROW = "_outfall_row"
+"""The column of staging that numbers the rows of an attempt, to find the last row of a key for upserts. Addresses are
+not in write order, because a vacuum during a COPY frees earlier pages."""
+
+MARKER = "_outfall_delete"
+"""The column of staging with the delete marker, which the target does not have."""
+
+GONE = "_outfall_gone"
+"""A column within statements: whether a row of an upsert is a removal."""
+
+NUMBER = "_outfall_number"
+"""A column within statements: the number of a row within its key, from the last row on."""
+
+_LONGEST_TIMEOUT = timedelta(milliseconds=2**31 - 1)
+"""The longest timeout of servers that count milliseconds in 32 bits."""
+
+
+class SqlOptions(SinkOptions):
+    """The options that the sinks of all databases share. Each database adds its connection, and what only it has."""
+
+    table: str = Field(min_length=1, description="The table.")
+    write_mode: Literal["append", "upsert", "delete"] = Field(
+        default="append",
+        description="`append` inserts each row. `upsert` inserts a row or updates the one with the same key. `delete`"
+        " removes rows by key.",
+    )
+    key_columns: Names = Field(
+        default=(),
+        description="`upsert`, `delete`: the columns that identify a row. `upsert` needs a unique index on them. With"
+        " `create_table` they become the primary key.",
+    )
+    update_columns: Names = Field(
+        default=(),
+        description="`upsert`: the columns of an existing row to update, in addition to `order_column`. Default: all"
+        " except the keys.",
+    )
+    order_column: str | None = Field(
+        default=None,
+        description="`upsert`: the column that decides between two rows of one key; the greater value wins, within an"
+        " epoch and against the table; of equal values, the last row written. Without it, the last row written in the"
+        " epoch replaces the table's row.",
+    )
+    delete_marker: str | None = Field(
+        default=None,
+        description="`upsert`: a boolean column that is not stored. If it is true, the row with this key is removed.",
+    )
+    on_existing: OnExistingRows = Field(
+        default="check",
+        description="What to do if the table holds rows on the first run. `check`: keep them, but fail if this step"
+        " wrote some under a lost checkpoint. `resume`: keep them. `error`: fail. `overwrite`: delete them in the"
+        " transaction of the first epoch.",
+    )
+    on_rewind: Literal["error"] = Field(
+        default="error",
+        description="What to do if the table is ahead of the recovery log. Rows of later epochs cannot be identified in"
+        " a table, so they are never rolled back.",
+    )
+    dead_letter_table: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The table for rejected rows and the reasons, written in the transaction of the other rows. Without"
+        " it, a rejected row fails the query.",
+    )
+    max_dead_letters: int = Field(
+        default=MAX_DEAD_LETTERS,
+        ge=1,
+        description="`dead_letter_table`: the maximum number of dead letters per epoch. One more fails the query, so a"
+        " wrong schema cannot silently divert an epoch.",
+    )
+    log_rows: LogRows = log_rows_field()
+    create_table: Literal["never", "if_missing"] = Field(
+        default="never", description="Whether to create a missing table with the columns of the rows."
+    )
+    schema_evolution: Literal["fail", "add_columns"] = Field(
+        default="fail",
+        description="What to do with columns that the table does not have: fail, or add them to the table. A new column"
+        " must not differ only in case from another one.",
+    )
+    metadata_schema: str = Field(
+        default="outfall",
+        min_length=1,
+        description="The schema of the ledger and the staging tables. It is created on first use.",
+    )
+    create_staging: Literal["if_missing", "never"] = Field(
+        default="if_missing",
+        description="Whether to create the ledger, the staging tables and the dead-letter table, and to adapt staging"
+        " to the table. With `never`, run the output of the sink's `ddl()` beforehand.",
+    )
+    connect_timeout: Duration = Field(
+        default=timedelta(seconds=10), description="The timeout for establishing a connection."
+    )
+    statement_timeout: Limit = Field(
+        default=timedelta(minutes=10),
+        description="The timeout of one statement; publishing an epoch is one statement. With 0 there is no limit, and"
+        " only the network detects a server that stops responding.",
+    )
+    retry_deadline: Duration = Field(
+        default=timedelta(minutes=5),
+        description="How long a transaction is retried after transient errors: lost connections, deadlocks, server"
+        " restarts.",
+    )
+
+    _once = field_validator("key_columns", "update_columns")(names_once)
+
+    @field_validator("statement_timeout")
+    @classmethod
+    def _can_be_set(cls, value: timedelta) -> timedelta:
+        if value > _LONGEST_TIMEOUT:
+            raise ValueError(
+                f"is longer than {_LONGEST_TIMEOUT.days} days, the limit of the server; 0 means no timeout"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _keyed(self) -> Self:
+        check_keyed(self)
+        return self
+
+    @property
+    def statement_milliseconds(self) -> int:
+        """`statement_timeout` in the unit of servers; 0 means no limit."""
+        return math.ceil(self.statement_timeout / timedelta(milliseconds=1))
+
+    @property
+    def deletes(self) -> bool:
+        """Whether rows of the table may be deleted."""
+        return self.write_mode == "delete" or bool(self.delete_marker) or self.existing.others == "delete"
+
+    def columns_named(self) -> list[str]:
+        """Return the columns that every row must have because an option names them."""
+        ordered = [self.order_column, self.delete_marker]
+        return [*self.key_columns, *self.update_columns, *(name for name in ordered if name is not None)]
+
+    def own_columns(self) -> list[str]:
+        """Return the columns of staging that precede those of the table."""
+        return [STAGE, *([ROW] if self.write_mode == "upsert" else []), *([MARKER] if self.delete_marker else [])]
+
+    def reserved_columns(self) -> set[str]:
+        """Return the column names that neither rows nor table may have: those of staging and of statements."""
+        return {*self.own_columns(), *((GONE, NUMBER) if self.write_mode == "upsert" else ())}

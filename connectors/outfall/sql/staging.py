@@ -1,0 +1,194 @@
+"""Staging: one table per step and target, in which each attempt's rows have their own number.
+
+The table is created once and remains. Rows whose number is in `attempts` may still be published. All others are from
+attempts that were published, lost or killed, and are removed after an epoch.
+
+The name is deterministic, so that a DBA can create the table. This module also detects a staging table that was lost or
+altered.
+"""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from outfall.capabilities import CleanUpContext, WriterInitContext
+from outfall.sql.dead_letters import DeadLetterTable
+from outfall.sql.dialect import (
+    Column,
+    Dialect,
+    Session,
+    SqlName,
+    StagedRows,
+    among,
+    clear_stages,
+    compose,
+    count_by_stage,
+)
+from outfall.sql.options import STAGE
+
+
+class Staging(ABC):
+    """The staging table of one step and target. Every call runs in the caller's transaction.
+
+    `target` is the table of the rows, and `attempts` that of the attempts of all steps, beside the ledger.
+    """
+
+    def __init__(self, dialect: Dialect, table: SqlName, target: SqlName) -> None:
+        schema = dialect.options.metadata_schema
+        self.table = table
+        self._dialect = dialect
+        self._options = dialect.options
+        self._target = target
+        self._attempts = table.beside(schema, "attempts").sql
+        self._ledger = table.beside(schema, "ledger").sql
+        self._stage = dialect.quote(STAGE)
+
+    @abstractmethod
+    def missing_ddl(self, session: Any) -> Sequence[str]:
+        """Return the statements that give staging the target's columns; none if it has them.
+
+        Keys must compare equal in staging, or as they are ranked, exactly if they do in the table. Raises `TargetError`
+        if the target does not exist.
+        """
+
+    def register(self, session: Session, context: WriterInitContext, staged: StagedRows) -> None:
+        """Register the attempt of staged rows, in the transaction that writes them."""
+        statement = compose(
+            "INSERT INTO {} (stage, staging, incarnation, generation, epoch, attempt, {})"
+            " VALUES (%s, %s, %s, %s, %s, %s, %s)",
+            self._attempts,
+            self._dialect.quote("rows"),
+        )
+        place = (context.incarnation, context.generation, context.epoch, context.attempt)
+        session.execute(statement, (staged.stage, str(self.table), *place, staged.rows))
+
+    def counts(self, session: Session, stages: Collection[int]) -> dict[int, int]:
+        """Return the number of staged rows of each attempt."""
+        return count_by_stage(session, self._stage, self.table, stages)
+
+    def registered(self, session: Session, stages: Sequence[int]) -> set[int]:
+        """Return the attempts that are registered."""
+        query = compose("SELECT stage FROM {} WHERE stage {}", self._attempts, among(stages))
+        return {stage for (stage,) in session.execute(query).fetchall()}
+
+    def forget(self, session: Session, stages: Sequence[int]) -> None:
+        """Discard attempts. Their rows are removed later."""
+        session.execute(compose("DELETE FROM {} WHERE stage {}", self._attempts, among(stages)))
+
+    def forget_older(self, session: Session, context: CleanUpContext) -> int:
+        """Discard unrecorded attempts of this incarnation's older generations; return their number.
+
+        Attempts of incarnations without a ledger row are discarded too. They are never published: a task of a batch job
+        may end after its job.
+        """
+        statement = compose("DELETE FROM {} WHERE {}", self._attempts, self._is_older())
+        return session.execute(statement, self._bounds(context)).rowcount
+
+    def older(self, session: Session, context: CleanUpContext) -> list[str]:
+        """Describe the attempts that `forget_older` would discard."""
+        query = compose(
+            "SELECT incarnation, generation, epoch, attempt, {} FROM {} WHERE {} ORDER BY 1, 2, 3, 4",
+            self._dialect.quote("rows"),
+            self._attempts,
+            self._is_older(),
+        )
+        return [
+            f"{self.table}: {rows} rows of attempt {attempt}, epoch {epoch}, generation {generation} of {incarnation}"
+            for incarnation, generation, epoch, attempt, rows in session.execute(
+                query, self._bounds(context)
+            ).fetchall()
+        ]
+
+    def _is_older(self) -> str:
+        return compose(
+            "staging = %(staging)s AND (incarnation = %(incarnation)s AND generation < %(generation)s"
+            " OR NOT EXISTS (SELECT 1 FROM {} AS ledger WHERE ledger.incarnation = {}.incarnation))",
+            self._ledger,
+            self._attempts,
+        )
+
+    def _bounds(self, context: CleanUpContext) -> dict[str, str | int]:
+        return {
+            "staging": str(self.table),
+            "incarnation": context.incarnation,
+            "generation": context.generation + context.final,
+        }
+
+    def clear(self, session: Any) -> None:
+        """Remove the rows of all discarded attempts."""
+        clear_stages(session, self._stage, self.table, self._attempts)
+
+    def find_lost(
+        self, session: Session, attempts: Sequence[StagedRows], letters: DeadLetterTable | None
+    ) -> Mapping[int, str]:
+        """Return the attempts whose recorded rows can no longer be published, by number, with the reason.
+
+        Their rows are missing in staging, or staging no longer matches the attempt or the table. An altered table can
+        only accept rows that the changed query writes again. A missing table does not count here, because all its other
+        rows are lost too. `letters` are the tables of the attempts' dead letters.
+        """
+        reasons = self.unfit(session, attempts)
+        fitting = [attempt for attempt in attempts if reasons[attempt.stage] is None]
+        if fitting:
+            reasons |= self._miscounted(session, fitting, letters)
+        return {stage: reason for stage, reason in reasons.items() if reason is not None}
+
+    def unfit(self, session: Session, attempts: Sequence[StagedRows]) -> dict[int, str | None]:
+        """Return by number why the staging table no longer matches an attempt or the table; `None` if it does."""
+        staged = {column.name: column for column in self._dialect.columns(session, self.table)}
+        wanted = {column.name: column for column in self._dialect.columns(session, self._target)}
+        return {attempt.stage: self._unfit(attempt, staged, wanted) for attempt in attempts}
+
+    def _unfit(self, attempt: StagedRows, staged: Mapping[str, Column], wanted: Mapping[str, Column]) -> str | None:
+        table = self.table
+        if attempt.staging not in (None, (table.schema, table.name)):
+            former = ".".join(attempt.staging or ())
+            return f"attempt {attempt.stage} was staged in {former}, but the sink's current options use {table}"
+        if not staged:
+            return f"the staging table {table} with the {attempt.rows} rows of attempt {attempt.stage} is missing"
+        missing = [name for name in (*self._options.own_columns(), *attempt.columns) if name not in staged]
+        if missing:
+            return f"{table} no longer has the column {missing[0]!r}, with which attempt {attempt.stage} was staged"
+        return self._misfit(attempt, staged, wanted)
+
+    def _misfit(self, attempt: StagedRows, staged: Mapping[str, Column], wanted: Mapping[str, Column]) -> str | None:
+        """Return why the current table or the current options cannot accept the staged rows."""
+        if not attempt.columns:
+            return None
+        options = self._options
+        deletes = options.write_mode == "delete"
+        for name in attempt.columns if not deletes else options.key_columns:
+            column = wanted.get(name)
+            if wanted and (column is None or not (column.writable or deletes)):
+                return f"attempt {attempt.stage} was staged with column {name!r}, which {self._target} no longer has"
+            if column is not None and name in staged and not column.stores_all_of(staged[name]):
+                found = staged[name].definition
+                return f"column {name!r} is {found} in {self.table} but {column.definition} in {self._target}"
+        named = [name for name in options.columns_named() if name not in (*attempt.columns, options.delete_marker)]
+        needed = [] if deletes else [name for name, column in wanted.items() if column.needed]
+        given = [*named, *(name for name in needed if name not in attempt.columns)]
+        if given:
+            return f"attempt {attempt.stage} was staged without column {given[0]!r}, which is required now"
+        return None
+
+    def _miscounted(
+        self, session: Session, attempts: Sequence[StagedRows], letters: DeadLetterTable | None
+    ) -> Mapping[int, str]:
+        stages = [attempt.stage for attempt in attempts]
+        rows = self.counts(session, stages)
+        waiting = {} if letters is None else letters.counts(session, stages)
+        return {
+            attempt.stage: f"{self.table} holds {rows[attempt.stage]} of the {attempt.rows} rows of attempt"
+            f" {attempt.stage} and {waiting.get(attempt.stage, attempt.letters)} of its {attempt.letters} dead letters:"
+            f" {self._dialect.volatile}"
+            for attempt in attempts
+            if (rows[attempt.stage], waiting.get(attempt.stage, attempt.letters)) != (attempt.rows, attempt.letters)
+        }
+
+
+def new_stage() -> int:
+    """Return a random number for an attempt, which is unique."""
+    return secrets.randbits(63)

@@ -1,0 +1,191 @@
+"""The user's table: checks that rows fit, and the statements that create or change it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from outfall.errors import ConfigurationError, TargetError, TargetLostError
+from outfall.sql.dialect import Column, Dialect, Session, SqlName, compose
+from outfall.values import spark_type
+
+
+class Table:
+    """The user's table, as the server describes it."""
+
+    def __init__(self, dialect: Dialect, name: SqlName) -> None:
+        self._dialect = dialect
+        self._options = dialect.options
+        self._name = name
+
+    def check(self, session: Session, schema: pa.Schema) -> None:
+        """Reject rows that the table cannot store, with a reason for each column. Changes nothing.
+
+        Raises `ConfigurationError`, which names every column that does not fit, and `TargetError` if the table does not
+        exist, or has no unique index on the keys of an upsert.
+        """
+        columns = {column.name: column for column in self._dialect.columns(session, self._name)}
+        if not columns:
+            self._check_new(schema)
+            return
+        fields = self._fields(schema)
+        problems = [
+            *(self._problem(field, columns) for field in fields),
+            *self._differ_in_case(schema, columns),
+            *self._missing_names(schema),
+            *self._not_given(schema, columns),
+            *self._taken_names([*schema.names, *(name for name, column in columns.items() if column.writable)]),
+        ]
+        told = [problem for problem in problems if problem]
+        if told:
+            new = any(field.name not in columns for field in fields)
+            addable = new and self._options.schema_evolution == "fail" and self._dialect.adds_columns
+            raise ConfigurationError(
+                f"the rows do not fit {self._name}: {'; '.join(told)}",
+                do="change the columns, or the table"
+                + ("; or set schema_evolution='add_columns' to add the missing ones" if addable else ""),
+            )
+        self._dialect.check_keys(session, self._name, [field.name for field in fields])
+
+    def check_without_rows(self, session: Session) -> None:
+        """Reject a table that fits no rows: one that is missing, or does not match the options. Changes nothing.
+
+        Raises `TargetError` as `check` does, or if the table lacks a column that an option names.
+        """
+        options = self._options
+        self._dialect.check_relation(session, self._name)
+        columns = {column.name for column in self._dialect.columns(session, self._name)}
+        if not columns:
+            if options.create_table == "never":
+                raise missing(self._name)
+            return
+        stored = [name for name in options.columns_named() if name != options.delete_marker]
+        unknown = [name for name in stored if name not in columns]
+        if unknown and options.schema_evolution == "fail":
+            raise TargetError(
+                f"{self._name} has no column {unknown[0]!r}, which an option names",
+                do="set the option to a column of the table, or add the column; or set"
+                " schema_evolution='add_columns', if the rows have it",
+            )
+        self._dialect.check_keys(session, self._name, None)
+
+    def delete_rows(self, session: Session) -> None:
+        """Delete all rows, for `on_existing="overwrite"`.
+
+        Raises `TargetError` if a trigger or a rule keeps some of them.
+        """
+        session.execute(compose("DELETE FROM {}", self._name.sql))
+        keeping = self._dialect.after_delete(session, self._name)
+        if keeping is not None and self.holds_rows(session):
+            raise TargetError(
+                f"{self._name} still holds rows after DELETE",
+                why=f"on_existing is 'overwrite', but {keeping} of the table can keep rows",
+                do='empty the table yourself, or set on_existing="resume" to keep its rows',
+            )
+
+    def missing_ddl(self, session: Session, schema: pa.Schema) -> list[str]:
+        """Return the statements that create the table or add columns, as the options allow; none if rows fit."""
+        columns = {column.name for column in self._dialect.columns(session, self._name)}
+        fields = [field.with_nullable(True) for field in self._fields(schema)]
+        if not columns:
+            return [self._dialect.create_table(self._name, pa.schema(fields), self._options.key_columns)]
+        if self._options.schema_evolution != "add_columns":
+            return []
+        return [self._dialect.add_column(self._name, field) for field in fields if field.name not in columns]
+
+    def holds_rows(self, session: Session) -> bool:
+        """Return whether the table exists and has rows."""
+        if not self._dialect.columns(session, self._name):
+            return False
+        found = session.execute(compose("SELECT EXISTS (SELECT 1 FROM {})", self._name.sql)).fetchone()
+        return bool(found and found[0])
+
+    def _fields(self, schema: pa.Schema) -> list[pa.Field]:
+        return [field for field in schema if field.name != self._options.delete_marker]
+
+    def _check_new(self, schema: pa.Schema) -> None:
+        if self._options.create_table == "never":
+            raise missing(self._name)
+        for field in self._fields(schema):
+            self._dialect.new_type(field.type, field.name)
+        names = (self._dialect.why_no_column(field.name) for field in self._fields(schema))
+        problems = [*filter(None, names), *self._missing_names(schema), *self._taken_names(schema.names)]
+        if problem := self._dialect.why_not_created(self._name):
+            problems.append(problem)
+        if problems:
+            raise ConfigurationError(
+                f"the table {self._name} cannot be created: {'; '.join(problems)}",
+                do="correct the columns or the options",
+            )
+
+    def _problem(self, field: pa.Field, columns: dict[str, Column]) -> str | None:
+        column = columns.get(field.name)
+        if column is None:
+            if self._options.schema_evolution == "add_columns":
+                self._dialect.new_type(field.type, field.name)
+                return self._dialect.why_no_column(field.name)
+            near = difflib.get_close_matches(field.name, columns, n=1)
+            return f"the table has no column {field.name!r}" + (f", did you mean {near[0]!r}?" if near else "")
+        if not column.writable:
+            return f"{field.name!r} is a column that the server fills"
+        reason = self._dialect.why_not(field.type, column)
+        return f"{field.name!r}: {reason}" if reason else None
+
+    def _differ_in_case(self, schema: pa.Schema, columns: Iterable[str]) -> list[str]:
+        """Return problems of new columns that unquoted SQL and Spark would confuse with another column."""
+        if self._options.schema_evolution != "add_columns":
+            return []
+        known = {name.lower(): name for name in columns}
+        new = [field.name for field in self._fields(schema) if field.name not in columns]
+        return [
+            f"the new column {name!r} differs only in case from {other!r}"
+            for name in new
+            if (other := known.setdefault(name.lower(), name)) != name
+        ]
+
+    def _missing_names(self, schema: pa.Schema) -> list[str]:
+        options = self._options
+        problems = [
+            f"the rows have no column {name!r}, which an option names"
+            for name in options.columns_named()
+            if name not in schema.names
+        ]
+        if options.delete_marker in schema.names:
+            kind = schema.field(options.delete_marker).type
+            if not pa.types.is_boolean(kind):
+                problems.append(
+                    f"the delete marker {options.delete_marker!r} is {spark_type(kind)}, but must be boolean"
+                )
+        return problems
+
+    def _taken_names(self, names: Sequence[str]) -> list[str]:
+        """Return problems of columns whose names are reserved for staging or for the publishing statement."""
+        own = self._options.reserved_columns()
+        return [f"the name {name!r} is reserved for the sink" for name in dict.fromkeys(names) if name in own]
+
+    def _not_given(self, schema: pa.Schema, columns: dict[str, Column]) -> list[str]:
+        """Return problems of required columns that the rows lack."""
+        if self._options.write_mode == "delete":
+            return []
+        return [
+            f"the rows have no column {column.name!r}, which is NOT NULL and has no default"
+            for column in columns.values()
+            if column.needed and column.name not in schema.names
+        ]
+
+
+def missing(name: SqlName) -> TargetError:
+    """Return the error of a table that does not exist."""
+    return TargetError(f"there is no table {name}", do='create it, or set create_table="if_missing"')
+
+
+def dropped(name: SqlName, step_id: str) -> TargetLostError:
+    """Return the error of a missing table to which the query has written."""
+    return TargetLostError(
+        f"the table {name} is missing, but this query has written to it",
+        step=step_id,
+        why="it was dropped or renamed, or the search_path changed",
+        do="restore the table, or start the query with a new checkpoint",
+    )

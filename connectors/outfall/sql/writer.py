@@ -1,0 +1,137 @@
+"""One attempt: loads its rows into staging in one transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from outfall.capabilities import WriterInitContext
+from outfall.dead_letter import DeadLetter
+from outfall.errors import TerminalError, ValueRefusedError
+from outfall.formats.row_text import row_texts
+from outfall.sinks import StatelessSinkPartition
+from outfall.sql.dead_letters import batch_row_name, row_log, too_many
+from outfall.sql.dialect import Dialect, Load, Refusal, Session, SqlName, StagedRows
+from outfall.sql.options import MARKER
+from outfall.sql.staging import new_stage
+from outfall.sql.target import StepTables
+from outfall.trace_points import reached
+from outfall.values import rows_to_batch
+
+
+class StagingWriter(StatelessSinkPartition[Any]):
+    """Loads rows into the staging table. Until `prepare_commit`, no row outlives the connection."""
+
+    def __init__(self, tables: StepTables[Any], context: WriterInitContext) -> None:
+        self._tables = tables
+        self._staging = tables.staging
+        self._context = context
+        self._stage = new_stage()
+        self._load: Load | None = None
+        self._schema: pa.Schema | None = None
+
+    def write_batch(self, values: list[Any]) -> None:
+        self.write_record_batch(rows_to_batch(values))
+
+    def write_record_batch(self, batch: pa.RecordBatch) -> None:
+        """Send the rows of a batch."""
+        if batch.num_rows == 0:
+            return
+        with self._tables.explained("staging rows for"):
+            size = self._open(batch.schema).write(batch)
+        self._context.metrics.add("bytes", size)
+
+    def prepare_commit(self) -> list[StagedRows]:
+        """Commit the rows to staging, and return them as a committable."""
+        load, schema = self._load, self._schema
+        session = None if load is None else load.session
+        if load is None or session is None or schema is None:
+            return []
+        with self._tables.explained("staging rows for"):
+            self._context.metrics.add("bytes", load.finish())
+            table = self._staging.table
+            staged = StagedRows(
+                stage=self._stage,
+                rows=load.rows,
+                columns=tuple(name for name in schema.names if name != self._tables.options.delete_marker),
+                letters=len(load.letters),
+                staging=(table.schema or "", table.name),
+            )
+            self._staging.register(session, self._context, staged)
+            if self._tables.letters is not None:
+                self._tables.letters.stage(session, self._stage, load.letters)
+            self._add_to_transaction(session, staged)
+            reached("sql: staging")
+            load.commit()
+            reached("sql: staged")
+        if load.letters:
+            self._context.metrics.add("dead_letters", len(load.letters))
+        return [staged]
+
+    def close(self) -> None:
+        if self._load is not None:
+            self._load.close()
+
+    def _add_to_transaction(self, session: Any, staged: StagedRows) -> None:
+        """Do nothing: the committer publishes the rows."""
+
+    def _open(self, schema: pa.Schema) -> Load:
+        if self._load is not None:
+            check_same_columns(self._schema, schema)
+            return self._load
+        self._schema = schema
+        self._load = self._tables.dialect.load(self._staging.table, schema, self._stage, self._context)
+        return self._load
+
+
+def check_same_columns(former: pa.Schema, schema: pa.Schema) -> None:
+    """Reject a batch with other columns than those before it. Raises `ValueRefusedError`, which names both."""
+    if not schema.equals(former):
+        raise ValueRefusedError(
+            f"the columns change from {former} to {schema}",
+            why="all rows of an epoch must have the same columns",
+            do="give all rows the same columns",
+        )
+
+
+def set_aside(
+    load: Load, batch: pa.RecordBatch, row: int, refusal: Refusal, dialect: Dialect, context: WriterInitContext
+) -> DeadLetter:
+    """Return the dead letter of a row that staging rejected.
+
+    Raises `ValueRefusedError` if `max_dead_letters` does not allow another one.
+    """
+    text = row_texts(batch.slice(row, 1))[0]
+    if len(load.letters) == dialect.options.max_dead_letters and load.session is not None:
+        log = row_log(load.session, dialect)
+        raise too_many(dialect.options.max_dead_letters, batch_row_name(batch, row, log, load.rows + row), refusal, log)
+    return DeadLetter(
+        text,
+        refusal.reason,
+        context.step_id,
+        context.epoch,
+        part=f"writer {context.worker_index}",
+        code=refusal.code,
+        excerpt=refusal.detail,
+    )
+
+
+def staging_columns(session: Session, dialect: Dialect, staging: SqlName, schema: pa.Schema) -> list[Any]:
+    """Return the columns of staging for rows with a schema: first the sink's, then theirs.
+
+    Raises `TerminalError` if staging is missing or lacks a column.
+    """
+    own = [name for name in dialect.options.own_columns() if name != MARKER]
+    wanted = [*own, *(MARKER if name == dialect.options.delete_marker else name for name in schema.names)]
+    found = {column.name: column for column in dialect.columns(session, staging)}
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise TerminalError(
+            f"the staging table {staging} has no column {missing[0]!r}"
+            if found
+            else f"the staging table {staging} does not exist",
+            why="the table changed, or staging was dropped, after this epoch began",
+            do=f"start the query again; with create_staging='never', run the output of {dialect.sink}.ddl()",
+        )
+    return [found[name] for name in wanted]
