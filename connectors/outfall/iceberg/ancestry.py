@@ -8,8 +8,9 @@ table property `write.metadata.previous-versions-max` says.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
+from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import MetadataLogEntry, Snapshot
@@ -46,3 +47,14 @@ def _as_committed(snapshot: Snapshot, log: list[MetadataLogEntry], read: Read) -
         if former is not None and former.snapshot_by_id(snapshot.snapshot_id) is not None:
             return former
     return None
+
+
+def is_beginning(snapshot: Snapshot) -> bool:
+    """Whether a table, or its replacement, begins with a snapshot: it has no other files than those that it added.
+
+    The missing parent alone does not tell: pyiceberg removes it if it expires the parent.
+    """
+    told: Mapping[str, Any] = snapshot.summary or {}
+    total, added, deleted = (told.get(f"{which}-data-files") for which in ("total", "added", "deleted"))
+    only_own = total is None or (int(total) == int(added or 0) and not int(deleted or 0))
+    return snapshot.parent_snapshot_id is None and only_own

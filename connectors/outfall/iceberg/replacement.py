@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyiceberg.manifest import DataFile as ManifestDataFile
 from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import TableProperties, Transaction
+from pyiceberg.table.refs import SnapshotRef
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update import SetSnapshotRefUpdate
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _OverwriteFiles
 from pyiceberg.transforms import VoidTransform
 from pyiceberg.utils.properties import property_as_int
@@ -17,6 +19,8 @@ from pyiceberg.utils.properties import property_as_int
 from outfall.errors import TargetError
 from outfall.iceberg.files import CommitFiles
 from outfall.iceberg.partitions import Values, text_of
+
+_RETENTION = ("max_ref_age_ms", "max_snapshot_age_ms", "min_snapshots_to_keep")
 
 
 class Replaced(NamedTuple):
@@ -74,6 +78,16 @@ class Replacement(_OverwriteFiles):
 def _number(properties: dict[str, str], name: str, default: int) -> int:
     found = property_as_int(properties, name, default)
     return default if found is None else found
+
+
+def keep_retention(transaction: Any, ref: SnapshotRef | None) -> None:
+    """Keep the retention of a branch, which pyiceberg's update of its head would remove."""
+    if ref is not None:
+        kept = {name: getattr(ref, name) for name in _RETENTION}
+        transaction._updates = tuple(
+            update.model_copy(update=kept) if isinstance(update, SetSnapshotRefUpdate) else update
+            for update in transaction._updates
+        )
 
 
 def files_of(

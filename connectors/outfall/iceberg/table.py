@@ -26,16 +26,15 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from outfall.errors import ConfigurationError, TransientError
-from outfall.iceberg.ancestry import ancestors
+from outfall.iceberg.ancestry import ancestors, is_beginning
 from outfall.iceberg.catalog import Catalogue, is_of_disk
 from outfall.iceberg.columns import lacking
 from outfall.iceberg.files import CommitFiles, StoreOfFiles, filesystem_of, is_local
 from outfall.iceberg.layout import IcebergLayout
 from outfall.iceberg.partitions import Values, is_written_right
-from outfall.iceberg.replacement import Replaced, Replacement, files_of
+from outfall.iceberg.replacement import Replaced, Replacement, files_of, keep_retention
 from outfall.iceberg.stored import IcebergFile, IcebergRows, KeyPlan, position_deletes, stored_files
 from outfall.possession.record import unreadable_record
 from outfall.tables.area import DataArea
@@ -55,8 +54,6 @@ _REWRITTEN = "outfall.rewritten"
 
 _TRIES = 10
 """Number of attempts at a change of properties or columns after concurrent commits."""
-
-_RETENTION = ("max_ref_age_ms", "max_snapshot_age_ms", "min_snapshots_to_keep")
 
 _REFUSED = (ForbiddenError, UnauthorizedError, OAuthError)
 _NOT_TAKEN = (BadRequestError, ValidationException, ValueError)
@@ -190,7 +187,7 @@ class IcebergTable(KeyedTable):
                 return None
             if (first.sequence_number or 0) <= record.order:
                 return f"it was rolled back: {at} is not an ancestor of snapshot {head.snapshot_id}"
-        if first is not None and _is_beginning(first):
+        if first is not None and is_beginning(first):
             return f"it was replaced: its history begins with snapshot {first.snapshot_id}, after {at}"
         return None
 
@@ -348,19 +345,9 @@ class IcebergTable(KeyedTable):
         for file in files.files:
             producer.append_data_file(self.files.manifest_file(file, f"{files.root}/{files.directory}/{file.name}"))
         producer.commit()
-        self._keep_retention(transaction)
+        keep_retention(transaction, self.metadata.refs.get(self.branch))
         transaction.set_properties({name: filled})
         return transaction, producer.snapshot_id
-
-    def _keep_retention(self, transaction: Any) -> None:
-        """Keep the retention of the branch, which pyiceberg's update of its head would remove."""
-        ref = self.metadata.refs.get(self.branch)
-        if ref is not None:
-            kept = {name: getattr(ref, name) for name in _RETENTION}
-            transaction._updates = tuple(
-                update.model_copy(update=kept) if isinstance(update, SetSnapshotRefUpdate) else update
-                for update in transaction._updates
-            )
 
     def _newest(self) -> Table | None:
         return self.catalogue.load(".".join(self.loaded.name()))
@@ -429,14 +416,3 @@ def _adding(table: Table, rows: pa.Schema) -> Transaction | None:
         for path, kind in missing:
             update.add_column(path, kind)
     return transaction
-
-
-def _is_beginning(snapshot: Snapshot) -> bool:
-    """Whether a table, or its replacement, begins with a snapshot: it has no other files than those that it added.
-
-    The missing parent alone does not tell: pyiceberg removes it if it expires the parent.
-    """
-    told: Mapping[str, Any] = snapshot.summary or {}
-    total, added, deleted = (told.get(f"{which}-data-files") for which in ("total", "added", "deleted"))
-    only_own = total is None or (int(total) == int(added or 0) and not int(deleted or 0))
-    return snapshot.parent_snapshot_id is None and only_own

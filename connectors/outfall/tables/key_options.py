@@ -141,7 +141,8 @@ def check_key_types(columns: pa.Schema, keys: Sequence[str], order: str | None) 
     if order is None:
         return
     kind = columns.field(order).type
-    if _is.is_nested(kind) or _is.is_floating(kind) or _is.is_boolean(kind) or _is.is_binary(kind):
+    binary = _is.is_binary(kind) or _is.is_fixed_size_binary(kind)
+    if _is.is_nested(kind) or _is.is_floating(kind) or _is.is_boolean(kind) or binary:
         raise ConfigurationError(
             f"column {order!r} of type {spark_type(kind)} cannot be order_column",
             why="NaN has no place in an order of rows that all readers share"
