@@ -277,16 +277,18 @@ def test_a_branch_is_merged_into_alone(lake: Lake) -> None:
     assert [each["text"] for each in lake.files.rows(lake.head("side"))] == ["side"]
 
 
-def test_manifests_do_not_add_up(lake: Lake) -> None:
+@pytest.mark.parametrize("merges", ["true", "false"])
+def test_manifests_do_not_add_up(lake: Lake, merges: str) -> None:
     lake.make(COLUMNS, "part")
-    lake.table.transaction().set_properties({"commit.manifest.min-count-to-merge": "5"}).commit_transaction()
+    with lake.table.transaction() as transaction:
+        transaction.set_properties({"commit.manifest.min-count-to-merge": "5", "commit.manifest-merge.enabled": merges})
     driver = upserting(lake, key_columns=["id", "part"])
-    for epoch in range(30):
+    for epoch in range(15):
         driver.write(epoch, rows(*(row(number, epoch, part) for number in range(3) for part in "ab"), row(epoch + 10)))
         manifests = lake.table.current_snapshot().manifests(lake.table.io)  # type: ignore[union-attr]
         assert len(manifests) <= 8
-    assert len(lake.rows()) == 6 + 30
-    assert len(scanned(lake)) == 36
+    assert len(lake.rows()) == 6 + 15
+    assert len(scanned(lake)) == 21
 
 
 def test_totals_of_the_summary_are_those_of_the_files(lake: Lake) -> None:
