@@ -46,7 +46,8 @@ def awkward_rows(spark: SparkSession, sink: str, directory: Path) -> tuple[DataF
     chunks = [chunk.select(names) for chunk in awkward.chunks(sink)]
     for number, chunk in enumerate(chunks):
         pq.write_table(pa.Table.from_batches([chunk]), directory / f"{number}.parquet", store_schema=False)
-    return spark.read.parquet(str(directory)), set(names)
+    # Spark 3.5 reads no dates before 1582 without it.
+    return spark.read.option("datetimeRebaseMode", "CORRECTED").parquet(str(directory)), set(names)
 
 
 def filters(sink: str, names: set[str]) -> list[Filter]:
