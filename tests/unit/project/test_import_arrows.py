@@ -115,6 +115,10 @@ def test_formats_and_the_asynchronous_base_know_no_protocol() -> None:
     assert offences(CONNECTORS / "async_sink", above) == []
 
 
+def test_the_base_of_databases_knows_no_driver() -> None:
+    assert offences(CONNECTORS / "sql", ("psycopg", "pgpq", "pymysql", "sqlite3")) == []
+
+
 def test_tools_know_spark_in_the_benchmark_kit_only() -> None:
     assert offences(TOOLS, SPARK) == []
     assert [line for place in (CORE, CONNECTORS) for line in offences(place, ("outfall.testing.benchmark",))] == []

@@ -49,8 +49,8 @@ class StagingCopy(Load):
         self._options = dialect.options
         self._stage = stage
         self._transaction = TaskTransaction(dialect.database)
-        self._connection = self.session = self._transaction.begin()
         try:
+            self._connection = self.session = self._transaction.begin()
             columns = staging_columns(self._connection, dialect, staging, schema)
         except BaseException:
             self._transaction.close()
