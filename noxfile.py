@@ -61,6 +61,7 @@ AREAS = {
     # Each connector with the base that only it uses.
     "file": ("file", "formats"),
     "postgres": ("postgres",),
+    "mysql": ("mysql",),
     "s3": ("s3",),
     "http": ("http", "async_sink"),
     "kinesis": ("kinesis",),
@@ -77,6 +78,7 @@ AREAS["core"] = tuple(sorted(_folders.difference(*AREAS.values())))
 
 SERVERS = {
     "OUTFALL_TEST_POSTGRES_DSN": "postgresql://postgres:outfall@127.0.0.1:15432/outfall",
+    "OUTFALL_TEST_MARIADB_DSN": "mysql://root:outfall@127.0.0.1:13306",
     "OUTFALL_TEST_S3_ENDPOINT": "http://127.0.0.1:18333",
     "AWS_ACCESS_KEY_ID": "outfall",
     "AWS_SECRET_ACCESS_KEY": "outfall-secret",

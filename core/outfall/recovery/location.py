@@ -15,7 +15,8 @@ USE_INSTEAD = (
     "set recovery= to an absolute path on a POSIX filesystem that driver and executors share and that has hard links"
     " (NFS does), or to a URL of an object store or of HDFS: "
     f"{', '.join(f'{scheme}://' for scheme in REMOTE if scheme != 'memory')}"
-    f" (hdfs:// needs pip install '{PACKAGES[HDFS]}')"
+    f" (hdfs:// needs pip install '{PACKAGES[HDFS]}'), or to a database, such as that of the sink:"
+    ' recovery="postgresql://user@host/database" or recovery="mysql://user@host/database"'
 )
 
 _PLACE_IS_WRONG = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}

@@ -15,6 +15,7 @@ from outfall.testing.recovery_contract import RecoveryContract
 from tests.integration.support.postgres import location
 
 
+@pytest.mark.thorough
 class TestPostgres(RecoveryContract):
     parts = 300
 

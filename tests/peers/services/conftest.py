@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.peers.support import mariadb as of_mariadb
+from tests.integration.support import mariadb as of_mariadb
 from tests.peers.support import opensearch as of_opensearch
 
 

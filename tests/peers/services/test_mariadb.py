@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peers.support.mariadb import MariaDB, RefusedError, own_server
+from tests.integration.support.mariadb import MariaDB, RefusedError, own_server
 
 
 @pytest.fixture

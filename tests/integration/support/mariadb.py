@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
 
+from outfall.mysql import MySQLRecoveryConfig
 from tests.integration.support.servers import OwnServer, free_port, listens, open_folder, unprivileged
 from tests.programs import program
 
@@ -48,6 +50,14 @@ class MariaDB:
         if done.returncode:
             raise RefusedError(done.stderr.strip())
         return [tuple(line.split("\t")) for line in done.stdout.splitlines()]
+
+    def location(self, database: str, port: int = 0, **options: Any) -> MySQLRecoveryConfig:
+        """Return a recovery location in a database, also through another port of this machine."""
+        user, place = quote(self.user, safe=""), f"127.0.0.1:{port}" if port else f"{self.host}:{self.port}"
+        # A location contains no password.
+        os.environ["OUTFALL_TEST_PASSWORD"] = self.password
+        url = f"mysql://{user}@{place}/{database}?password=env:OUTFALL_TEST_PASSWORD&tls=prefer"
+        return MySQLRecoveryConfig(url, **options)
 
     def new_database(self, options: str = "CHARACTER SET utf8mb4") -> str:
         """Make an empty database and return its name."""

@@ -1,0 +1,206 @@
+"""Connections to MySQL and MariaDB: one idle one per process and server, TLS by default, and classes of errors.
+
+TLS is verified as in `outfall.postgres`: by default, except for hosts of this machine. PyMySQL alone would encrypt only
+if the server offers it, and verify nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import ER
+
+from outfall.errors import ConfigurationError
+from outfall.redaction import Redaction
+from outfall.sql.log_location import ServerUrl
+
+PARAMETERS = ("password", "tls", "tls_ca")
+"""The parameters of a URL."""
+
+_HERE = ("localhost", "127.0.0.1", "::1")
+_CONNECT_SECONDS = 10
+_SESSION = (
+    "SET sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_ZERO_DATE,NO_ZERO_IN_DATE', time_zone = '+00:00'"
+)
+"""The server's own `sql_mode` may truncate values in silence, or create a table with another engine."""
+
+_PASSING = {
+    ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, ER.TOO_MANY_USER_CONNECTIONS,
+    ER.USER_LIMIT_REACHED, ER.NORMAL_SHUTDOWN, ER.QUERY_INTERRUPTED, ER.DISK_FULL, ER.OPTION_PREVENTS_STATEMENT,
+    1047, 1053, 1180, 1792, 1836, 1927, 3024, 3101, 3572, 4031,
+}  # fmt: skip
+"""Deadlock, lock wait, too many connections, shutdown, killed, disk full, read-only. By number where PyMySQL has no
+name: a Galera node that is not ready, a commit that failed, a read-only transaction or server, a killed connection, a
+statement timeout, Group Replication's rollback, a lock that is not available, a client that was idle for too long."""
+
+_CLIENT = range(2000, 3000)
+"""The client's own errors: the connection was lost, or could not be established."""
+
+READ_ONLY = {ER.OPTION_PREVENTS_STATEMENT, 1792, 1836}
+"""The server takes no writes: a replica."""
+
+_REFUSED = {ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, 1251, 1698, 1862, 2059, 3118, 3159}
+
+
+@dataclass(frozen=True)
+class MySQLServer:
+    """A server and a database on it."""
+
+    url: ServerUrl
+    timeout: float
+    """Seconds after which a statement without a reply fails."""
+
+    def name(self) -> str:
+        """Return host, port and database."""
+        host, port = self._address()
+        return f"{host}:{port}/{self.database()}"
+
+    def database(self) -> str:
+        """Return the name of the database."""
+        return unquote(urlsplit(str(self.url)).path).strip("/")
+
+    def verifies(self) -> bool:
+        """Return whether the server's certificate is verified."""
+        mode = self.url.parameters.get("tls", "prefer" if self._address()[0] in _HERE else "verify")
+        return mode == "verify"
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection[Any]]:
+        """Lend this process's connection, or a new one. After an error, it is closed.
+
+        Raises `pymysql.MySQLError` if no connection could be established.
+        """
+        key = (os.getpid(), str(self.url))
+        connection = _IDLE.take(key) or self._connect()
+        try:
+            yield connection
+        except BaseException:
+            _close(connection)
+            raise
+        _IDLE.keep(key, connection)
+
+    def _connect(self) -> Connection[Any]:
+        host, port = self._address()
+        password = self._password()
+        given: dict[str, Any] = {} if password is None else {"password": password}
+        if password is None and os.path.exists(os.path.expanduser("~/.my.cnf")):
+            given = {"read_default_file": "~/.my.cnf"}
+        try:
+            return pymysql.connect(
+                host=host, port=port, user=unquote(urlsplit(str(self.url)).username or "") or None,
+                database=self.database(), charset="utf8mb4", connect_timeout=_CONNECT_SECONDS,
+                read_timeout=self.timeout, write_timeout=self.timeout, autocommit=True, local_infile=False,
+                init_command=_SESSION, **self._tls(), **given,
+            )  # fmt: skip
+        except pymysql.MySQLError as error:
+            # The server has received the password, and its message may repeat it.
+            hidden = Redaction([password or ""])
+            error.args = tuple(hidden.hide(said) if isinstance(said, str) else said for said in error.args)
+            raise
+
+    def _address(self) -> tuple[str, int]:
+        split = urlsplit(str(self.url))
+        try:
+            return split.hostname or "localhost", split.port or 3306
+        except ValueError as error:
+            raise ConfigurationError(
+                "the recovery location in mysql: has an invalid port", do="write mysql://user@host:3306/database"
+            ) from error
+
+    def _password(self) -> str | None:
+        given = self.url.secret("password")
+        return os.environ.get("MYSQL_PWD") if given is None else given
+
+    def _tls(self) -> dict[str, Any]:
+        """Return PyMySQL's arguments for TLS."""
+        mode = self.url.parameters.get("tls")
+        if mode not in (None, "verify", "prefer", "off"):
+            raise ConfigurationError(
+                f"the recovery location in mysql: has tls={mode}", do="use tls=verify, tls=prefer or tls=off"
+            )
+        if mode == "off":
+            return {"ssl_disabled": True}
+        if not self.verifies():
+            return {}
+        authority = self.url.parameters.get("tls_ca")
+        try:
+            return {"ssl": ssl.create_default_context(cafile=authority)}
+        except OSError as error:
+            raise ConfigurationError(
+                f"the certificate authority {authority!r} cannot be read",
+                why=str(error),
+                do="give the path of a PEM file on each host that connects as tls_ca",
+            ) from error
+
+
+def code_of(error: BaseException) -> int:
+    """Return the number of an error; 0 without one."""
+    first = error.args[0] if isinstance(error, pymysql.MySQLError) and error.args else 0
+    return first if isinstance(first, int) else 0
+
+
+def is_refused(error: BaseException) -> bool:
+    """Return whether the server rejected the connection: user, password, database or TLS."""
+    return code_of(error) in _REFUSED or "CERTIFICATE_VERIFY_FAILED" in str(error) or code_of(error) == 2026
+
+
+def may_pass(error: BaseException) -> bool:
+    """Return whether the same transaction may succeed later: the connection was lost, or the server was busy."""
+    if not isinstance(error, pymysql.MySQLError) or is_refused(error):
+        return False
+    code = code_of(error)
+    lost = code in _CLIENT
+    # PyMySQL raises InterfaceError (0, "") on a connection that it has closed after an error.
+    return lost or code in _PASSING or isinstance(error, pymysql.InterfaceError)
+
+
+def describe(error: BaseException) -> str:
+    """Return the server's message with its number."""
+    said = " ".join(str(part) for part in error.args[1:]) or type(error).__name__
+    return f"{said} (error {code_of(error)})" if code_of(error) else said
+
+
+def _close(connection: Connection[Any]) -> None:
+    # Without a word to the server, which may not answer.
+    with suppress(pymysql.MySQLError, OSError):
+        connection._force_close()
+
+
+class _Idle:
+    """The idle connections of this process, one per server."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[int, str], Connection[Any]] = {}
+
+    def take(self, key: tuple[int, str]) -> Connection[Any] | None:
+        """Return an idle connection that still answers."""
+        with self._lock:
+            connection = self._kept.pop(key, None)
+        if connection is None:
+            return None
+        try:
+            connection.ping(reconnect=False)
+        except (pymysql.MySQLError, OSError):
+            _close(connection)
+            return None
+        return connection
+
+    def keep(self, key: tuple[int, str], connection: Connection[Any]) -> None:
+        """Keep a connection, or close it if there is one already."""
+        with self._lock:
+            kept = self._kept.setdefault(key, connection)
+        if kept is not connection:
+            _close(connection)
+
+
+_IDLE = _Idle()
