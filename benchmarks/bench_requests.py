@@ -9,18 +9,25 @@ peer, the sink without versions and the sink with versions write the same rows i
 from __future__ import annotations
 
 import argparse
+import json
+import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
 
+import boto3
 import pyarrow as pa
 import redis
 
 from benchmarks.common import Given, finish, known, machine, parse
 from benchmarks.results import Figure, Line, Result, now
 from outfall.capabilities import WriterInitContext
+from outfall.dynamodb import DynamoDBSink
 from outfall.redis import RedisSink
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from tests.integration.support.redis_server import redis_server
@@ -51,7 +58,72 @@ def redis_ways() -> Iterator[Mapping[str, Write]]:
         }
 
 
-SERVICES: Mapping[str, Callable[[], Any]] = {"redis": redis_ways}
+class Canned(BaseHTTPRequestHandler):
+    """Answers each write of DynamoDB at once, and keeps nothing but the records."""
+
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # one segment per answer, or the kernel delays the second one
+    records: ClassVar[dict[str, Any]] = {}
+    keys: ClassVar[list[dict[str, str]]] = [{"AttributeName": "id", "KeyType": "HASH"}]
+
+    def do_POST(self) -> None:
+        """Answer a call by its name."""
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        action = self.headers["X-Amz-Target"].rpartition(".")[2]
+        answer: dict[str, Any] = {}
+        if action == "DescribeTable":
+            types = [{"AttributeName": "id", "AttributeType": "N"}]
+            answer = {"Table": {"KeySchema": self.keys, "AttributeDefinitions": types, "TableStatus": "ACTIVE"}}
+        elif action == "BatchWriteItem":
+            answer = {"UnprocessedItems": {}}
+        elif action == "GetItem":
+            found = self.records.get(json.dumps(body["Key"]))
+            answer = {} if found is None else {"Item": found}
+        elif "name" in body.get("Item", {}):
+            self.records[json.dumps({"name": body["Item"]["name"]})] = body["Item"]
+        text = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/x-amz-json-1.0")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing."""
+
+
+def _canned(port: Any) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Canned)
+    port.put(server.server_port)
+    server.serve_forever()
+
+
+@contextmanager
+def dynamodb_ways() -> Iterator[Mapping[str, Write]]:
+    """Items, by boto3's `batch_writer` and by the sink, against canned answers from a process of its own."""
+    os.environ.update(AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="x", AWS_DEFAULT_REGION="us-east-1")
+    port: Any = multiprocessing.Queue()
+    service = multiprocessing.Process(target=_canned, args=(port,), daemon=True)
+    service.start()
+    url = f"http://127.0.0.1:{port.get()}"
+    try:
+
+        def peer(rows: list[dict[str, Any]]) -> None:
+            table = boto3.resource("dynamodb", endpoint_url=url).Table("table")
+            with table.batch_writer() as batch:
+                for row in rows:
+                    batch.put_item(Item=row | {"amount": Decimal(str(row["amount"]))})
+
+        yield {
+            "boto3 batch_writer": peer,
+            PLAIN: lambda rows: written(DynamoDBSink("table", endpoint_url=url, versions=False), rows),
+            VERSIONED: lambda rows: written(DynamoDBSink("table", endpoint_url=url), rows),
+        }
+    finally:
+        service.kill()
+
+
+SERVICES: Mapping[str, Callable[[], Any]] = {"redis": redis_ways, "dynamodb": dynamodb_ways}
 
 
 def written(sink: Any, rows: list[dict[str, Any]]) -> None:

@@ -1,129 +1,44 @@
-"""The common parts of both sinks: options, checks, the client, and the meaning of AWS errors."""
+"""The common parts of both sinks: options, checks, and the outcome of each record of a call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
-import boto3
 import pyarrow as pa
 import pyarrow.compute as pc
-from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    CredentialRetrievalError,
-    HTTPClientError,
-    IncompleteReadError,
-    SSLError,
-    TokenRetrievalError,
-)
-from botocore.exceptions import ConnectionError as AwsConnectionError
-from botocore.parsers import ResponseParserError
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from outfall.async_sink import (
     AimdLimiter,
     AsyncSink,
     BlockingSinkPartition,
-    ErrorAction,
     Limiter,
     RefusedEntry,
     RequestOutcome,
-    by_type,
-    first_of,
 )
-from outfall.async_sink.retrying import outfall_errors
+from outfall.aws.client import AwsClients, ConnectionOptions
+from outfall.aws.errors import AT_FAULT, classify, code_of
 from outfall.capabilities import SupportsTarget
-from outfall.errors import ConfigurationError, OutfallError, TransientError
+from outfall.errors import ConfigurationError, OutfallError
 from outfall.kinesis.records import AwsRecord, AwsRecordSerializer
 from outfall.location import masked
-from outfall.options import Duration, SinkOptions, parse_endpoint
-from outfall.process_clients import ProcessClients, hide_secrets
 from outfall.values import spark_type
 
-FAILURES = (ClientError, BotoCoreError, ResponseParserError)
-"""The exceptions of boto3."""
 
-_AT_FAULT = {"ValidationException", "InvalidArgumentException", "SerializationException"}
-"""Codes for a request with invalid content, perhaps in one record."""
-
-_MAY_PASS = {
-    "InternalFailure", "InternalFailureException", "InternalServerError", "KMSThrottlingException",
-    "LimitExceededException", "ProvisionedThroughputExceededException", "RequestTimeout", "RequestTimeoutException",
-    "ServiceUnavailable", "ServiceUnavailableException", "SlowDown", "Throttling", "ThrottlingException",
-}  # fmt: skip
-
-
-_STALE = {
-    "ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired", "UnrecognizedClientException",
-}  # fmt: skip
-"""Codes for credentials that have expired, or that AWS does not know or does not know yet (new keys)."""
-
-
-def code_of(error: BaseException) -> str:
-    """Return AWS's error code; empty for other errors."""
-    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
-
-
-def is_stale(error: BaseException) -> bool:
-    """Whether an error requires new credentials, or their provider did not respond."""
-    return code_of(error) in _STALE or isinstance(error, CredentialRetrievalError | TokenRetrievalError)
-
-
-def stale(error: BaseException) -> ErrorAction | None:
-    """Classify credential errors as transient: new credentials may succeed."""
-    return ErrorAction.RETRY if is_stale(error) else None
-
-
-def codes(error: BaseException) -> ErrorAction | None:
-    """Classify AWS's error codes (the "Errors" of each action in the API references)."""
-    if not isinstance(error, ClientError):
-        return None
-    if code_of(error) in _AT_FAULT:
-        return ErrorAction.DEAD_LETTER
-    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    may_pass = code_of(error) in _MAY_PASS or status == 429 or status >= 500
-    return ErrorAction.RETRY if may_pass else ErrorAction.FATAL
-
-
-classify = first_of(
-    stale,
-    codes,
-    by_type(ErrorAction.FATAL, SSLError),
-    by_type(ErrorAction.RETRY, HTTPClientError, AwsConnectionError, IncompleteReadError, ResponseParserError),
-    outfall_errors,
-)
-"""Classifies a failed call."""
-
-
-class AwsOptions(SinkOptions):
-    """Options for the connection to AWS."""
+class AwsOptions(ConnectionOptions):
+    """Options of both sinks, and of the connection."""
 
     data: str | None = Field(
         default=None,
         description="The column with the bytes or string that is the data of the record. Default: the whole row as a"
         " JSON object.",
     )
-    region: str | None = Field(default=None, description="The AWS region. Default: the region of the environment.")
-    endpoint_url: str | None = Field(
-        default=None, description="An alternative endpoint, for a VPC endpoint or an emulator."
-    )
-    connect_timeout: Duration = Field(default=timedelta(seconds=10), description="Maximum time to connect.")
-    read_timeout: Duration = Field(
-        default=timedelta(seconds=30),
-        description="Maximum time to wait for a response before the request is sent again.",
-    )
-
-    _address = field_validator("endpoint_url")(parse_endpoint)
 
 
-class AwsSink(AsyncSink[AwsRecord], SupportsTarget[Any]):
+class AwsSink(AwsClients, AsyncSink[AwsRecord], SupportsTarget[Any]):
     """A sink that sends records of bytes."""
 
-    service: str
     named_by: str
     """The option with the name of the stream."""
     look: staticmethod[[Any, str], Sequence[str]]
@@ -187,38 +102,6 @@ class AwsSink(AsyncSink[AwsRecord], SupportsTarget[Any]):
             self.renew(client, error.__cause__)
             raise
 
-    def client(self) -> Any:
-        """Return a client that threads and tasks share. Credentials come from boto3's default chain.
-
-        Raises `ConfigurationError` if the options are not valid for a client, and `TransientError` if the credential
-        provider does not respond.
-        """
-        try:
-            return self._access().client()
-        except (BotoCoreError, ValueError) as error:
-            passes = is_stale(error)
-            raise (TransientError if passes else ConfigurationError)(
-                f"cannot create a client for {self.target()}{' now' if passes else ''}",
-                why=str(error),
-                do="correct region, endpoint_url or the credentials",
-            ) from error
-
-    def renew(self, client: Any, error: BaseException | None) -> None:
-        """Make the next call of `client` read the credentials again, if an error shows that they are stale."""
-        if error is not None and is_stale(error):
-            self._access().renew(client)
-
-    def _access(self) -> KinesisAccess:
-        options = self.options
-        return KinesisAccess(
-            self.service,
-            options.region,
-            options.endpoint_url,
-            options.connect_timeout.total_seconds(),
-            options.read_timeout.total_seconds(),
-            options.max_in_flight_requests,
-        )
-
 
 class AwsPartition(BlockingSinkPartition[AwsRecord]):
     """Sends records by one call, whose response lists the failed records."""
@@ -257,7 +140,7 @@ class AwsPartition(BlockingSinkPartition[AwsRecord]):
         for entry, answer in zip(entries, answers, strict=True):
             found = answer.get("ErrorCode")
             told = f"{found}: {answer.get('ErrorMessage', '')}"
-            if found in _AT_FAULT:
+            if found in AT_FAULT:
                 dead.append(RefusedEntry(entry, told, found))
             elif found:
                 retry.append(entry)
@@ -275,46 +158,3 @@ def _has_text(kind: pa.DataType) -> bool:
 
 def _is_binary(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-@dataclass(frozen=True)
-class KinesisAccess:
-    """The client options of a process. Holds no client."""
-
-    service: str
-    region: str | None
-    endpoint_url: str | None
-    connect_timeout: float
-    read_timeout: float
-    connections: int
-
-    def client(self) -> Any:
-        """Return this process's client. Credentials come from boto3's default chain.
-
-        Raises `BotoCoreError` or `ValueError` if no client can be created.
-        """
-        return _clients.get(self)
-
-    def renew(self, client: Any) -> None:
-        """Make the next call of `client` create a new client with new credentials, unless that has already happened.
-
-        boto3 renews expiring credentials itself, if their source states the expiry. It reads keys in a file only once.
-        """
-        _clients.drop(self, client)
-
-    def make(self) -> Any:
-        """Create a new client."""
-        config = Config(
-            connect_timeout=self.connect_timeout,
-            read_timeout=self.read_timeout,
-            max_pool_connections=self.connections,
-            retries={"total_max_attempts": 1},  # the base retries and counts
-        )
-        client = boto3.session.Session().client(
-            self.service, region_name=self.region, endpoint_url=self.endpoint_url, config=config
-        )
-        hide_secrets(client)
-        return client
-
-
-_clients = ProcessClients[KinesisAccess]()

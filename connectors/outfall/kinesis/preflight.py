@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from outfall.async_sink import ErrorAction
+from outfall.aws.errors import FAILURES, classify, code_of, is_stale
 from outfall.errors import OutfallError, TargetError, TransientError
-from outfall.kinesis.aws import FAILURES, classify, code_of, is_stale
 
 _FORBIDDEN = ("AccessDeniedException", "AccessDenied")
 

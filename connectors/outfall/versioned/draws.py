@@ -9,23 +9,30 @@ checkpoint and a batch job that begin later each have the higher version.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from outfall.capabilities import TargetContext, WriterInitContext
-from outfall.errors import StaleWriterError, TargetLostError
+from outfall.errors import StaleWriterError, TargetLostError, TransientError
 from outfall.possession.possession import FoundRecord, RecordPort
 from outfall.possession.record import StepRecord, unreadable_record
+from outfall.retry_log import Retry, RetryLog
+from outfall.retry_loop import retried
 from outfall.target_record import check_writing
 
 COUNTER = "version"
 """The name of the counter's record."""
 GAP = 1 << 12
 """The distance between two versions: a server may raise the version of a row that somebody else rewrites."""
+
+T = TypeVar("T")
+_log = logging.getLogger("outfall.versioned")
+_retries = RetryLog(_log)
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,36 @@ class RecordStore(ABC):
 
         Returns whether it was `old`. If a response is lost, the record may be `new` although an error is raised.
         """
+
+
+class PatientStore(RecordStore):
+    """A store that repeats what fails with a `TransientError`, until a deadline.
+
+    A replacement whose response was lost answers that it was not made: who replaces reads the record again anyway.
+    """
+
+    def __init__(self, store: RecordStore, deadline: float) -> None:
+        """Repeat the calls of `store`, each for `deadline` seconds."""
+        self.where = store.where
+        self._store = store
+        self._deadline = deadline
+
+    def read(self, name: str) -> str | None:
+        return self._patiently("reading", name, lambda: self._store.read(name))
+
+    def replace(self, name: str, old: str | None, new: str | None) -> bool:
+        return self._patiently("writing", name, lambda: self._store.replace(name, old, new))
+
+    def _patiently(self, doing: str, name: str, call: Callable[[], T]) -> T:
+        return retried(
+            call,
+            passes=lambda error: isinstance(error, TransientError),
+            deadline=self._deadline,
+            first_wait=0.1,
+            longest_wait=5.0,
+            log=_retries,
+            describe=lambda error: Retry(self.where, f"{doing} the record {name}", str(error)),
+        )
 
 
 class VersionRecord(StepRecord):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Context
 from typing import Any
 
 import pyarrow as pa
@@ -92,10 +93,14 @@ def _comparable(column: pa.Array) -> list[int | str | None]:
     """Return the values as integers or strings that compare as the values do."""
     kind = column.type
     if pa.types.is_decimal(kind):
-        return [None if value is None else int(value.scaleb(kind.scale)) for value in column.to_pylist()]
+        return [None if value is None else int(value.scaleb(kind.scale, _EXACT)) for value in column.to_pylist()]
     if pa.types.is_temporal(kind):
         return column.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).to_pylist()  # type: ignore[no-any-return]
     return column.to_pylist()  # type: ignore[no-any-return]
+
+
+_EXACT = Context(prec=100)
+"""The default one rounds to 28 digits."""
 
 
 def _sortable(value: int | str | None) -> bytes:

@@ -32,7 +32,13 @@ class Rows(SinkHarness):
 
     def make_sink(self, target: Any) -> Any:
         return RedisSink(
-            self.server.url, f"{target}:{{id}}", layout="json", username="outfall", password=PASSWORD, max_retries=3
+            self.server.url,
+            f"{target}:{{id}}",
+            layout="json",
+            username="outfall",
+            password=PASSWORD,
+            max_retries=3,
+            retry_deadline=2,
         )
 
     def read(self, target: Any) -> Iterable[Any]:

@@ -22,7 +22,7 @@ from tests.integration.support.redis_server import DURABLE, RedisServer, redis_s
 from tests.integration.support.servers import free_port, open_folder
 
 FAST: dict[str, Any] = {"retry_backoff": 0.002, "max_retry_backoff": 0.02, "retry_budget": 1.0}
-BRIEF = FAST | {"max_retries": 3}
+BRIEF = FAST | {"max_retries": 3, "retry_deadline": 0.3}
 
 
 def write(sink: Any, *tasks: list[Any], epoch: int = 0, recovery: Any = None) -> dict[str, int]:

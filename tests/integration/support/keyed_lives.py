@@ -134,14 +134,15 @@ class KeyedLives:
             self.resume(self.zombies.pop(0))
 
     def resume(self, child: int) -> None:
-        """Let a stopped driver continue until it ends."""
+        """Let a stopped driver continue until it ends, or kill it if it takes over and goes on for long."""
         os.kill(child, signal.SIGCONT)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 5
         while not (ended := os.waitpid(child, os.WNOHANG))[0]:
             if time.monotonic() > deadline:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
-                raise AssertionError("a resumed driver did not end")
+                self.kills += 1
+                return
             time.sleep(0.01)
         self.refused += os.waitstatus_to_exitcode(ended[1]) == 3
 

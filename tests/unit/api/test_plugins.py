@@ -89,7 +89,9 @@ def test_an_unknown_sink_is_told_which_there_are(third_party: Path, name: str) -
     with pytest.raises(ConfigurationError) as refused:
         make_sink(name, {})
     assert f"there is no sink '{name}'" in str(refused.value)
-    assert "delta, fanout, file, http, iceberg, kafka, kinesis, letterbox, postgres, redis, s3" in str(refused.value)
+    assert "delta, dynamodb, fanout, file, http, iceberg, kafka, kinesis, letterbox, postgres, redis, s3" in str(
+        refused.value
+    )
     assert ("did you mean 'letterbox'?" in str(refused.value)) == (name == "leterbox")
 
 

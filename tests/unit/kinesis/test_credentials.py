@@ -14,9 +14,9 @@ from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.exceptions import CredentialRetrievalError
 from botocore.httpsession import URLLib3Session
 
+from outfall.aws.client import AwsAccess
 from outfall.errors import TargetError, TransientError
 from outfall.kinesis import FirehoseSink, KinesisSink
-from outfall.kinesis.aws import KinesisAccess
 
 SUMMARY = {
     "StreamName": "s", "StreamARN": "arn:aws:kinesis:us-east-1:123456789012:stream/s", "StreamStatus": "ACTIVE",
@@ -105,7 +105,7 @@ def test_keys_that_were_rotated_in_their_file_are_read_again(account: Account, k
 def test_of_two_calls_that_failed_together_one_renews() -> None:
     made = []
 
-    class Counting(KinesisAccess):
+    class Counting(AwsAccess):
         def make(self) -> Any:
             made.append(self)
             return object()
@@ -129,15 +129,15 @@ def test_who_looks_at_a_stream_hears_of_stale_credentials_and_has_new_ones_the_n
 
 
 def test_a_program_for_credentials_that_fails_may_do_so_once(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    make, failures = KinesisAccess.make, [CredentialRetrievalError(provider="custom-process", error_msg="exit 1")]
+    make, failures = AwsAccess.make, [CredentialRetrievalError(provider="custom-process", error_msg="exit 1")]
     account.refusals = ["ExpiredTokenException"]
 
-    def failing(access: KinesisAccess) -> Any:
+    def failing(access: AwsAccess) -> Any:
         if account.keys and failures:
             raise failures.pop()
         return make(access)
 
-    monkeypatch.setattr(KinesisAccess, "make", failing)
+    monkeypatch.setattr(AwsAccess, "make", failing)
     write(sink())
     assert (account.keys, failures) == (["KEY0", "KEY1"], [])
     failures.append(CredentialRetrievalError(provider="custom-process", error_msg="exit 1"))

@@ -69,6 +69,7 @@ def packages(root: Path) -> tuple[str, ...]:
 SPARK = ("pyspark", "py4j", "outfall.spark", "pyspark_outfall")
 SHARED = (
     "outfall.async_sink",
+    "outfall.aws",
     "outfall.formats",
     "outfall.part_ledger",
     "outfall.possession",

@@ -20,7 +20,7 @@ SORTED: dict[str, list[Any]] = {
     "string": [None, "", "a", "a\x00", "a\x00b", "aa", "b", "ä", "𝄞"],
     "date": [None, datetime.date(1, 1, 1), datetime.date(1969, 12, 31), datetime.date(9999, 12, 31)],
     "timestamp": [None, *(datetime.datetime(year, 1, 1, tzinfo=datetime.UTC) for year in (1, 1969, 9999))],
-    "decimal": [None, *(decimal.Decimal(text) for text in ("-" + "9" * 38, "-1", "0", "1", "9" * 38))],
+    "decimal": [None, *(decimal.Decimal(text) for text in ("-" + "9" * 38, "-1", "0", "1", "9" * 37 + "8", "9" * 38))],
 }
 
 

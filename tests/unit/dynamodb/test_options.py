@@ -1,0 +1,88 @@
+"""What `DynamoDBSink` takes, what it makes of values, and how it counts their size; the documentation says so."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from outfall.capabilities import Guarantee
+from outfall.dynamodb import DynamoDBSink
+from outfall.dynamodb.attributes import check_types, items_of, number, size_of
+from outfall.dynamodb.options import DynamoDBOptions
+from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.options import options_table
+from outfall.source_options import make_sink
+from tests.documents import ROOT
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"deletes": "remove"}, "requires delete_marker"),
+        ({"max_batch_size": 26}, "max_batch_size"),
+        ({"max_record_size_in_bytes": "401 KiB"}, "max_record_size_in_bytes"),
+        ({"ttl": 0.1}, "ttl must be at least a second"),
+        ({"across_epochs": True}, "across_epochs is not available"),
+        ({"endpoint_url": "http://user:hunter2-word@127.0.0.1"}, "must contain no credentials"),
+    ],
+)
+def test_wrong_options_are_named_without_secrets(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(said)) as failed:
+        DynamoDBSink("flights", **options)
+    assert "hunter2-word" not in str(failed.value)
+
+
+def test_a_sink_by_options_is_the_same_and_says_its_guarantee() -> None:
+    made = make_sink("dynamodb", {"table": "flights", "orderColumn": "n", "setColumns": "a,b", "ttl": "1 day"})
+    assert repr(made) == "DynamoDBSink('flights')"
+    assert made.guarantee() is Guarantee.EFFECTIVELY_ONCE
+    assert "suspended for longer than ttl" in " ".join(made.requires())
+    assert DynamoDBSink("flights", versions=False).guarantee() is Guarantee.AT_LEAST_ONCE
+    removing = DynamoDBSink("flights", delete_marker="gone", deletes="remove")
+    assert (removing.guarantee(), removing.requires()) == (Guarantee.AT_LEAST_ONCE, ())
+    assert repr(pickle.loads(pickle.dumps(made))) == repr(made)
+
+
+@pytest.mark.parametrize("text", ["9" * 38, "-1E-130", "9E+125", "0", "1" + "0" * 60, "0.10"])
+def test_numbers_keep_each_digit(text: str) -> None:
+    assert Decimal(number(Decimal(text))) == Decimal(text)
+
+
+@pytest.mark.parametrize("text", ["1" * 39, "1E-131", "1E+126"])
+def test_numbers_that_do_not_fit_are_refused(text: str) -> None:
+    with pytest.raises(ValueRefusedError, match="38 digits"):
+        number(Decimal(text))
+
+
+def test_sets_lose_repeats_and_empty_ones_are_left_out() -> None:
+    batch = pa.record_batch({"s": [["b", "a", "b"], []]})
+    assert items_of(batch, ["s"]) == [{"s": {"SS": ["a", "b"]}}, {}]
+    with pytest.raises(ValueRefusedError, match="a set contains NULL"):
+        items_of(pa.record_batch({"s": [["a", None]]}), ["s"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "sets"),
+    [(pa.list_(pa.bool_()), ["c"]), (pa.int64(), ["c"]), (pa.map_(pa.int64(), pa.int64()), []), (pa.int64(), ["no"])],
+    ids=["set of booleans", "set of no array", "map without strings", "unknown set"],
+)
+def test_types_that_cannot_be_stored(kind: pa.DataType, sets: list[str]) -> None:
+    with pytest.raises(ConfigurationError):
+        check_types(pa.schema([("c", kind)]), sets)
+
+
+def test_sizes_are_those_of_the_developer_guide() -> None:
+    assert size_of({"name": {"S": "ä"}}) == 4 + 2
+    assert size_of({"b": {"B": b"123"}, "t": {"BOOL": True}, "n": {"NULL": True}}) == 1 + 3 + 1 + 1 + 1 + 1
+    assert size_of({"l": {"L": [{"S": "ab"}]}}) == 1 + 3 + 1 + 2
+    assert size_of({"m": {"M": {"k": {"S": "ab"}}}}) == 1 + 3 + 1 + 1 + 2
+    assert size_of({"n": {"N": "9" * 38}}) == 1 + 21
+
+
+def test_the_page_has_the_options() -> None:
+    assert options_table(DynamoDBOptions) in (ROOT / "docs" / "dynamodb.md").read_text()
