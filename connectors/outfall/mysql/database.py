@@ -13,7 +13,7 @@ from pymysql.constants import ER
 
 from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.mysql.connection import READ_ONLY, MySQLServer, code_of, describe, is_refused, may_pass
-from outfall.sql.log_database import Session
+from outfall.sql.log_database import LogSession
 from outfall.sql.log_location import LogOptions, ServerUrl
 
 _log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class MySQLLogDatabase:
         return self._server.name()
 
     @contextmanager
-    def transaction(self, *, snapshot: bool) -> Iterator[Session]:
+    def transaction(self, *, snapshot: bool) -> Iterator[LogSession]:
         with self._server.connection() as connection:
             session = _MySQLSession(connection, self._names())
             session.run(f"SET TRANSACTION ISOLATION LEVEL {'REPEATABLE READ' if snapshot else 'READ COMMITTED'}")
@@ -64,7 +64,7 @@ class MySQLLogDatabase:
             yield session
             session.run("COMMIT")
 
-    def server(self, session: Session) -> str:
+    def server(self, session: LogSession) -> str:
         found = _variables(session)
         if "ON" in (found.get("read_only"), found.get("super_read_only")):
             raise pymysql.OperationalError(1836, "the server is read-only, as a replica is")
@@ -138,7 +138,7 @@ class MySQLLogDatabase:
             return ConfigurationError, "set binlog_format to ROW or MIXED on the server, as its default is"
         return ConfigurationError, "correct the tables, the server, or the recovery location"
 
-    def _engines(self, session: Session) -> dict[str, str]:
+    def _engines(self, session: LogSession) -> dict[str, str]:
         names = tuple(self._tables.values())
         return {name: str(engine) for name, engine in session.run(_ENGINES, self._server.database(), *names)}
 
@@ -175,12 +175,12 @@ class _MySQLSession:
             return list(cursor.fetchall()) if cursor.description else []
 
 
-def _variables(session: Session) -> dict[str, str]:
+def _variables(session: LogSession) -> dict[str, str]:
     names = ", ".join(["%s"] * len(_VARIABLES))
     rows = session.run(f"SHOW GLOBAL VARIABLES WHERE variable_name IN ({names})", *_VARIABLES)
     return {str(name).lower(): str(value) for name, value in rows}
 
 
-def _setting(session: Session, name: str) -> str:
+def _setting(session: LogSession, name: str) -> str:
     ((_, value),) = session.run("SHOW GLOBAL VARIABLES WHERE variable_name = %s", name)
     return str(value)

@@ -43,7 +43,7 @@ from outfall.recovery.log import (
     state_generation,
     state_name,
 )
-from outfall.sql.log_database import LogDatabase, LogTransactions, OvertakenError, Session, TakenError
+from outfall.sql.log_database import LogDatabase, LogSession, LogTransactions, OvertakenError, TakenError
 from outfall.trace_points import reached
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class SqlLog(RecoveryLog):
         if last is not None and last < 0:
             raise ValueError(f"last must not be negative, not {last}")
 
-        def work(session: Session) -> list[LogEntry]:
+        def work(session: LogSession) -> list[LogEntry]:
             numbers = self._numbers(session)
             if numbers and not self._read_only:
                 self._settle(session, numbers[-1])
@@ -88,7 +88,7 @@ class SqlLog(RecoveryLog):
     def append(self, data: bytes, *, after: int) -> int:
         number, writer, attempts = after + 1, uuid.uuid4().hex, itertools.count()
 
-        def work(session: Session) -> None:
+        def work(session: LogSession) -> None:
             if next(attempts) and self._has_own(session, number, writer):
                 return
             server = self._database.server(session)
@@ -114,7 +114,7 @@ class SqlLog(RecoveryLog):
         return number
 
     def clean_up(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
-        def work(session: Session) -> None:
+        def work(session: LogSession) -> None:
             numbers = self._numbers(session)
             below = min(max(keep, default=0), max(numbers, default=0))
             spent = [number for number in numbers if number < below and number not in keep]
@@ -135,7 +135,7 @@ class SqlLog(RecoveryLog):
     def read_state(self, name: str) -> bytes:
         check_state_name(name)
 
-        def work(session: Session) -> list[bytes]:
+        def work(session: LogSession) -> list[bytes]:
             return self._pieces(session, name)
 
         nothing: list[bytes] = []
@@ -145,7 +145,7 @@ class SqlLog(RecoveryLog):
         return b"".join(pieces)
 
     def restore(self, entries: Sequence[LogEntry], states: Mapping[str, bytes]) -> None:
-        def work(session: Session) -> None:
+        def work(session: LogSession) -> None:
             server = self._database.server(session)
             self._remove_entries(session, [entry.number for entry in entries])
             self._remove_blobs(session, list(states))
@@ -158,7 +158,7 @@ class SqlLog(RecoveryLog):
         self._writing("copying a recovery log", work)
 
     def erase(self) -> None:
-        def work(session: Session) -> None:
+        def work(session: LogSession) -> None:
             for table in ("{entries}", "{blobs}"):
                 session.run(f"DELETE FROM {table} WHERE log = %s", self._log)  # noqa: S608
 
@@ -166,7 +166,7 @@ class SqlLog(RecoveryLog):
         self._settled = 0
 
     def set_heartbeat(self, name: str, data: bytes | None) -> None:
-        def work(session: Session) -> None:
+        def work(session: LogSession) -> None:
             self._remove_blobs(session, [name])
             if data is not None:
                 self._insert_blob(session, name, data, heartbeat_generation(name))
@@ -176,13 +176,13 @@ class SqlLog(RecoveryLog):
     def heartbeats(self) -> list[bytes]:
         query = "SELECT data FROM {blobs} WHERE log = %s AND piece = 0 AND name LIKE %s"
 
-        def work(session: Session) -> list[bytes]:
+        def work(session: LogSession) -> list[bytes]:
             return [bytes(data) for (data,) in session.run(query, self._log, "%.heartbeat")]
 
         return self._reading("reading heartbeats", work, [])
 
     def server_change(self) -> ServerChange | None:
-        def work(session: Session) -> ServerChange | None:
+        def work(session: LogSession) -> ServerChange | None:
             newest, recorded = self._newest(session)
             server = self._database.server(session)
             return ServerChange(newest, recorded, server) if newest and recorded != server else None
@@ -190,7 +190,7 @@ class SqlLog(RecoveryLog):
         return self._reading("reading the recovery log", work, None)
 
     def accept_server(self, change: ServerChange) -> None:
-        def work(session: Session) -> None:
+        def work(session: LogSession) -> None:
             if self._database.server(session) != change.now or self._newest(session) != (change.entry, change.recorded):
                 raise RecordError(
                     f"the recovery log in {self._database.name()}, or its server, has changed since the check",
@@ -203,19 +203,19 @@ class SqlLog(RecoveryLog):
 
         self._writing("accepting the server of the recovery log", work)
 
-    def _reading(self, doing: str, work: Callable[[Session], T], empty: T) -> T:
+    def _reading(self, doing: str, work: Callable[[LogSession], T], empty: T) -> T:
         return self._transactions.reading(doing, work, empty)
 
-    def _writing(self, doing: str, work: Callable[[Session], T]) -> T:
+    def _writing(self, doing: str, work: Callable[[LogSession], T]) -> T:
         return self._transactions.writing(doing, work)
 
     # --- entries
 
-    def _numbers(self, session: Session) -> list[int]:
+    def _numbers(self, session: LogSession) -> list[int]:
         rows = session.run("SELECT number FROM {entries} WHERE log = %s ORDER BY number", self._log)
         return [number for (number,) in rows]
 
-    def _newest(self, session: Session, but: int = 0) -> tuple[int, str]:
+    def _newest(self, session: LogSession, but: int = 0) -> tuple[int, str]:
         """Return number and server of the newest entry, other than `but`; 0 for an empty log."""
         query = "SELECT number, server FROM {entries} WHERE log = %s AND number <> %s ORDER BY number DESC LIMIT 1"
         for number, server in session.run(query, self._log, but):
@@ -225,7 +225,7 @@ class SqlLog(RecoveryLog):
     def _require_newest(self, newest: int, after: int) -> None:
         require_newest(newest, after, where=self._database.name(), step_id=self._step_id)
 
-    def _settle(self, session: Session, newest: int) -> None:
+    def _settle(self, session: LogSession, newest: int) -> None:
         """Check the server of the newest entry, and lock its row, so that this transaction is acknowledged after it."""
         lock = "" if newest == self._settled else " FOR UPDATE"
         query = "SELECT server FROM {entries} WHERE log = %s AND number = %s"
@@ -246,7 +246,7 @@ class SqlLog(RecoveryLog):
                 " which shows what to check and what to write again",
             )
 
-    def _has_own(self, session: Session, number: int, writer: str) -> bool:
+    def _has_own(self, session: LogSession, number: int, writer: str) -> bool:
         query = "SELECT writer, server FROM {entries} WHERE log = %s AND number = %s FOR UPDATE"
         rows = session.run(query, self._log, number)
         if not rows or rows[0][0] != writer:
@@ -254,13 +254,13 @@ class SqlLog(RecoveryLog):
         self._require_same(number, rows[0][1], self._database.server(session))
         return True
 
-    def _insert(self, session: Session, entry: LogEntry, server: str, writer: str) -> None:
+    def _insert(self, session: LogSession, entry: LogEntry, server: str, writer: str) -> None:
         first, *others = split(entry.data)
         statement = "INSERT INTO {entries} (log, number, server, writer, pieces, data) VALUES (%s, %s, %s, %s, %s, %s)"
         session.run(statement, self._log, entry.number, server, writer, 1 + len(others), first)
         self._insert_pieces(session, entry_blob(entry.number), others, None)
 
-    def _loaded(self, session: Session, numbers: Sequence[int], known: Mapping[int, bytes]) -> list[LogEntry]:
+    def _loaded(self, session: LogSession, numbers: Sequence[int], known: Mapping[int, bytes]) -> list[LogEntry]:
         """Return entries, without loading those that are known, if the newest of these has not changed."""
         if not numbers:
             return []
@@ -273,7 +273,7 @@ class SqlLog(RecoveryLog):
             found = self._load(session, older[0], older[-1]) | found
         return [LogEntry(number, found[number]) for number in numbers]
 
-    def _load(self, session: Session, first: int, last: int) -> dict[int, bytes]:
+    def _load(self, session: LogSession, first: int, last: int) -> dict[int, bytes]:
         query = "SELECT number, pieces, data FROM {entries} WHERE log = %s AND number BETWEEN %s AND %s"
         found = {}
         for number, pieces, data in session.run(query, self._log, first, last):
@@ -288,7 +288,7 @@ class SqlLog(RecoveryLog):
             found[number] = b"".join(whole)
         return found
 
-    def _remove_entries(self, session: Session, numbers: Sequence[int]) -> None:
+    def _remove_entries(self, session: LogSession, numbers: Sequence[int]) -> None:
         self._remove(session, "DELETE FROM {entries} WHERE log = %s AND number IN ", numbers)
         self._remove_blobs(session, [entry_blob(number) for number in numbers])
 
@@ -302,22 +302,22 @@ class SqlLog(RecoveryLog):
             lock = "SELECT piece FROM {blobs} WHERE log = %s AND name = %s FOR UPDATE"
             self._writing(doing, lambda session: session.run(lock, self._log, name))
 
-    def _insert_blob(self, session: Session, name: str, data: bytes, generation: int | None) -> None:
+    def _insert_blob(self, session: LogSession, name: str, data: bytes, generation: int | None) -> None:
         self._insert_pieces(session, name, split(data), generation)
 
-    def _insert_pieces(self, session: Session, name: str, pieces: Iterable[bytes], generation: int | None) -> None:
+    def _insert_pieces(self, session: LogSession, name: str, pieces: Iterable[bytes], generation: int | None) -> None:
         statement = "INSERT INTO {blobs} (log, name, piece, generation, data) VALUES (%s, %s, %s, %s, %s)"
         for piece, data in enumerate(pieces):
             session.run(statement, self._log, name, piece, generation, data)
 
-    def _pieces(self, session: Session, name: str) -> list[bytes]:
+    def _pieces(self, session: LogSession, name: str) -> list[bytes]:
         query = "SELECT data FROM {blobs} WHERE log = %s AND name = %s ORDER BY piece"
         return [bytes(data) for (data,) in session.run(query, self._log, name)]
 
-    def _remove_blobs(self, session: Session, names: Sequence[str]) -> None:
+    def _remove_blobs(self, session: LogSession, names: Sequence[str]) -> None:
         self._remove(session, "DELETE FROM {blobs} WHERE log = %s AND name IN ", names)
 
-    def _remove(self, session: Session, statement: str, keys: Sequence[object]) -> None:
+    def _remove(self, session: LogSession, statement: str, keys: Sequence[object]) -> None:
         for start in range(0, len(keys), _MOST):
             some = keys[start : start + _MOST]
             session.run(f"{statement}({', '.join(['%s'] * len(some))})", self._log, *some)
@@ -337,7 +337,7 @@ def steps_in(database: LogDatabase, name: str) -> list[str]:
     """Return the sorted ids of the steps that have a log of this name."""
     query = "SELECT DISTINCT log FROM {entries} UNION SELECT DISTINCT log FROM {blobs}"
 
-    def work(session: Session) -> list[str]:
+    def work(session: LogSession) -> list[str]:
         return [str(log) for (log,) in session.run(query)]
 
     nothing: list[str] = []

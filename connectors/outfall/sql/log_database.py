@@ -18,7 +18,7 @@ T = TypeVar("T")
 _retries = RetryLog(logging.getLogger(__name__))
 
 
-class Session(Protocol):
+class LogSession(Protocol):
     """An open transaction."""
 
     def run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -42,14 +42,14 @@ class LogDatabase(Protocol):
     def name(self) -> str:
         """Return the server and the database for texts, without secrets."""
 
-    def transaction(self, *, snapshot: bool) -> AbstractContextManager[Session]:
+    def transaction(self, *, snapshot: bool) -> AbstractContextManager[LogSession]:
         """Begin a transaction that is durable when the block has ended, and rolled back if it fails.
 
         With `snapshot`, all its reads see one moment, except those that lock rows. Otherwise, each statement sees what
         is committed when it begins (READ COMMITTED).
         """
 
-    def server(self, session: Session) -> str:
+    def server(self, session: LogSession) -> str:
         """Return the server's identity and timeline. Raises one of `errors` that may pass if it takes no writes."""
 
     def prepare(self) -> None:
@@ -89,7 +89,7 @@ class LogTransactions:
         self._database = database
         self._step_id = step_id
 
-    def reading(self, doing: str, work: Callable[[Session], T], empty: T) -> T:
+    def reading(self, doing: str, work: Callable[[LogSession], T], empty: T) -> T:
         """Run work that creates nothing, on one moment of the tables; return `empty` without tables.
 
         Raises the database's error, explained.
@@ -101,7 +101,7 @@ class LogTransactions:
                 return empty
             raise self._database.explained(error, doing, self._step_id) from error
 
-    def writing(self, doing: str, work: Callable[[Session], T]) -> T:
+    def writing(self, doing: str, work: Callable[[LogSession], T]) -> T:
         """Run work on tables that are created before, if they are missing.
 
         Raises `TakenError` if a primary key exists already, and otherwise the database's error, explained.
@@ -122,7 +122,7 @@ class LogTransactions:
                 raise TakenError from error
             raise self._database.explained(error, doing, self._step_id) from error
 
-    def _run(self, doing: str, work: Callable[[Session], T], *, snapshot: bool) -> T:
+    def _run(self, doing: str, work: Callable[[LogSession], T], *, snapshot: bool) -> T:
         def once() -> T:
             with self._database.transaction(snapshot=snapshot) as session:
                 result = work(session)

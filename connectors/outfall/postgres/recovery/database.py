@@ -22,7 +22,7 @@ from outfall.postgres.connection.errors import (
     remedy,
 )
 from outfall.postgres.options import PostgresOptions
-from outfall.sql.log_database import Session
+from outfall.sql.log_database import LogSession
 from outfall.sql.log_location import LogOptions, ServerUrl
 
 _log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class PostgresLogDatabase:
         return self._database.name()
 
     @contextmanager
-    def transaction(self, *, snapshot: bool) -> Iterator[Session]:
+    def transaction(self, *, snapshot: bool) -> Iterator[LogSession]:
         with self._database.connection() as connection:
             self._answered = True
             level = sql.SQL("REPEATABLE READ" if snapshot else "READ COMMITTED")
@@ -99,7 +99,7 @@ class PostgresLogDatabase:
             yield _PostgresSession(connection, self._names())
             connection.execute("COMMIT")
 
-    def server(self, session: Session) -> str:
+    def server(self, session: LogSession) -> str:
         ((system, standby, timeline, database),) = session.run(_SERVER)
         if standby:
             raise psycopg.errors.ReadOnlySqlTransaction("the server is a standby, which takes no writes")
@@ -160,11 +160,11 @@ class PostgresLogDatabase:
             )
         return ConfigurationError, remedy(error) or "correct the tables, the server, or the recovery location"
 
-    def _found(self, session: Session) -> dict[str, str]:
+    def _found(self, session: LogSession) -> dict[str, str]:
         names = list(self._tables.values())
         return dict(session.run(_TABLES, self._options.schema, names))
 
-    def _create(self, session: Session) -> None:
+    def _create(self, session: LogSession) -> None:
         session.run("SELECT pg_advisory_xact_lock(%s)", _LOCK)
         schema = session.run("SELECT 1 FROM pg_namespace WHERE nspname = %s", self._options.schema)
         if not schema:
