@@ -157,7 +157,11 @@ def duck_literal(value: Any, kind: pa.DataType) -> str:
         return "'" + "".join(f"\\x{byte:02X}" for byte in value) + "'::BLOB"
     if isinstance(value, str):
         return " || ".join(f"'{part}'" for part in value.split("\0")).replace(" || ", " || chr(0) || ")
-    return f"CAST('{_text(value)}' AS {_DUCK.get(kind) or _decimal(kind)})"
+    return f"CAST('{_text(value)}' AS {_DUCK.get(_in_utc(kind)) or _decimal(kind)})"
+
+
+def _in_utc(kind: Any) -> pa.DataType:
+    return pa.timestamp(kind.unit, "UTC") if pa.types.is_timestamp(kind) and kind.tz else kind
 
 
 def _decimal(kind: Any) -> str:
@@ -177,7 +181,7 @@ def spark_literal(value: Any, kind: pa.DataType) -> str:
         return f"X'{value.hex()}'"
     if isinstance(value, str):
         return f"CAST(X'{value.encode().hex()}' AS STRING)"
-    return f"CAST('{_text(value)}' AS {_SPARK.get(kind) or _decimal(kind)})"
+    return f"CAST('{_text(value)}' AS {_SPARK.get(_in_utc(kind)) or _decimal(kind)})"
 
 
 _DATAFUSION = {
