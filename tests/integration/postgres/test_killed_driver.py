@@ -11,6 +11,7 @@ import pytest
 from tests.integration.postgres.support import Target
 from tests.integration.support.flights import COLUMNS
 from tests.integration.support.killed_driver import FORMAT_API, KILLS, make_job
+from tests.integration.support.postgres import location
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
@@ -46,6 +47,19 @@ def test_the_table_holds_each_flight_once_however_often_the_driver_is_killed(
     assert (target.attempts(), target.staged()) == (0, 0)
     if KILLS >= 20:
         assert len(set(job.obeyed)) > 3
+
+
+@pytest.mark.thorough
+def test_the_table_holds_each_flight_once_if_the_log_is_in_the_same_database(tmp_path: Path, dsn: str) -> None:
+    target = Target(dsn, f"CREATE TABLE t ({FLIGHTS})")
+    steps = (*STEPS, "log: newest checked", "log: entry inserted", "log: before commit", "log: committed")
+    job, rows = make_job(tmp_path, "append", "objects", dsn=dsn, steps=steps)
+    job.recovery = location(dsn).url()
+    job.run_all()
+    found = Counter(target.run(f"SELECT {', '.join(COLUMNS)} FROM t"))
+    assert found == Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True))
+    assert location(dsn).steps() == ["sink"]
+    assert not (tmp_path / "checkpoint" / "outfall").exists()
 
 
 @pytest.mark.long

@@ -132,7 +132,7 @@ def table_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
     if given.mode == "parts":
         sink = PostgresSink(given.dsn, "t", parts=5, offset_keys="ledger")
         return write_stream(df, sink, key="carrier", checkpoint=given.checkpoint)
-    return write_stream(df, PostgresSink(given.dsn, "t"), checkpoint=given.checkpoint)
+    return write_stream(df, PostgresSink(given.dsn, "t"), checkpoint=given.checkpoint, recovery=given.recovery)
 
 
 def file_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
