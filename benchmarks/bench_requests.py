@@ -23,13 +23,18 @@ from typing import Any, ClassVar
 import boto3
 import pyarrow as pa
 import redis
+from opensearchpy import OpenSearch
+from opensearchpy.helpers import parallel_bulk
 
 from benchmarks.common import Given, finish, known, machine, parse
 from benchmarks.results import Figure, Line, Result, now
 from outfall.capabilities import WriterInitContext
 from outfall.dynamodb import DynamoDBSink
+from outfall.opensearch import OpenSearchSink
 from outfall.redis import RedisSink
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
+from outfall.testing.benchmark.rows import Scratch
+from tests.integration.opensearch.model import model_process
 from tests.integration.support.redis_server import redis_server
 
 DEFAULT = Given(rows=50_000, pairs=3)
@@ -123,7 +128,29 @@ def dynamodb_ways() -> Iterator[Mapping[str, Write]]:
         service.kill()
 
 
-SERVICES: Mapping[str, Callable[[], Any]] = {"redis": redis_ways, "dynamodb": dynamodb_ways}
+@contextmanager
+def opensearch_ways() -> Iterator[Mapping[str, Write]]:
+    """Documents, by `parallel_bulk` of opensearch-py and by the sink, into the model of the tests."""
+    with Scratch() as folder, model_process(folder.new()) as cluster:
+
+        def peer(rows: list[dict[str, Any]]) -> None:
+            client = OpenSearch(cluster.url, http_compress=True)
+            actions = ({"_index": "p", "_id": row["id"], "_source": row} for row in rows)
+            for done, answer in parallel_bulk(client, actions, thread_count=4, chunk_size=500):
+                assert done, answer
+
+        yield {
+            "opensearch-py parallel_bulk": peer,
+            PLAIN: lambda rows: written(OpenSearchSink(cluster.url, index="p", key_columns="id", versions=False), rows),
+            VERSIONED: lambda rows: written(OpenSearchSink(cluster.url, index="v", key_columns="id"), rows),
+        }
+
+
+SERVICES: Mapping[str, Callable[[], Any]] = {
+    "redis": redis_ways,
+    "dynamodb": dynamodb_ways,
+    "opensearch": opensearch_ways,
+}
 
 
 def written(sink: Any, rows: list[dict[str, Any]]) -> None:

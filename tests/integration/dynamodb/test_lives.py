@@ -41,12 +41,12 @@ def test_a_stopped_driver_that_continues_after_a_later_epoch_overwrites_nothing(
         assert found(dynamo, name) == lives.ideal()
 
 
-@pytest.mark.thorough
+@pytest.mark.long
 @pytest.mark.usefixtures("dynamo")
 def test_forty_kills_and_twenty_zombies_with_lost_responses_and_partial_failures(name: str, tmp_path: Path) -> None:
     with (
         dynamo_process(tmp_path, throttled=0.2, lost=0.2) as dynamo,
-        lives_of(dynamo, name, tmp_path, epochs=60, rows=15, keys=12, longest_life=0.6) as lives,
+        lives_of(dynamo, name, tmp_path, epochs=60, rows=15, keys=12, longest_life=0.4) as lives,
     ):
         lives.disturb(kills=48, zombies=22)
         lives.finish()

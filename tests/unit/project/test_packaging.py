@@ -92,14 +92,15 @@ def test_the_first_command_runs_an_example_that_is_there() -> None:
 
 def test_every_extra_is_declared(project: dict[str, Any]) -> None:
     assert set(project["optional-dependencies"]) == {
-        "spark", "file", "postgres", "mysql", "s3", "kinesis", "dynamodb", "aws", "http", "kafka", "redis", "iceberg",
-        "delta", "hdfs", "cli", "all", "metrics", "testing", "examples", "benchmark", "docs", "dev",
+        "spark", "file", "postgres", "mysql", "s3", "kinesis", "dynamodb", "aws", "http", "kafka", "redis", "opensearch",
+        "iceberg", "delta", "hdfs", "cli", "all", "metrics", "testing", "examples", "benchmark", "docs", "dev",
     }  # fmt: skip
 
 
 def test_all_is_every_connector_and_never_pyspark(project: dict[str, Any]) -> None:
     connectors = (
-        "file", "postgres", "mysql", "s3", "kinesis", "dynamodb", "http", "kafka", "redis", "iceberg", "delta", "hdfs",
+        "file", "postgres", "mysql", "s3", "kinesis", "dynamodb", "http", "kafka", "redis", "opensearch", "iceberg",
+        "delta", "hdfs",
     )  # fmt: skip
     assert extra(project, "all") == set().union(*(extra(project, name) for name in (*connectors, "metrics")))
     assert extra(project, "aws") == extra(project, "s3") | extra(project, "kinesis") | extra(project, "dynamodb")

@@ -1,0 +1,35 @@
+"""OpenSearch and Elasticsearch: rows as documents, upserted and deleted by id.
+
+```
+options     the options of `OpenSearchSink`
+client      requests to a cluster: authentication, compression, the meaning of statuses, and the records of steps
+bulk        the lines of a bulk request, and the meaning of each item of its response
+sink        `OpenSearchSink` and its partition
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+from outfall.errors import missing_extra
+from outfall.options import parse_options
+
+if find_spec("urllib3") is None:
+    raise missing_extra("urllib3", "opensearch")
+if find_spec("numpy") is None:
+    raise missing_extra("numpy", "opensearch")
+
+from outfall.opensearch.options import OpenSearchOptions
+from outfall.opensearch.sink import OpenSearchSink
+
+__all__ = ["OpenSearchSink", "sink_from_options"]
+
+
+def sink_from_options(options: Mapping[str, str]) -> OpenSearchSink:
+    """Create a sink from Spark options.
+
+    Raises `ConfigurationError`, which lists every unknown or wrong option.
+    """
+    return OpenSearchSink(**dict(parse_options(OpenSearchOptions, options)))

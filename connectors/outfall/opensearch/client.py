@@ -1,0 +1,205 @@
+"""Requests to a cluster: authentication, compression, the meaning of statuses, and the records of steps."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import urllib3
+from pydantic import SecretStr
+from urllib3.exceptions import HTTPError, SSLError
+
+from outfall.errors import ConfigurationError, TargetError, TransientError, missing_extra
+from outfall.options import resolve_secret
+from outfall.process_clients import ProcessClients
+from outfall.versioned import RecordStore
+
+PASSING = (429, 500, 502, 503, 504)
+"""Statuses that pass: too many requests, and servers that are busy, starting or away."""
+
+
+@dataclass(frozen=True)
+class ClusterResponse:
+    """The response of a cluster."""
+
+    status: int
+    body: Any
+    """Of JSON; otherwise text."""
+    after: float | None
+    """The pause in seconds that it requests (`Retry-After`)."""
+
+    def reason(self) -> str:
+        """Return the error in the server's words, shortened."""
+        error = self.body.get("error") if isinstance(self.body, dict) else self.body
+        if isinstance(error, dict):
+            error = f"{error.get('type')}: {error.get('reason')}"
+        return f"status {self.status}, {str(error)[:500]}"
+
+
+@dataclass(frozen=True)
+class OpenSearchAccess:
+    """How to reach a cluster. Holds no connection."""
+
+    url: str
+    username: str | None
+    password: SecretStr | None
+    api_key: SecretStr | None
+    aws_region: str | None
+    aws_service: str
+    ca_bundle: str | None
+    compress: bool
+    connect_timeout: float
+    read_timeout: float
+    connections: int
+
+    def client(self) -> OpenSearchClient:
+        """Return this process's client, which threads share. Raises `ConfigurationError` if it cannot be created."""
+        return _clients.get(self)  # type: ignore[no-any-return]
+
+    def make(self) -> OpenSearchClient:
+        """Create a client. It connects when it is used."""
+        return OpenSearchClient(self)
+
+
+_clients = ProcessClients[OpenSearchAccess]()
+
+
+class OpenSearchClient:
+    """Sends requests; threads share it."""
+
+    def __init__(self, access: OpenSearchAccess) -> None:
+        """Read the secrets. Raises `ConfigurationError` if one cannot be read, and `ImportError` without boto3."""
+        self._access = access
+        self._headers = {"Content-Type": "application/json"}
+        if access.username is not None or access.password is not None:
+            password = "" if access.password is None else resolve_secret(access.password)
+            pair = base64.b64encode(f"{access.username or ''}:{password}".encode()).decode()
+            self._headers["Authorization"] = f"Basic {pair}"
+        if access.api_key is not None:
+            self._headers["Authorization"] = f"ApiKey {resolve_secret(access.api_key)}"
+        self._signer = _signer() if access.aws_region else None
+        try:
+            self._pool = urllib3.PoolManager(
+                maxsize=access.connections,
+                cert_reqs="CERT_REQUIRED",
+                ca_certs=access.ca_bundle,
+                timeout=urllib3.Timeout(connect=access.connect_timeout, read=access.read_timeout),
+                retries=False,  # the base retries and counts
+            )
+        except OSError as error:
+            raise ConfigurationError("the file of ca_bundle cannot be read", why=str(error), do="correct it") from error
+
+    def send(self, method: str, path: str, body: bytes | None = None, *, kind: str | None = None) -> ClusterResponse:
+        """Send one request.
+
+        Raises `TransientError` if the cluster cannot be reached, and `TargetError` if its certificate is not trusted.
+        """
+        headers = dict(self._headers)
+        if kind is not None:
+            headers["Content-Type"] = kind
+        if body is not None and self._access.compress and len(body) > _WORTH_IT:
+            body = gzip.compress(body, 1)
+            headers["Content-Encoding"] = "gzip"
+        url = self._access.url + path
+        if self._signer is not None:
+            headers = self._signed(method, url, body, headers)
+        try:
+            found = self._pool.request(method, url, body=body, headers=headers, redirect=False)
+        except SSLError as error:
+            raise TargetError(
+                f"{self._access.url} has no certificate that is trusted", why=str(error), do="correct url or ca_bundle"
+            ) from error
+        except HTTPError as error:
+            raise TransientError(
+                f"{self._access.url} does not respond", why=str(error), do="check the cluster, the url and the network"
+            ) from error
+        return ClusterResponse(found.status, _parsed(found.data), _seconds(found.headers.get("Retry-After")))
+
+    def _signed(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> dict[str, str]:
+        session, request_of, auth_of = self._signer or _signer()
+        request = request_of(method=method, url=url, data=body, headers=dict(headers))
+        credentials = session.get_credentials()
+        if credentials is None:
+            raise ConfigurationError("boto3 finds no AWS credentials", do="set them, or omit aws_region")
+        auth_of(credentials.get_frozen_credentials(), self._access.aws_service, self._access.aws_region).add_auth(
+            request
+        )
+        return dict(request.headers)
+
+
+_WORTH_IT = 1000
+"""Bytes. A smaller body is not compressed."""
+
+
+def _signer() -> Any:
+    try:
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.session import Session
+    except ImportError as error:
+        raise missing_extra("boto3", "aws") from error
+    return Session(), AWSRequest, SigV4Auth
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        return data.decode(errors="replace")
+
+
+def _seconds(text: str | None) -> float | None:
+    return float(text) if text is not None and text.isdecimal() else None
+
+
+def check(response: ClusterResponse, what: str) -> ClusterResponse:
+    """Return a successful response. Raises `TransientError` or `TargetError` for another one."""
+    if response.status < 300:
+        return response
+    if response.status in PASSING:
+        raise TransientError(f"{what} failed", why=response.reason(), do="try again; if it persists, check the cluster")
+    do = "correct the credentials or their permissions" if response.status in (401, 403) else "correct the options"
+    raise TargetError(f"{what} failed", why=response.reason(), do=do)
+
+
+class OpenSearchRecords(RecordStore):
+    """Records as documents of an index, replaced by sequence number."""
+
+    INDEX = "outfall-records"
+
+    def __init__(self, access: OpenSearchAccess) -> None:
+        """Keep records in this cluster."""
+        self.where = f"opensearch:{urlsplit(access.url).netloc}"
+        self._client = access.client()
+
+    def read(self, name: str) -> str | None:
+        found = self._read(name)
+        return None if found is None else str(found["_source"]["text"])
+
+    def replace(self, name: str, old: str | None, new: str | None) -> bool:
+        path, condition = f"/{self.INDEX}/_doc/{quote(name, safe='')}", "op_type=create"
+        if old is not None:
+            found = self._read(name)
+            if found is None or found["_source"]["text"] != old:
+                return False
+            condition = f"if_seq_no={found['_seq_no']}&if_primary_term={found['_primary_term']}"
+        if new is None:
+            response = self._client.send("DELETE", f"{path}?{condition}")
+        else:
+            response = self._client.send("PUT", f"{path}?{condition}", json.dumps({"text": new}).encode())
+        if response.status in (404, 409) and (response.status == 409 or new is None):
+            return False
+        check(response, f"writing the record {name} into the index {self.INDEX}")
+        return True
+
+    def _read(self, name: str) -> Any:
+        # By id, which is not delayed by refreshes.
+        response = self._client.send("GET", f"/{self.INDEX}/_doc/{quote(name, safe='')}")
+        if response.status == 404:
+            return None
+        return check(response, f"reading the record {name} of the index {self.INDEX}").body

@@ -1,0 +1,78 @@
+"""What `OpenSearchSink` must do on a cluster: on the model by default, on a node of OpenSearch among the peers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outfall.capabilities import WriterInitContext
+from outfall.errors import StaleWriterError, ValueRefusedError
+from outfall.opensearch import OpenSearchSink
+from outfall.testing import LocalDriver, MemoryRecoveryConfig
+
+FAST: dict[str, Any] = {"retry_backoff": 0.002, "max_retry_backoff": 0.02, "retry_budget": 1.0}
+
+
+def sink_to(cluster: Any, name: str, **options: Any) -> OpenSearchSink:
+    return OpenSearchSink(cluster.url, **({"index": name, "key_columns": "id"} | FAST | options))
+
+
+def write(sink: Any, *tasks: list[Any], epoch: int = 0, recovery: Any = None) -> dict[str, int]:
+    return LocalDriver(sink, recovery or MemoryRecoveryConfig()).run_epoch(epoch, list(tasks)).counts
+
+
+def attempt(sink: Any, recovery: Any = None) -> Any:
+    """A task that has begun, with the version of its BEGIN."""
+    driver = LocalDriver(sink, recovery or MemoryRecoveryConfig())
+    ticket = driver.coordinator().begin(0)
+    context = WriterInitContext("sink", ticket.incarnation, ticket.generation, 0, None, 1, token=ticket.token)
+    return driver.task_sink().bind(context).build("sink", 0, 0)
+
+
+def greatest_row_wins(cluster: Any, name: str) -> None:
+    rows = [{"id": 1, "n": n, "text": text} for n, text in [(2, "c"), (10, "b"), (10, "a"), (None, "d"), (-5, "e")]]
+    found = []
+    for number, values in enumerate((rows, rows[::-1], rows[2:] + rows[:2])):
+        sink = sink_to(cluster, f"{name}-{number}", order_column="n")
+        for _ in range(2):  # and a replay
+            write(sink, values[::2], values[1::2])
+        found.append(cluster.rows(f"{name}-{number}")["1"])
+    assert found[0]["n"] == 10
+    assert found[0] == found[1] == found[2]
+
+
+def duplicates_are_refused_or_counted(cluster: Any, name: str) -> None:
+    twice = [{"id": 1, "text": "a"}], [{"id": 1, "text": "b"}]
+    with pytest.raises(ValueRefusedError, match="two different rows of one key"):
+        write(sink_to(cluster, name), *twice)
+    assert write(sink_to(cluster, name, duplicate_keys="count"), *twice)["replaced_rows"] == 1
+    first = cluster.rows(name)
+    write(sink_to(cluster, name, duplicate_keys="count"), *twice[::-1])
+    assert cluster.rows(name) == first
+
+
+def late_writes_change_nothing(cluster: Any, name: str) -> None:
+    sink, recovery = sink_to(cluster, name, delete_marker="gone"), MemoryRecoveryConfig()
+    zombie = attempt(sink, recovery)
+    write(sink, [{"id": 1, "gone": True}, {"id": 2, "gone": False}], recovery=recovery)
+    for key in (1, 2):
+        zombie.write_batch([{"id": key, "gone": False, "text": "late"}])
+    with pytest.raises(StaleWriterError, match="newer version"):
+        zombie.flush(True)
+    assert cluster.rows(name) == {"2": {"id": 2}}
+    assert cluster.raw(name)["1"].keys() == {"outfall_version", "outfall_deleted"}
+
+
+def repeated_writes_change_nothing(cluster: Any, name: str) -> None:
+    task = attempt(sink_to(cluster, name))
+    for _ in range(2):
+        task.write_batch([{"id": number, "text": "ä"} for number in range(50)])
+        task.flush(True)
+    assert task.metrics.counts["repeated_writes"] == 50
+    assert cluster.rows(name) == {str(number): {"id": number, "text": "ä"} for number in range(50)}
+
+
+TRIALS = [
+    greatest_row_wins, duplicates_are_refused_or_counted, late_writes_change_nothing, repeated_writes_change_nothing,
+]  # fmt: skip
