@@ -93,7 +93,8 @@ def test_the_first_command_runs_an_example_that_is_there() -> None:
 def test_every_extra_is_declared(project: dict[str, Any]) -> None:
     assert set(project["optional-dependencies"]) == {
         "spark", "file", "postgres", "mysql", "s3", "kinesis", "dynamodb", "aws", "http", "kafka", "redis",
-        "opensearch", "iceberg", "delta", "hdfs", "cli", "all", "metrics", "testing", "examples", "benchmark", "docs", "dev",
+        "opensearch", "iceberg", "delta", "hdfs", "cli", "all", "metrics", "testing", "examples", "benchmark", "docs",
+        "dev",
     }  # fmt: skip
 
 
