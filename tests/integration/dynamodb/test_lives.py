@@ -46,7 +46,7 @@ def test_a_stopped_driver_that_continues_after_a_later_epoch_overwrites_nothing(
 def test_forty_kills_and_twenty_zombies_with_lost_responses_and_partial_failures(name: str, tmp_path: Path) -> None:
     with (
         dynamo_process(tmp_path, throttled=0.2, lost=0.2) as dynamo,
-        lives_of(dynamo, name, tmp_path, epochs=60, rows=15, keys=12, longest_life=0.4) as lives,
+        lives_of(dynamo, name, tmp_path, epochs=20, rows=15, keys=12, longest_life=0.4) as lives,
     ):
         lives.disturb(kills=48, zombies=22)
         lives.finish()

@@ -93,16 +93,16 @@ def test_a_stopped_driver_that_continues_after_a_later_epoch_overwrites_nothing(
         assert cluster.rows(name) == {str(key): row for key, row in lives.ideal().items()}
 
 
-@pytest.mark.long
+@pytest.mark.thorough
 def test_forty_kills_and_twenty_zombies_with_lost_responses_and_partial_failures(
     cluster: Cluster, name: str, tmp_path: Path
 ) -> None:
     cluster.faults(refused=0.2, items=0.2, lost=0.2)
-    with lives_of(cluster, name, tmp_path, epochs=100, rows=30, keys=20, longest_life=0.3) as lives:
-        lives.disturb(kills=50, zombies=22)
+    with lives_of(cluster, name, tmp_path, epochs=16, rows=15, keys=12, longest_life=0.35) as lives:
+        lives.disturb(kills=44, zombies=20)
         lives.finish()
         assert cluster.rows(name) == {str(key): row for key, row in lives.ideal().items()}
-        print(f"{lives.kills} kills, {lives.refused} refused of 22 stopped drivers, {lives.epochs} epochs")
+        print(f"{lives.kills} kills, {lives.refused} refused of 20 stopped drivers, {lives.epochs} epochs")
         assert lives.kills >= 40
 
 
