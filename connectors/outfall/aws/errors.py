@@ -16,6 +16,7 @@ from botocore.parsers import ResponseParserError
 
 from outfall.async_sink import ErrorAction, by_type, first_of
 from outfall.async_sink.retrying import outfall_errors
+from outfall.errors import OutfallError, TargetError, TransientError
 
 FAILURES = (ClientError, BotoCoreError, ResponseParserError)
 """The exceptions of boto3."""
@@ -74,3 +75,20 @@ classify = first_of(
     outfall_errors,
 )
 """Classifies a failed call."""
+
+
+def translated(what: str, error: BaseException, *, failed: str, do: str) -> OutfallError:
+    """Return the error of a call for something that must exist: missing, not responding, or `failed` for good."""
+    if code_of(error) == "ResourceNotFoundException":
+        return TargetError(
+            f"{what} does not exist",
+            why=str(error),
+            do="create it, or correct its name, the region, the endpoint_url or the account of the credentials",
+        )
+    if classify(error) is ErrorAction.RETRY and not is_stale(error):
+        return TransientError(
+            f"{what} does not respond",
+            why=str(error),
+            do="try again; if the error persists, correct region and endpoint_url, or open the network path",
+        )
+    return TargetError(f"{what} {failed}", why=str(error), do=do)

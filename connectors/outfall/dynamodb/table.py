@@ -9,9 +9,8 @@ from typing import Any
 
 from botocore.exceptions import WaiterError
 
-from outfall.async_sink import ErrorAction
-from outfall.aws.errors import FAILURES, classify, code_of, is_stale
-from outfall.errors import OutfallError, TargetError, TransientError
+from outfall.aws.errors import FAILURES, code_of, translated
+from outfall.errors import TargetError, TransientError
 from outfall.versioned import RecordStore
 
 _MISSING = "ResourceNotFoundException"
@@ -60,27 +59,8 @@ def errors_of(what: str, right: str) -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
-        raise _translated(what, right, error) from error
-
-
-def _translated(what: str, right: str, error: BaseException) -> OutfallError:
-    if code_of(error) == _MISSING:
-        return TargetError(
-            f"{what} does not exist",
-            why=str(error),
-            do="create it, or correct its name, the region, the endpoint_url or the account of the credentials",
-        )
-    if classify(error) is ErrorAction.RETRY and not is_stale(error):
-        return TransientError(
-            f"{what} does not respond",
-            why=str(error),
-            do="try again; if the error persists, correct region and endpoint_url, or open the network path",
-        )
-    return TargetError(
-        f"{what} cannot be used",
-        why=str(error),
-        do=f"grant {right}, or correct its name, the region or the credentials",
-    )
+        do = f"grant {right}, or correct its name, the region or the credentials"
+        raise translated(what, error, failed="cannot be used", do=do) from error
 
 
 class DynamoDBRecords(RecordStore):

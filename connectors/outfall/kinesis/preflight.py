@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from outfall.async_sink import ErrorAction
-from outfall.aws.errors import FAILURES, classify, code_of, is_stale
-from outfall.errors import OutfallError, TargetError, TransientError
+from outfall.aws.errors import FAILURES, code_of, translated
+from outfall.errors import TargetError
 
 _FORBIDDEN = ("AccessDeniedException", "AccessDenied")
 
@@ -69,22 +68,5 @@ def _not_told(what: str, right: str, error: BaseException) -> str:
     """Return a text without findings if only the permission to describe is missing; else raise the translated error."""
     if code_of(error) in _FORBIDDEN:
         return f"{what} was not checked: {right} is not granted, and writing does not need it"
-    raise _translated(what, error) from error
-
-
-def _translated(what: str, error: BaseException) -> OutfallError:
-    if code_of(error) == "ResourceNotFoundException":
-        return TargetError(
-            f"{what} does not exist",
-            why=str(error),
-            do="create it, or correct its name, the region, the endpoint_url or the account of the credentials",
-        )
-    if classify(error) is ErrorAction.RETRY and not is_stale(error):
-        return TransientError(
-            f"{what} cannot be described",
-            why=str(error),
-            do="try again; if the error persists, correct region and endpoint_url, or open the network path",
-        )
-    return TargetError(
-        f"{what} cannot be described", why=str(error), do="correct its name, region, endpoint_url or the credentials"
-    )
+    do = "correct its name, region, endpoint_url or the credentials"
+    raise translated(what, error, failed="cannot be described", do=do) from error

@@ -21,6 +21,7 @@ The recovery log in a database stands beside it:
 
 ```
 log             a recovery log in two tables: entries, large states and heartbeats
+log_config      a location of logs, for `recovery=`
 log_database    what a database provides for it; its transactions with retries
 log_location    the location of a log as a URL, without secrets
 ```

@@ -75,21 +75,22 @@ class Server:
 
     def __init__(self, folder: Path, **settings: str) -> None:
         """Make its data; start nothing yet. Settings are those of `mariadbd`, with underscores."""
-        user = unprivileged(folder)
-        data = folder / "data"
+        data, temporary = folder / "data", folder / "tmp"
+        # A server that starts removes the temporary tables of others in the same directory.
+        temporary.mkdir()
+        user = unprivileged(folder, temporary)
         made = [
-            program("mariadb-install-db"),
-            "--no-defaults",
-            f"--datadir={data}",
+            program("mariadb-install-db"), "--no-defaults", f"--datadir={data}", f"--tmpdir={temporary}",
             "--auth-root-authentication-method=normal",
-        ]
+        ]  # fmt: skip
         done = subprocess.run([*made, "--skip-test-db"], capture_output=True, text=True, check=False, cwd="/", **user)
         assert done.returncode == 0, done.stderr[-2000:]
         self.client = MariaDB("127.0.0.1", free_port(), "root")
         given = {"innodb_buffer_pool_size": "64M", "local_infile": "ON"} | settings
         command = [
-            program("mariadbd"), "--no-defaults", f"--datadir={data}", f"--port={self.client.port}",
-            "--bind-address=127.0.0.1", f"--socket={folder / 'socket'}", f"--pid-file={folder / 'pid'}",
+            program("mariadbd"), "--no-defaults", f"--datadir={data}", f"--tmpdir={temporary}",
+            f"--port={self.client.port}", "--bind-address=127.0.0.1", f"--socket={folder / 'socket'}",
+            f"--pid-file={folder / 'pid'}",
             *(f"--{name.replace('_', '-')}={value}" for name, value in given.items()),
         ]  # fmt: skip
         self.server = OwnServer(command, folder / "log", self._answers, user=user)

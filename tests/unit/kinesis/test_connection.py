@@ -128,8 +128,8 @@ def test_without_the_right_to_ask_nothing_is_found_out_and_nothing_failed(
             TargetError,
             "the data stream s does not exist.*create it, or correct its name",
         ),
-        ("LimitExceededException", 400, TransientError, "cannot be described.*try again"),
-        ("InternalFailure", 500, TransientError, "cannot be described.*try again"),
+        ("LimitExceededException", 400, TransientError, "does not respond.*try again"),
+        ("InternalFailure", 500, TransientError, "does not respond.*try again"),
         ("UnrecognizedClientException", 400, TargetError, "UnrecognizedClientException.*or the credentials"),
     ],
 )
