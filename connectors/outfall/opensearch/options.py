@@ -31,7 +31,8 @@ class OpenSearchOptions(VersionedOptions):
     )
     key_columns: Names = Field(
         default=(),
-        description="The columns that identify a row: their texts, joined by `:`, are the id of the document.",
+        description="The columns that identify a row: their texts, joined by `:`, are the id of the document. Of"
+        " several columns, `%` and `:` in a text become `%25` and `%3A`, so that no two keys have one id.",
     )
     data_stream: bool = Field(
         default=False,

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from outfall.async_sink import ErrorAction, RefusedEntry, RequestOutcome, first_of
 from outfall.async_sink.retrying import outfall_errors
@@ -297,8 +298,7 @@ class OpenSearchPartition(VersionedPartition):
     def _places(self, batch: pa.RecordBatch) -> list[Place]:
         options: OpenSearchOptions = self.options
         rows = range(batch.num_rows)
-        texts = [batch.column(name).cast(pa.string()).to_pylist() for name in options.key_columns]
-        ids = [":".join(column[row] for column in texts) for row in rows] if texts else [None for _ in rows]
+        ids = _ids([batch.column(name).cast(pa.string()) for name in options.key_columns]) or [None for _ in rows]
         indices = _column(batch, options.index_column)
         routings = _column(batch, options.routing_column)
         for found in ids:
@@ -351,6 +351,13 @@ _OVERHEAD = 200
 
 def _column(batch: pa.RecordBatch, name: str | None) -> list[str | None]:
     return [None] * batch.num_rows if name is None else batch.column(name).to_pylist()
+
+
+def _ids(keys: Sequence[pa.Array]) -> list[str | None]:
+    """Return the ids of rows with the columns of their key: two keys never have one id."""
+    if len(keys) > 1:
+        keys = [pc.replace_substring(pc.replace_substring(key, "%", "%25"), ":", "%3A") for key in keys]
+    return [":".join(texts) for texts in zip(*(key.to_pylist() for key in keys), strict=True)]
 
 
 def _items(response: ClusterResponse) -> list[dict[str, Any]]:

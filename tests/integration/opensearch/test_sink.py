@@ -51,6 +51,13 @@ def test_index_routing_and_pipeline_are_those_of_the_row(cluster: Cluster, name:
     assert cluster.ask("GET", "/_requests")[-1]["path"] == "/_bulk?pipeline=p"
 
 
+def test_keys_of_several_columns_never_have_one_id(cluster: Cluster, name: str) -> None:
+    keys = [("x:y", "z"), ("x", "y:z"), ("x%3Ay", "z"), ("plain", "1")]
+    write(sink_to(cluster, name, key_columns=["a", "b"]), [{"a": a, "b": b} for a, b in keys])
+    assert sorted((row["a"], row["b"]) for row in cluster.rows(name).values()) == sorted(keys)
+    assert "plain:1" in cluster.rows(name)
+
+
 def test_data_streams_take_new_documents_only(cluster: Cluster, name: str) -> None:
     sink = OpenSearchSink(cluster.url, index=name, data_stream=True)
     assert sink.guarantee() is Guarantee.AT_LEAST_ONCE
