@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -33,15 +34,15 @@ class ConnectionOptions(SinkOptions):
     _address = field_validator("endpoint_url")(parse_endpoint)
 
 
-class AwsClients:
+class AwsClients(ABC):
     """Mixin of a sink with `options` of `ConnectionOptions`: the client that its threads and tasks share."""
 
     service: str
     options: Any
 
+    @abstractmethod
     def target(self) -> str:
         """Return the name of the target, for errors."""
-        raise NotImplementedError
 
     def client(self) -> Any:
         """Return a client that threads and tasks share. Credentials come from boto3's default chain.

@@ -20,6 +20,7 @@ from werkzeug.serving import make_server
 
 from tests.documents import ROOT
 from tests.integration.support.servers import OwnServer, free_port, listens
+from tests.integration.support.wsgi_server import served
 
 Answer = Callable[..., Any]
 _WRITES = {"PutItem", "DeleteItem", "BatchWriteItem"}
@@ -157,14 +158,8 @@ def dynamo_server() -> Iterator[Dynamo]:
     """Start the service on a free port."""
     faults = Faults()
     application = FaultyService(DomainDispatcherApplication(create_backend_app), faults)
-    server = make_server("127.0.0.1", 0, application, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield Dynamo(f"http://127.0.0.1:{server.server_port}", faults)
-    finally:
-        server.shutdown()
-        thread.join()
+    with served(application) as url:
+        yield Dynamo(url, faults)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ from typing import Any
 
 import boto3
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
+
+from tests.integration.support.wsgi_server import served
 
 Answer = Callable[..., Any]
 
@@ -167,11 +168,5 @@ def aws_server() -> Iterator[Aws]:
     """Start the services on a free port."""
     faults = Faults()
     application = FaultyService(DomainDispatcherApplication(create_backend_app), faults)
-    server = make_server("127.0.0.1", 0, application, threaded=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield Aws(f"http://127.0.0.1:{server.server_port}", faults)
-    finally:
-        server.shutdown()
-        thread.join()
+    with served(application) as url:
+        yield Aws(url, faults)

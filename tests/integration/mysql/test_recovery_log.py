@@ -8,27 +8,14 @@ from contextlib import closing
 import pytest
 
 from outfall.errors import ConfigurationError, RecordError, TransientError
-from outfall.recovery import EntryExistsError, RecoveryConfig, RecoveryLog, recovery_config
+from outfall.recovery import EntryExistsError, recovery_config
 from outfall.testing import LocalDriver
 from outfall.testing.recovery_contract import once_at
 from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
 from tests.integration.support.mariadb import MariaDB, Server
+from tests.integration.support.sql_logs import STEPS, contents, filled
 from tests.unit.support.command import done, failed
 from tests.unit.support.warehouse import PlainSink
-
-STEPS = ("log: newest checked", "log: entry inserted", "log: before commit")
-
-
-def filled(recovery: RecoveryConfig, count: int) -> RecoveryLog:
-    log = recovery.open("sink")
-    for after in range(count):
-        log.append(b"%d" % (after + 1), after=after)
-    return log
-
-
-def contents(recovery: RecoveryConfig) -> list[bytes]:
-    with closing(recovery.open("sink")) as log:
-        return [entry.data for entry in log.read()]
 
 
 @pytest.mark.parametrize("step", STEPS)
