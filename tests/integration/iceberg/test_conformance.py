@@ -82,6 +82,13 @@ class IcebergTables(SinkHarness):
         return len(target.data_files() - named)
 
 
+class UpsertedIcebergTables(IcebergTables):
+    """The same table, with rows that are found by their key."""
+
+    options_of_sink: ClassVar[dict[str, Any]] = {"write_mode": "upsert", "key_columns": "id"}
+    not_claimed = {**IcebergTables.not_claimed, "equal_rows": "the table has one row per key"}
+
+
 class IcebergTablesBySpark(IcebergTables):
     """A table whose files Spark's own writer has written, by a stand-in for Spark."""
 
@@ -103,7 +110,7 @@ MORE = [
 
 
 @pytest.mark.parametrize("checks", [SHORT, pytest.param(MORE, marks=pytest.mark.thorough)], ids=["short", "more"])
-@pytest.mark.parametrize("harness", [IcebergTables, IcebergTablesBySpark])
+@pytest.mark.parametrize("harness", [IcebergTables, UpsertedIcebergTables, IcebergTablesBySpark])
 def test_the_suite_in_short(tmp_path: Path, harness: type[IcebergTables], checks: list[str]) -> None:
     tables = harness()
     tables.most_cases = 4
@@ -113,6 +120,11 @@ def test_the_suite_in_short(tmp_path: Path, harness: type[IcebergTables], checks
 
 @pytest.mark.long
 class TestIcebergTables(IcebergTables, SinkConformance):
+    most_cases = 60
+
+
+@pytest.mark.long
+class TestUpsertedIcebergTables(UpsertedIcebergTables, SinkConformance):
     most_cases = 60
 
 

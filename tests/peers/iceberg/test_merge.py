@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -13,7 +14,6 @@ from outfall.errors import EpochAbandonedError, OutfallError
 from outfall.testing import crash_at
 from tests.integration.support.batch_driver import BatchDriver, batch
 from tests.integration.support.duck import Duck
-from tests.integration.support.iceberg_deletes import delete_values
 from tests.peers.iceberg.test_changes import Deed, alter, call, drop_and_register, run
 from tests.peers.support.jvm_iceberg import JvmTable
 
@@ -169,7 +169,23 @@ def test_an_upsert_goes_on_from_what_they_did(table: JvmTable, deed: Deed, left:
 
 
 def equality_deletes(table: JvmTable) -> None:
-    delete_values(table.catalog.load_table(table.name), "id", [3])
+    """Delete the row 3 by its name, with the writer of the library."""
+    java, jvm = table.java, table.spark._jvm
+    assert jvm is not None
+    names = java.schema().select(jvm.java.util.List.of("name"))
+    numbers = table.spark._sc._gateway.new_array(jvm.int, 1)  # type: ignore[union-attr]
+    numbers[0] = java.schema().findField("name").fieldId()
+    builder = getattr(jvm.org.apache.iceberg.data, "GenericFileWriterFactory$Builder")(java)
+    make = builder.equalityFieldIds(numbers).equalityDeleteRowSchema(names).build()
+    output = java.io().newOutputFile(f"{java.location()}/data/deletes-{uuid.uuid4().hex}.parquet")
+    plain = jvm.org.apache.iceberg.encryption.EncryptedFiles.plainAsEncryptedOutput(output)
+    writer = make.newEqualityDeleteWriter(plain, java.spec(), None)
+    record = jvm.org.apache.iceberg.data.GenericRecord.create(names)
+    record.setField("name", "c")
+    writer.write(record)
+    writer.close()
+    java.newRowDelta().addDeletes(writer.toDeleteFile()).commit()
+    table.sql("REFRESH TABLE {t}")
 
 
 REFUSED: dict[str, tuple[Callable[[JvmTable], object], str]] = {
@@ -192,6 +208,18 @@ def test_an_upsert_is_refused_and_nothing_of_it_is_in_the_table(
         with pytest.raises(OutfallError, match=why):
             upserting(table).write(2, GIVEN)
     assert table.metadata["current-snapshot-id"] == before
+
+
+def test_an_upsert_goes_on_after_spark_has_applied_equality_deletes_as_the_error_says(table: JvmTable) -> None:
+    write_before(table)
+    equality_deletes(table)
+    assert table.ids() == [1, 2, 4]
+    with pytest.raises(OutfallError, match="delete-file-threshold=1 and remove-dangling-deletes=true"):
+        upserting(table).write(2, GIVEN)
+    options = "map('delete-file-threshold', '1', 'remove-dangling-deletes', 'true')"
+    table.call("rewrite_data_files", options=options)
+    upserting(table).write(2, GIVEN)
+    assert table.ids() == [2, 4, 5]
 
 
 def test_neither_writer_loses_a_change_of_the_other(table: JvmTable) -> None:

@@ -63,6 +63,7 @@ def test_the_nth_call_of_a_function_fails_and_no_other(tmp_path: Path) -> None:
         os.rmdir(tmp_path / "three")
     assert caught.value.errno == errno.ENOSPC
     assert (count.calls, count.failed) == (["mkdir"] * 3, "mkdir")
+    assert "test_the_nth_call_of_a_function_fails_and_no_other" in count.callers
     assert sorted(os.listdir(tmp_path)) == ["one"]
     os.mkdir(tmp_path / "two")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ class CallCount:
     """Names in order, including the failed call."""
     failed: str | None = None
     """The one that failed."""
+    callers: frozenset[str] = frozenset()
+    """The names of the functions within which it failed."""
 
 
 @contextmanager
@@ -54,6 +57,7 @@ def failing_call(number: int | None, error: int = errno.EIO, *, only: str | None
                 left -= 1
                 if left == 0:
                     count.failed = name
+                    count.callers = frozenset(frame.f_code.co_name for frame, _ in traceback.walk_stack(None))
                     raise OSError(error, f"{os.strerror(error)} (injected into {name})")
         return originals[name](*args, **options)
 
