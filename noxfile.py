@@ -36,6 +36,7 @@ PEERS = {
     "iceberg": (),
     "delta": (),
     "postgres": ("postgres-14", "postgres-18"),
+    "mysql": (),
     "hdfs": (),
     "yarn": (),
     "cluster": (),

@@ -90,6 +90,11 @@ class TcpProxy:
 
         return lift
 
+    def lead_to(self, host: str, port: int) -> None:
+        """Forward to another server from now on, as after a failover, and reset all open connections."""
+        self._target = (host, port)
+        self.drop_connections()
+
     def drop_connections(self) -> None:
         """Reset all open connections. New connections are accepted."""
         with self._lock:

@@ -1,0 +1,16 @@
+"""A primary and a replica."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.peers.support.mariadb_pair import Pair, mariadb_pair
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """A primary and a replica that a test may kill: what it has promoted follows nobody any more."""
+    with mariadb_pair() as found:
+        yield found
