@@ -1,4 +1,4 @@
-"""A primary and a replica."""
+"""A primary and a replica, and two nodes that both take writes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.peers.support.galera import Galera, galera
 from tests.peers.support.mariadb_pair import Pair, mariadb_pair
 
 
@@ -13,4 +14,11 @@ from tests.peers.support.mariadb_pair import Pair, mariadb_pair
 def pair() -> Iterator[Pair]:
     """A primary and a replica that a test may kill: what it has promoted follows nobody any more."""
     with mariadb_pair() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Galera]:
+    """Two nodes that no test stops."""
+    with galera() as found:
         yield found

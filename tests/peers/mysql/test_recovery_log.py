@@ -9,10 +9,11 @@ import pytest
 from outfall.errors import OutfallError, RecordError
 from outfall.mysql import MySQLRecoveryConfig
 from outfall.protocol.step import EpochOptions
-from outfall.recovery import history
+from outfall.recovery import EntryExistsError, history
 from outfall.testing import LocalDriver
 from outfall.testing.recovery_contract import once_at
 from tests.integration.support.sql_logs import STEPS, filled
+from tests.peers.support.galera import Galera
 from tests.peers.support.mariadb_pair import Pair
 from tests.unit.support.command import done, failed
 from tests.unit.support.warehouse import PlainSink
@@ -74,3 +75,26 @@ def test_a_promotion_that_lost_nothing_is_accepted_and_goes_on(pair: Pair, recov
     assert "last completed epoch here: 1" in done("accept", recovery.url(), "sink", "--yes")
     write(recovery, 2)
     assert [summary.epoch for summary in history(recovery)] == [0, 1, 2]
+
+
+def test_of_two_creators_on_two_nodes_of_galera_at_one_moment_one_wins(cluster: Galera) -> None:
+    first, second = cluster.clients
+    database = first.new_database()
+    with closing(first.location(database, timeout=20).open("made")) as log:
+        log.append(b"1", after=0)
+    here, there = (node.location(database, timeout=20).open("sink") for node in (first, second))
+    with (
+        once_at("log: before commit", lambda: there.append(b"2", after=0)),
+        pytest.raises((EntryExistsError, RecordError)),
+    ):
+        here.append(b"1", after=0)
+    rows = "SELECT number, data FROM recovery_entries WHERE log LIKE '%sink'"
+    assert [node.run(rows, database) for node in (first, second)] == [[("1", "2")]] * 2
+
+
+def test_another_node_of_galera_is_another_server(cluster: Galera) -> None:
+    first, second = cluster.clients
+    database = first.new_database()
+    write(first.location(database, timeout=20), 0)
+    with pytest.raises(RecordError, match=r"(?s)id 1 .*id 2 .*outfall accept"):
+        write(second.location(database, timeout=20), 1)
