@@ -29,7 +29,6 @@ class PostgresDialect(Dialect):
     """PostgreSQL, for the sink with these options."""
 
     sink = "PostgresSink"
-    errors = psycopg.Error
     keeping = "ON CONFLICT DO NOTHING"
 
     def __init__(self, options: PostgresOptions, database: PostgresDatabase) -> None:

@@ -2,7 +2,8 @@
 
 ```
 options         the options that all databases share
-dialect         what a database implements: connections, names, catalogue, types, loading, moving, errors
+database        what a database implements: connections and transactions; their retries
+dialect         what a database implements: names, catalogue, types, loading, moving, errors
 delivery        the base of a sink: checks and opens the table before an epoch; the delivery by epochs
 target          compares the table with the recovery log, and lists the tables that a step needs
 table           whether rows fit the user's table; creating it, and adding columns

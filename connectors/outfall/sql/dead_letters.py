@@ -20,7 +20,8 @@ from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter
 from outfall.errors import ConfigurationError, OutfallError, ValueRefusedError
 from outfall.formats.row_text import row_texts
 from outfall.row_logging import RowLog
-from outfall.sql.dialect import Dialect, Refusal, Session, SqlName, among, clear_stages, compose, count_by_stage
+from outfall.sql.database import Session
+from outfall.sql.dialect import Dialect, Refusal, SqlName, among, compose, count_by_stage
 from outfall.sql.options import STAGE
 
 _NAMES = DEAD_LETTER_SCHEMA.names
@@ -121,7 +122,7 @@ class DeadLetterTable:
 
     def clear(self, session: Session) -> None:
         """Remove the dead letters of all discarded or published attempts."""
-        clear_stages(session, self._stage, self._waiting, self._attempts)
+        self._dialect.discard(session, self._stage, self._waiting, self._attempts)
 
     def check(self, session: Session, target: SqlName) -> None:
         """Reject an existing table that cannot store dead letters.

@@ -30,8 +30,9 @@ from outfall.options import options_in_save_mode
 from outfall.possession.possession import check as check_record
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink, Sink
+from outfall.sql.database import SqlDatabase
 from outfall.sql.dead_letters import DeadLetterTable, dead_letters
-from outfall.sql.dialect import Dialect, SqlDatabase, SqlName, StagedRows
+from outfall.sql.dialect import Dialect, SqlName, StagedRows
 from outfall.sql.options import SqlOptions
 from outfall.sql.publish import EpochCommitter
 from outfall.sql.staging import Staging, new_stage

@@ -1,4 +1,4 @@
-"""What a database implements for the base: a connection and its transactions, and a dialect of SQL."""
+"""What a database implements for the base beside `database`: a dialect of SQL, its catalogue, loading and moving."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
@@ -14,16 +13,14 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.dead_letter import DeadLetter
-from outfall.errors import OutfallError
 from outfall.row_logging import RowLog
+from outfall.sql.database import Session, SqlDatabase
 from outfall.sql.options import SqlOptions
 
 if TYPE_CHECKING:
     from outfall.capabilities import WriterInitContext
     from outfall.sql.ledger import StepLedger
     from outfall.sql.staging import Staging
-
-T = TypeVar("T")
 
 Fault = Literal["rows", "misfit", "table"]
 """What an error says: a row caused it; the table may have other columns than the statement; it may be missing."""
@@ -103,31 +100,6 @@ def staging_name(metadata_schema: str, table: Name, step_id: str, extra: Sequenc
     return table.beside(metadata_schema, f"staging_{readable}_{digest}")
 
 
-class Result(Protocol):
-    """The result of a statement, as in the DB-API."""
-
-    @property
-    def rowcount(self) -> int: ...
-
-    def fetchone(self) -> Any: ...
-
-    def fetchall(self) -> list[Any]: ...
-
-
-class Session(Protocol):
-    """A connection in a transaction."""
-
-    @property
-    def any_text(self) -> bool:
-        """Whether the server stores every character."""
-
-    def execute(self, statement: str, given: Any = (), /) -> Result:
-        """Execute a statement with parameters: a sequence for `%s`, or a mapping for `%(name)s`."""
-
-    def savepoint(self, *, undo: bool = False) -> AbstractContextManager[object]:
-        """Return a block whose changes are undone if it raises; with `undo` in any case."""
-
-
 class Column(Protocol):
     """A column of a table."""
 
@@ -177,82 +149,6 @@ class Refusal(Protocol):
 
     def told(self, log: RowLog) -> str:
         """Return reason, detail and code in one sentence, with as much of the row as `log_rows` permits."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Objects that are created together if one of them is missing."""
-
-    names: tuple[str, ...]
-    """Their names for locks: tables without schemas, because not every query names the schema."""
-    missing: Callable[[Any], Sequence[str]]
-    """Returns the statements that create the missing objects."""
-
-
-class SqlDatabase(ABC):
-    """The database of a sink: connections, transactions with retries, translated errors. Picklable."""
-
-    @abstractmethod
-    def name(self) -> str:
-        """Return host, port and database, without secrets."""
-
-    @abstractmethod
-    def server(self) -> str:
-        """Return the name of the server, without secrets. All addresses of this machine have the same name."""
-
-    @abstractmethod
-    def database_name(self) -> str:
-        """Return the name of the database, without the server."""
-
-    @abstractmethod
-    def explained(self, doing: str, step: str | None = None) -> AbstractContextManager[None]:
-        """Translate the driver's errors in a block.
-
-        They become `TransientError` if a retry may succeed, `ValueRefusedError` for a value or a constraint, and
-        `TargetError` otherwise, such as for a missing privilege.
-        """
-
-    @abstractmethod
-    def translated(self, doing: str, error: Exception, step: str | None = None) -> OutfallError:
-        """Return Outfall's error for one of the driver's."""
-
-    @abstractmethod
-    def run_raw(self, doing: str, work: Callable[[Any], T], *, starting: bool = False) -> T:
-        """Run a transaction, with retries after transient errors, until it has committed.
-
-        Retries repeat the whole: `work` must first check what an earlier attempt has done, because the acknowledgment
-        of a COMMIT may be lost. A locked row that `work` reads must be the newest, as with READ COMMITTED. `doing` is
-        the operation for messages, for example `"publishing to"`. With `starting` it fails at once if a running server
-        rejects the connection. Raises `TransientError` if the deadline has passed, and the driver's own error if it is
-        permanent.
-        """
-
-    def run(self, doing: str, work: Callable[[Any], T], *, step: str | None = None, starting: bool = False) -> T:
-        """Run a transaction like `run_raw`, and translate a permanent error."""
-        with self.explained(f"{doing} {self.table}", step):
-            return self.run_raw(doing, work, starting=starting)
-
-    @abstractmethod
-    def run_once(self, work: Callable[[Any], T]) -> T:
-        """Run a transaction without retries. Raises the driver's error."""
-
-    @abstractmethod
-    def trial(self, work: Callable[[Any], T]) -> T:
-        """Run a transaction without retries, and roll it back. Raises the driver's error."""
-
-    @abstractmethod
-    def make(self, wanted: Wanted, step: str) -> None:
-        """Create missing objects, durably. If nothing is missing, nothing is locked.
-
-        Drivers of several queries may call this at once, so `missing` is asked again under a lock. If another session
-        holds a lock on them, this waits in short attempts until `retry_deadline`, so that it blocks nobody. Raises
-        `TransientError` if the deadline has passed; a permanent error is another `OutfallError`.
-        """
-
-    @property
-    @abstractmethod
-    def table(self) -> str:
-        """The table as in the options, for messages."""
 
 
 class Places(ABC):
@@ -344,8 +240,6 @@ class Dialect(ABC):
 
     sink: ClassVar[str]
     """The class of the sink, for advice."""
-    errors: ClassVar[type[Exception]]
-    """The base of the driver's errors."""
     keeping: ClassVar[str]
     """What an INSERT ends with so that an existing row of the same key is kept."""
     volatile: ClassVar[str] = "a server crash empties both tables"
@@ -424,6 +318,16 @@ class Dialect(ABC):
     def staging(self, step_id: str, target: SqlName, found_in: str | None) -> Staging:
         """Return the staging of a step. `target` is the table, and `found_in` its schema, if it is known."""
 
+    def discard(self, session: Any, column: str, table: SqlName, attempts: str) -> None:
+        """Remove the rows of attempts that are not registered in the table `attempts`. No lock may be waited for."""
+        statement = compose(
+            "DELETE FROM {0} WHERE NOT EXISTS (SELECT 1 FROM {1} AS live WHERE live.stage = {0}.{2})",
+            table.sql,
+            attempts,
+            column,
+        )
+        session.execute(statement)
+
     def check_own(self, session: Any, table: SqlName) -> None:
         """Reject a table of the sink's own, made by somebody else, on which a privilege is missing."""
 
@@ -481,15 +385,3 @@ def count_by_stage(session: Session, column: str, table: SqlName, stages: Collec
     query = compose("SELECT {0}, count(*) FROM {1} WHERE {0} {2} GROUP BY 1", column, table.sql, among(list(stages)))
     found: dict[int, int] = dict(session.execute(query).fetchall())
     return {stage: found.get(stage, 0) for stage in stages}
-
-
-def clear_stages(session: Session, column: str, table: SqlName, attempts: str) -> None:
-    """Remove the rows of attempts that are not registered."""
-    # Without an alias, which not every server accepts in DELETE.
-    statement = compose(
-        "DELETE FROM {0} WHERE NOT EXISTS (SELECT 1 FROM {1} AS live WHERE live.stage = {0}.{2})",
-        table.sql,
-        attempts,
-        column,
-    )
-    session.execute(statement)

@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 
 from outfall.capabilities import CommitterInitContext, SealContext, TargetContext
 from outfall.errors import TargetLostError
-from outfall.sql.dialect import Dialect, Session, SqlName, StagedRows, compose
+from outfall.sql.database import Session
+from outfall.sql.dialect import Dialect, SqlName, StagedRows, compose
 from outfall.target_record import TargetRecord, check_publishing
 
 
@@ -132,7 +133,7 @@ class StepLedger(ABC):
         """
         try:
             row = self.read(session, lock=lock)
-        except self._dialect.errors as error:
+        except self._dialect.database.errors as error:
             if "table" not in self._dialect.faults(error):
                 raise
             row = None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from outfall.sql.dialect import Dialect, Places, Refusal, Session, isolate
+from outfall.sql.database import Session
+from outfall.sql.dialect import Dialect, Places, Refusal, isolate
 
 
 class SortingMove:
@@ -71,7 +72,7 @@ class SortingMove:
         try:
             with self._session.savepoint():
                 changed = move()
-        except self._dialect.errors as error:
+        except self._dialect.database.errors as error:
             if "rows" not in self._dialect.faults(error):
                 raise
             return self._dialect.refusal(error)

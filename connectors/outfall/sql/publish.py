@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, FencedError, LostCommittableError, OutfallError, TargetError
 from outfall.row_logging import RowLog
+from outfall.sql.database import Session, Wanted
 from outfall.sql.dead_letters import DeadLetterTable, row_log, too_many
-from outfall.sql.dialect import Move, Refusal, Session, StagedRows, Wanted
+from outfall.sql.dialect import Move, Refusal, StagedRows
 from outfall.sql.ledger import LedgerRow
 from outfall.sql.moving import SortingMove
 from outfall.sql.table import Table, dropped
@@ -84,7 +85,7 @@ class EpochCommitter(StagedCommitter):
         except _RevokedError:
             if not self._signal_lost(requests):
                 raise self._fenced() from None
-        except self._dialect.errors as error:
+        except self._dialect.database.errors as error:
             faults = self._dialect.faults(error)
             if "misfit" in faults and self._signal_lost(requests):
                 return
@@ -216,7 +217,7 @@ class EpochCommitter(StagedCommitter):
             with session.savepoint():
                 # A constraint that fails at COMMIT would name no row.
                 changed = move.whole(session, at_once=True)
-        except self._dialect.errors as error:
+        except self._dialect.database.errors as error:
             faults = self._dialect.faults(error)
             # If the table no longer fits any staged row, no row is a dead letter.
             if "rows" not in faults or ("misfit" in faults and self._find_lost(session, requests)):
@@ -302,7 +303,7 @@ class EpochCommitter(StagedCommitter):
 
         try:
             return self._tables.database.trial(again)
-        except (self._dialect.errors, OutfallError):
+        except (self._dialect.database.errors, OutfallError):
             return None
 
     def _count(self) -> None:

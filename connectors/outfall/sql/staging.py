@@ -15,18 +15,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from outfall.capabilities import CleanUpContext, WriterInitContext
+from outfall.sql.database import Session
 from outfall.sql.dead_letters import DeadLetterTable
-from outfall.sql.dialect import (
-    Column,
-    Dialect,
-    Session,
-    SqlName,
-    StagedRows,
-    among,
-    clear_stages,
-    compose,
-    count_by_stage,
-)
+from outfall.sql.dialect import Column, Dialect, SqlName, StagedRows, among, compose, count_by_stage
 from outfall.sql.options import STAGE
 
 
@@ -84,8 +75,12 @@ class Staging(ABC):
         Attempts of incarnations without a ledger row are discarded too. They are never published: a task of a batch job
         may end after its job.
         """
-        statement = compose("DELETE FROM {} WHERE {}", self._attempts, self._is_older())
-        return session.execute(statement, self._bounds(context)).rowcount
+        # By their numbers, because where a DELETE has to search, it may wait for rows that a task is registering.
+        query = compose("SELECT stage FROM {} WHERE {}", self._attempts, self._is_older())
+        stages = [stage for (stage,) in session.execute(query, self._bounds(context)).fetchall()]
+        if stages:
+            self.forget(session, stages)
+        return len(stages)
 
     def older(self, session: Session, context: CleanUpContext) -> list[str]:
         """Describe the attempts that `forget_older` would discard."""
@@ -119,7 +114,7 @@ class Staging(ABC):
 
     def clear(self, session: Any) -> None:
         """Remove the rows of all discarded attempts."""
-        clear_stages(session, self._stage, self.table, self._attempts)
+        self._dialect.discard(session, self._stage, self.table, self._attempts)
 
     def find_lost(
         self, session: Session, attempts: Sequence[StagedRows], letters: DeadLetterTable | None

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from outfall.errors import ConfigurationError, TargetError, TargetLostError
-from outfall.sql.dialect import Column, Dialect, Session, SqlName, compose
+from outfall.sql.database import Session
+from outfall.sql.dialect import Column, Dialect, SqlName, compose
 from outfall.values import spark_type
 
 
@@ -186,6 +187,6 @@ def dropped(name: SqlName, step_id: str) -> TargetLostError:
     return TargetLostError(
         f"the table {name} is missing, but this query has written to it",
         step=step_id,
-        why="it was dropped or renamed, or the search_path changed",
+        why="it was dropped or renamed, or the sink now looks for it elsewhere",
         do="restore the table, or start the query with a new checkpoint",
     )

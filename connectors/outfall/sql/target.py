@@ -13,8 +13,9 @@ import pyarrow as pa
 from outfall.capabilities import TargetContext
 from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError
 from outfall.possession.possession import Change, FoundRecord, RecordPort, open_target
+from outfall.sql.database import Session, SqlDatabase, Wanted
 from outfall.sql.dead_letters import DeadLetterTable
-from outfall.sql.dialect import Dialect, Session, SqlDatabase, SqlName, Wanted
+from outfall.sql.dialect import Dialect, SqlName
 from outfall.sql.ledger import LedgerRow, StepLedger
 from outfall.sql.options import SqlOptions
 from outfall.sql.staging import Staging

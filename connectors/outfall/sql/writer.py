@@ -11,8 +11,9 @@ from outfall.dead_letter import DeadLetter
 from outfall.errors import TerminalError, ValueRefusedError
 from outfall.formats.row_text import row_texts
 from outfall.sinks import StatelessSinkPartition
+from outfall.sql.database import Session
 from outfall.sql.dead_letters import batch_row_name, row_log, too_many
-from outfall.sql.dialect import Dialect, Load, Refusal, Session, SqlName, StagedRows
+from outfall.sql.dialect import Dialect, Load, Refusal, SqlName, StagedRows
 from outfall.sql.options import MARKER
 from outfall.sql.staging import new_stage
 from outfall.sql.target import StepTables

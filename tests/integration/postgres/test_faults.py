@@ -112,7 +112,7 @@ class Retries(logging.Handler):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        logger = logging.getLogger("outfall.postgres.connection.database")
+        logger = logging.getLogger("outfall.sql.database")
         logger.addHandler(self)
         try:
             yield

@@ -13,7 +13,7 @@ from outfall.postgres.connection.database import PostgresDatabase
 from outfall.postgres.dialect import PostgresDialect
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
-from outfall.sql.dialect import Session
+from outfall.sql.database import Session
 from outfall.sql.table import Table
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import select
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PollingStatus
 
-from outfall.errors import ConfigurationError, OutfallError, TransientError
+from outfall.errors import ConfigurationError, OutfallError
 from outfall.options import resolve_secret
 from outfall.postgres.connection.errors import (
     ConnectionRefusedByServerError,
@@ -30,18 +29,11 @@ from outfall.postgres.connection.errors import (
 )
 from outfall.postgres.options import PostgresOptions
 from outfall.redaction import Redaction
-from outfall.retry_log import Retry, RetryLog
-from outfall.retry_loop import retried
-from outfall.sql.dialect import SqlDatabase, Wanted
-from outfall.trace_points import reached
+from outfall.sql.database import SqlDatabase
 
 T = TypeVar("T")
 
 
-_log = logging.getLogger(__name__)
-_retries = RetryLog(_log)
-
-_LONGEST_PAUSE = 15.0
 _LONGEST_SILENCE = 60.0
 _SLACK = 60.0
 """Seconds after the server's own timeout at which the client gives up."""
@@ -79,6 +71,9 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 @dataclass(frozen=True)
 class PostgresDatabase(SqlDatabase):
     """The database of a sink. Has no connection of its own; picklable."""
+
+    errors = psycopg.Error
+    locks = "pg_locks and pg_stat_activity"
 
     options: PostgresOptions
     allowed: int | None = None
@@ -141,78 +136,48 @@ class PostgresDatabase(SqlDatabase):
         else:
             _idle.give_back(key, connection)
 
-    @contextmanager
-    def explained(self, doing: str, step: str | None = None) -> Iterator[None]:
-        try:
-            yield
-        except psycopg.Error as error:
-            hidden = quotes_rows(error) and self.options.log_rows != "full"
-            raise translated(self, doing, error, step) from None if hidden else error
-
     def translated(self, doing: str, error: Any, step: str | None = None) -> OutfallError:
         return translated(self, doing, error, step)
 
-    @property
-    def table(self) -> str:
-        return self.options.table
+    def hides(self, error: Any) -> bool:
+        return quotes_rows(error) and self.options.log_rows != "full"
 
-    def run_raw(self, doing: str, work: Callable[[Any], T], *, starting: bool = False) -> T:
-        seconds = self.options.retry_deadline.total_seconds()
-        try:
-            return retried(
-                lambda: self.run_once(work),
-                passes=lambda error: _try_again(error, starting=starting),
-                deadline=seconds,
-                first_wait=0.2,
-                longest_wait=_LONGEST_PAUSE,
-                log=_retries,
-                describe=lambda error: self._failed(doing, error),
-            )
-        except psycopg.Error as error:
-            if not _try_again(error, starting=starting):
-                raise
-            raise TransientError(
-                f"{doing} {self.options.table} in {self.name()} failed for {seconds:g} s",
-                why=describe(error),
-                do=(remedy(error) or self._unavailable()) + "; the next run of the query finishes recorded epochs",
-            ) from error
+    def reason(self, error: Any) -> str:
+        return describe(error)
 
-    def _unavailable(self) -> str:
-        return (
+    def remedy(self, error: Any) -> str:
+        return remedy(error) or (
             "check why the server does not respond or has no connection left: the sink needs"
             f" {self.connections_wanted()}{self.tls_advice()}"
         )
 
-    def run_once(self, work: Callable[[Any], T]) -> T:
+    def retry_reason(self, error: BaseException) -> str:
+        # Only the client's message distinguishes a server without TLS from an unavailable one.
+        advice = self.tls_advice() if isinstance(error, psycopg.Error) and error.sqlstate is None else ""
+        return f"{super().retry_reason(error)}{advice}"
+
+    def may_pass(self, error: BaseException, *, starting: bool = False) -> bool:
+        refused = starting and isinstance(error, ConnectionRefusedByServerError)
+        return isinstance(error, psycopg.Error) and may_pass(error) and not refused
+
+    def waited_for_lock(self, error: BaseException | None) -> bool:
+        return isinstance(error, psycopg.errors.LockNotAvailable)
+
+    @contextmanager
+    def transaction(self, *, undo: bool = False) -> Iterator[PostgresConnection]:
         with self.connection() as connection:
             self._watch(connection)
-            with connection.transaction():
+            with connection.transaction(force_rollback=undo):
                 self.limit(connection)
-                result = work(connection)
-                reached("sql: before COMMIT")
-            reached("sql: after COMMIT")
-            return result
+                yield connection
 
-    def trial(self, work: Callable[[Any], T]) -> T:
-        with self.connection() as connection, connection.transaction(force_rollback=True):
-            self.limit(connection)
-            return work(connection)
-
-    def make(self, wanted: Wanted, step: str) -> None:
-        if not self.run("checking", wanted.missing, step=step):
-            return
-        doing = "creating missing tables for"
-        try:
-            self.run(doing, lambda connection: _make(connection, wanted), step=step)
-        except TransientError as error:
-            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
-                raise
-            raise TransientError(
-                f"{doing} {self.table} in {self.name()} timed out waiting for a lock",
-                why=f"another session has locked {' or '.join(wanted.names)}",
-                do="find that session in pg_locks and pg_stat_activity; nothing was changed, and the next run of the"
-                " query continues; for longer waits, raise the option retry_deadline",
-            ) from error
+    @contextmanager
+    def making(self, session: PostgresConnection, names: Sequence[str]) -> Iterator[None]:
+        session.execute("SELECT set_config('lock_timeout', %s, true)", (f"{int(_LONGEST_WAIT * 1000)}ms",))
+        # IF NOT EXISTS does not lock: if two sessions create the same table at once, one fails.
+        for name in sorted(names):
+            session.execute("SELECT pg_advisory_xact_lock(hashtext(%s), hashtext(%s))", (_MAKING, name))
+        yield
 
     def limit(self, connection: PostgresConnection) -> None:
         """Set the timeouts of this transaction, not those of the session, which a pooler shares.
@@ -232,12 +197,6 @@ class PostgresDatabase(SqlDatabase):
     def _watch(self, connection: PostgresConnection) -> None:
         bound = self.options.statement_milliseconds
         connection.patience = bound / 1000 + _SLACK if bound else None
-
-    def _failed(self, doing: str, error: BaseException) -> Retry:
-        why = describe(error) if isinstance(error, psycopg.Error) else str(error)
-        # Only the client's message distinguishes a server without TLS from an unavailable one.
-        advice = self.tls_advice() if isinstance(error, psycopg.Error) and error.sqlstate is None else ""
-        return Retry(self.name(), f"{doing} {self.options.table}", f"{why}{advice}")
 
     def _connect(self, conninfo: str) -> PostgresConnection:
         try:
@@ -293,16 +252,6 @@ class PostgresDatabase(SqlDatabase):
         host = next((str(found) for found in hosts if found), "")
         said = "sslmode" in given or os.environ.get("PGSSLMODE")
         return bool(host) and not said and not all(map(_is_here, host.split(",")))
-
-
-def _make(connection: PostgresConnection, wanted: Wanted) -> None:
-    connection.execute("SELECT set_config('lock_timeout', %s, true)", (f"{int(_LONGEST_WAIT * 1000)}ms",))
-    # IF NOT EXISTS does not lock: if two sessions create the same table at once, one fails.
-    for name in sorted(wanted.names):
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s), hashtext(%s))", (_MAKING, name))
-    for statement in wanted.missing(connection):
-        reached("sql: making")
-        connection.execute(statement)
 
 
 def set_timeouts(connection: PostgresConnection, **milliseconds: int) -> None:
@@ -520,11 +469,6 @@ def max_connections(connection: PostgresConnection) -> int:
     """Return the server's `max_connections`."""
     found = connection.execute("SELECT current_setting('max_connections')::int").fetchone()
     return int(found[0]) if found else 0
-
-
-def _try_again(error: BaseException, *, starting: bool) -> bool:
-    refused = starting and isinstance(error, ConnectionRefusedByServerError)
-    return isinstance(error, psycopg.Error) and may_pass(error) and not refused
 
 
 def _database_of(given: dict[str, Any]) -> str:

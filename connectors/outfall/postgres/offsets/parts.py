@@ -29,7 +29,8 @@ from outfall.postgres.offsets.part_writer import ALTERNATIVE, PartRows, PartStat
 from outfall.postgres.options import PostgresOptions
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink
-from outfall.sql.dialect import Wanted, compose
+from outfall.sql.database import Wanted
+from outfall.sql.dialect import compose
 from outfall.sql.ledger import LedgerRow
 from outfall.sql.target import StepTables
 from outfall.target_record import TargetRecord
