@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,11 +23,8 @@ class OnSqlite(files.Files):
         return SqliteRecoveryConfig(str(directory), deadline=5)
 
 
-class GrowingFiles(OnSqlite):
-    not_claimed = files.SEALED
-
-    def file_options(self) -> dict[str, Any]:
-        return {"parts": 3}
+class GrowingFiles(OnSqlite, files.GrowingFiles):
+    """Parts that grow."""
 
 
 CORE = ["replay_of_a_lost_epoch", "late_zombie"]
