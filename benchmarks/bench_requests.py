@@ -38,7 +38,7 @@ from tests.integration.opensearch.model import model_process
 from tests.integration.support.redis_server import redis_server
 
 DEFAULT = Given(rows=50_000, pairs=3)
-PLAIN, VERSIONED = "without versions", "with versions"
+PLAIN, VERSIONED, TOGETHER = "without versions", "with versions", "with versions, in transactions"
 Write = Callable[[list[dict[str, Any]]], None]
 
 
@@ -123,6 +123,7 @@ def dynamodb_ways() -> Iterator[Mapping[str, Write]]:
             "boto3 batch_writer": peer,
             PLAIN: lambda rows: written(DynamoDBSink("table", endpoint_url=url, versions=False), rows),
             VERSIONED: lambda rows: written(DynamoDBSink("table", endpoint_url=url), rows),
+            TOGETHER: lambda rows: written(DynamoDBSink("table", endpoint_url=url, transactions=True), rows),
         }
     finally:
         service.kill()

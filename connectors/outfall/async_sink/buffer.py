@@ -39,14 +39,11 @@ class EntryBuffer(Generic[E]):
         """Entries that wait for the retry budget, in the order in which their back-off ended."""
         self._paid_at: float | None = None
         """When the budget has a token again, at the latest."""
-        self._followers: dict[Hashable, deque[BufferedEntry[E]]] = {}
-        """By busy key: the entries after the one that is ready, waiting or in flight."""
-        self._count = 0
-        self._next_number = 0
-
-    def __len__(self) -> int:
+        self._followers: dict[Hashable, deque[BufferedEntry[E]] | None] = {}
+        """By busy key: the entries after the one that is ready, waiting or in flight; `None` for none."""
+        self.count = 0
         """Number of buffered entries, including those set aside."""
-        return self._count
+        self._next_number = 0
 
     def __iter__(self) -> Iterator[E]:
         """All entries in order."""
@@ -65,17 +62,17 @@ class EntryBuffer(Generic[E]):
         whole = sum(len(part.items) for part in self._whole) if self._whole else 0
         return len(self._ready) + whole
 
-    @property
-    def ready_bytes(self) -> int:
-        """Bytes that can be sent now, without requests that are sent again unchanged."""
-        return 0 if self._stopped else self._ready_bytes
+    def fills(self, entries: int, size: int) -> bool:
+        """Whether a request of this many entries or bytes can be sent now.
 
-    @property
-    def has_urgent(self) -> bool:
-        """Whether the next request need not be full, because it repeats a request or a part of one."""
+        Also one that need not be full, because it repeats a request or a part of one.
+        """
         if self._stopped:
             return False
-        return bool(self._whole) or bool(self._ready and self._ready[0].largest_batch)
+        ready = self._ready
+        if len(ready) >= entries or self._ready_bytes >= size or self._whole:
+            return True
+        return bool(ready) and ready[0].largest_batch is not None
 
     @property
     def next_ready_at(self) -> float | None:
@@ -102,7 +99,7 @@ class EntryBuffer(Generic[E]):
     def _items(self) -> Iterator[BufferedEntry[E]]:
         """All entries, including those set aside."""
         aside = (part.items for part in chain(self._whole, self._waiting, self._unpaid))
-        return chain(self._ready, *aside, *self._followers.values())
+        return chain(self._ready, *aside, *filter(None, self._followers.values()))
 
     @property
     def _stopped(self) -> bool:
@@ -115,12 +112,13 @@ class EntryBuffer(Generic[E]):
         """
         item = BufferedEntry(entry, size, self._next_number, since, key)
         self._next_number += 1
-        self._count += 1
+        self.count += 1
         if key is not None:
             if key in self._followers:
-                self._followers[key].append(item)
+                followers = self._followers[key] = self._followers[key] or deque()
+                followers.append(item)
                 return
-            self._followers[key] = deque()
+            self._followers[key] = None
         self._ready.append(item)
         self._ready_bytes += size
 
@@ -133,7 +131,7 @@ class EntryBuffer(Generic[E]):
             return None
         if self._whole and (not self._ready or self._whole[0].number < self._ready[0].number):
             part = self._whole.pop(0)
-            self._count -= len(part.items)
+            self.count -= len(part.items)
             return Batch(part.items, sum(item.size for item in part.items), part.request_id)
         items: list[BufferedEntry[E]] = []
         size = 0
@@ -145,13 +143,13 @@ class EntryBuffer(Generic[E]):
                 break
             items.append(self._ready.popleft())
             size += head.size
-        self._count -= len(items)
+        self.count -= len(items)
         self._ready_bytes -= size
         return Batch(items, size) if items else None
 
     def give_back(self, items: Sequence[BufferedEntry[E]]) -> None:
         """Return entries to their positions, to be sent at once."""
-        self._count += len(items)
+        self.count += len(items)
         self._insert(items)
 
     def set_aside(
@@ -166,7 +164,7 @@ class EntryBuffer(Generic[E]):
 
         `request_id` is set if they remain one request. If `charged`, sending them takes a token from the budget.
         """
-        self._count += len(items)
+        self.count += len(items)
         heapq.heappush(self._waiting, _Waiting(ready_at, items[0].number, list(items), request_id, charged))
 
     def release(self, now: float, pay: Callable[[], float]) -> None:
@@ -192,9 +190,7 @@ class EntryBuffer(Generic[E]):
             insort(self._whole, part, key=lambda whole: whole.number)
 
     def done(self, item: BufferedEntry[E]) -> None:
-        """Release the next entry with the same key."""
-        if item.key is None:
-            return
+        """Release the next entry with the same key. The entry must have one."""
         followers = self._followers[item.key]
         if not followers:
             del self._followers[item.key]

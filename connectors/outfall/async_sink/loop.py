@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from outfall.async_sink.buffer import EntryBuffer
@@ -55,17 +55,22 @@ class RequestLoop(Generic[E]):
         """Number of requests in flight."""
         return self._requests.count
 
-    def add(self, entry: E, size: int, key: Hashable, since: float) -> None:
-        """Add an entry written at `since`, and send full requests. Blocks while the buffer is full."""
-        while len(self._buffer) >= self._options.max_buffered_requests:
-            self._send(self._buffer.next_number)
-            if len(self._buffer) >= self._options.max_buffered_requests:
-                self._wait()
-        if self._timer is None and not len(self._buffer):
-            self._timer = since + self._options.max_time_in_buffer_ms / 1000
-        self._buffer.add(entry, size, key, since)
-        if self._is_full():
-            self._send(self._send_below)
+    def add(self, entries: Iterable[tuple[E, int, Hashable]], since: float) -> None:
+        """Add entries written at `since`, with size and key, and send full requests. Blocks while the buffer is full.
+
+        Entries are added even if a later one raises.
+        """
+        buffer, most = self._buffer, self._options.max_buffered_requests
+        for entry, size, key in entries:
+            while buffer.count >= most:
+                self._send(buffer.next_number)
+                if buffer.count >= most:
+                    self._wait()
+            if self._timer is None and not buffer.count:
+                self._timer = since + self._options.max_time_in_buffer_ms / 1000
+            buffer.add(entry, size, key, since)
+            if self._is_full():
+                self._send(self._send_below)
 
     def turn(self) -> None:
         """Process available responses and send what is due, without waiting."""
@@ -82,9 +87,9 @@ class RequestLoop(Generic[E]):
 
     def drain(self) -> None:
         """Send everything and wait for its outcome."""
-        while self._requests.count or len(self._buffer):
+        while self._requests.count or self._buffer.count:
             self._send(self._buffer.next_number)
-            if self._requests.count or len(self._buffer):
+            if self._requests.count or self._buffer.count:
                 self._wait()
 
     def _send(self, below: int) -> None:
@@ -100,12 +105,7 @@ class RequestLoop(Generic[E]):
             pass
 
     def _is_full(self) -> bool:
-        buffer = self._buffer
-        return (
-            buffer.ready >= self._batch_limit()
-            or buffer.ready_bytes >= self._options.max_batch_size_in_bytes
-            or buffer.has_urgent
-        )
+        return self._buffer.fills(self._batch_limit(), self._options.max_batch_size_in_bytes)
 
     def _is_before(self, number: int) -> bool:
         first = self._buffer.first_number

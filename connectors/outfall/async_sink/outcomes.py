@@ -73,7 +73,8 @@ class OutcomeHandler(Generic[E]):
         if any(item.paid for item in items):
             self._host.budget.refund()
         for item in items:
-            self._buffer.done(item)
+            if item.key is not None:
+                self._buffer.done(item)
 
     def _split(self, items: list[BufferedEntry[E]], outcome: RequestOutcome[E]) -> None:
         if len(items) == 1:

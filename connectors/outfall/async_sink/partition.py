@@ -206,7 +206,7 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
     @property
     def buffered(self) -> int:
         """Number of buffered entries, including those that wait for a retry."""
-        return len(self._buffer) + len(self._restored_entries())
+        return self._buffer.count + len(self._restored_entries())
 
     @property
     def limit(self) -> int:
@@ -243,16 +243,21 @@ class AsyncSinkPartition(StatelessSinkPartition[Any], ABC, Generic[E]):
                 yield entry
 
     def _take_in(self, entries: Iterable[E]) -> None:
-        largest = int(self.options.max_record_size_in_bytes)
         restored, self._restored = self._restored, []
         for written, since in chain(restored, [(entries, self._events.now())]):
-            for entry in written:
-                size = self.size_in_bytes(entry)
-                if size > largest:
-                    reason = f"it has {size} bytes, and max_record_size_in_bytes is {largest}"
-                    self._refusals.put([RefusedEntry(entry, reason, "too_large")])
-                else:
-                    self._loop.add(entry, size, self.ordering_key(entry) if self._has_keys else None, since)
+            self._loop.add(self._fitting(written), since)
+
+    def _fitting(self, entries: Iterable[E]) -> Iterator[tuple[E, int, Hashable]]:
+        """Return entries with size and key. Those that are too large are rejected."""
+        largest = int(self.options.max_record_size_in_bytes)
+        size_of, key_of = self.size_in_bytes, self.ordering_key if self._has_keys else None
+        for entry in entries:
+            size = size_of(entry)
+            if size <= largest:
+                yield entry, size, None if key_of is None else key_of(entry)
+            else:
+                reason = f"it has {size} bytes, and max_record_size_in_bytes is {largest}"
+                self._refusals.put([RefusedEntry(entry, reason, "too_large")])
 
     def _restored_entries(self) -> list[E]:
         return [entry for entries, _ in self._restored for entry in entries]

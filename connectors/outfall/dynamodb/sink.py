@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Unpack
 
 import pyarrow as pa
 from botocore.exceptions import ClientError
 
-from outfall.async_sink import AimdLimiter, ErrorAction, Limiter, RefusedEntry, RequestOutcome
-from outfall.aws.client import AwsClients
+from outfall.async_sink import AimdLimiter, ErrorAction, Limiter, RequestOutcome
+from outfall.aws.client import AwsClients, as_json
 from outfall.aws.errors import FAILURES, classify, code_of
-from outfall.capabilities import Guarantee, TargetContext
+from outfall.capabilities import TargetContext
 from outfall.dynamodb.attributes import Attribute, Item, check_types, items_of, size_of
 from outfall.dynamodb.options import DynamoDBOptions, DynamoDBSettings
 from outfall.dynamodb.table import DynamoDBRecords, DynamoDBTable, describe
 from outfall.errors import ConfigurationError, OutfallError, ValueRefusedError
 from outfall.location import masked
 from outfall.options import make_options, names_arguments
-from outfall.versioned import Answer, KeyedRow, Version, VersionedPartition, VersionedSink
+from outfall.versioned import Answer, KeyedBatch, KeyedRow, Outcomes, Version, VersionedPartition, VersionedSink
 from outfall.wrappers import WithDeadLetters
 
 _log = logging.getLogger("outfall.dynamodb")
@@ -59,6 +62,7 @@ class DynamoDBRequestSink(AwsClients, VersionedSink):
 
     shown_as = "DynamoDBSink"
     service = "dynamodb"
+    sends_json = True
     _table: DynamoDBTable | None = None
     """Known once the table was described. Not pickled: a task describes it again."""
 
@@ -82,14 +86,10 @@ class DynamoDBRequestSink(AwsClients, VersionedSink):
         # Proportional, because the partitions of a table are throttled independently.
         return AimdLimiter(self.options.max_batch_size * self.options.max_in_flight_requests, proportional=True)
 
-    def guarantee(self) -> Guarantee:
-        kept = self.options.deletes == "tombstone"
-        return super().guarantee() if kept else Guarantee.AT_LEAST_ONCE
-
     def requires(self) -> Sequence[str]:
-        more = [] if self.options.ttl is None else ["no task that is suspended for longer than ttl and then writes"]
-        found = super().requires() if self.options.deletes == "tombstone" else ()
-        return (*found, *more) if found else ()
+        found = super().requires()
+        ends = found and self.options.ttl is not None
+        return (*found, "no task that is suspended for longer than ttl and then writes") if ends else found
 
     def table(self) -> DynamoDBTable:
         """Describe the table, once per sink. Raises `TargetError` or `TransientError`."""
@@ -173,74 +173,88 @@ class DynamoDBPartition(VersionedPartition):
         super().__init__(sink)
         self._keys = sink.table().keys
         self._ttl_attribute = sink.table().ttl
+        self._condition = self._on_condition(_OLDER, self._version_text("")[:_NUMBER])
 
     def code_of(self, error: Exception) -> str:
         return code_of(error) or super().code_of(error)
 
-    def writes(self, batch: pa.RecordBatch) -> Sequence[tuple[Any, Any, int]]:
-        items = items_of(batch, self.options.set_columns)
-        extra = 0 if self.version is None else len(self.options.version_attribute) + 100
-        found = []
-        for item in items:
-            key = {name: item[name] for name in self._keys}
-            for name, value in key.items():
-                _check_key(name, value)
-            found.append((key, item, size_of(item) + extra))
-        return found
+    def writes(self, changes: KeyedBatch) -> tuple[Sequence[Hashable], Sequence[str], Sequence[int]]:
+        items = items_of(changes.rows, self.options.set_columns)
+        keys = [tuple(_key_part(item[name], name) for name in self._keys) for item in items]
+        gone = repeat(False) if changes.gone is None else changes.gone.to_pylist()
+        found = list(map(self._encoded, items, changes.ranks.to_pylist(), gone))
+        # The text is longer than what DynamoDB counts.
+        largest = self.options.max_record_size_in_bytes
+        sizes = [
+            len(text) if len(text) <= largest else size_of(item) + len(self.options.version_attribute) + _VERSION
+            for text, item in zip(found, items, strict=True)
+        ]
+        return keys, found, sizes
 
     def send(self, entries: Sequence[KeyedRow]) -> RequestOutcome[KeyedRow]:
-        client = self.sink.client()
+        client, outcomes = self.sink.client(), Outcomes()
+        if self.version is None:
+            self._batch(client, entries, outcomes)
+        elif not (self.options.transactions and self._transaction(client, entries, outcomes)):
+            self._one_by_one(client, entries, outcomes)
+        return outcomes.result(self.settle)
+
+    def _batch(self, client: Any, entries: Sequence[KeyedRow], outcomes: Outcomes) -> None:
+        table, writes = self.options.table, ",".join([entry.write for entry in entries])
+        body = f'{{"RequestItems":{{{json.dumps(table)}:[{writes}]}}}}'
+        left = self._call(client.batch_write_item, body, RequestItems={table: []})["UnprocessedItems"].get(table, [])
+        if left:
+            items = [one["PutRequest"]["Item"] if "PutRequest" in one else one["DeleteRequest"]["Key"] for one in left]
+            keys = {tuple(_key_part(item[name], name) for name in self._keys) for item in items}
+            rows = [entry for entry in entries if entry.key in keys]
+            outcomes.failed(rows, ErrorAction.RETRY, f"{len(left)} items were not processed")
+
+    def _transaction(self, client: Any, entries: Sequence[KeyedRow], outcomes: Outcomes) -> bool:
+        """Write rows together if no condition fails. Returns whether nothing is left to do."""
+        if len({entry.key for entry in entries}) < len(entries):
+            return False  # a transaction has no key twice
+        writes = [f'{{"{"Delete" if _removes(entry) else "Put"}":{entry.write}}}' for entry in entries]
         try:
-            return self._batch(client, entries) if self.version is None else self._conditional(client, entries)
-        except FAILURES as error:
-            self.sink.renew(client, error)
-            raise
+            self._call(client.transact_write_items, f'{{"TransactItems":[{",".join(writes)}]}}', TransactItems=[])
+        except ClientError as error:
+            if code_of(error) != "TransactionCanceledException":
+                raise
+            codes = {reason.get("Code") for reason in error.response.get("CancellationReasons", ())}
+            passing = codes - {"None", _CONDITION}
+            if not passing <= _PASSING:
+                return False  # the row at fault is found one by one
+            if passing:
+                outcomes.failed(entries, ErrorAction.RETRY, str(error), min(passing))
+            return bool(passing)
+        return True
 
-    def _batch(self, client: Any, entries: Sequence[KeyedRow]) -> RequestOutcome[KeyedRow]:
-        table = self.options.table
-        requests = [_request(entry, self._stored(entry)) for entry in entries]
-        left = client.batch_write_item(RequestItems={table: requests})["UnprocessedItems"].get(table, [])
-        retry = [entry for entry, request in zip(entries, requests, strict=True) if _is_in(request, left, self._keys)]
-        return RequestOutcome(retry=retry, reason=f"{len(left)} items were not processed" if left else None)
-
-    def _conditional(self, client: Any, entries: Sequence[KeyedRow]) -> RequestOutcome[KeyedRow]:
-        answers: list[tuple[KeyedRow, Answer]] = []
-        dead: list[RefusedEntry[KeyedRow]] = []
-        retry: Sequence[KeyedRow] = ()
-        reason = code = None
+    def _one_by_one(self, client: Any, entries: Sequence[KeyedRow], outcomes: Outcomes) -> None:
         for number, entry in enumerate(entries):
             try:
-                answers.append((entry, self._write(client, entry)))
+                outcomes.answered(entry, self._write(client, entry))
             except FAILURES as error:
-                action = classify(error)
-                if action is ErrorAction.FATAL:
-                    return RequestOutcome(error=error)
-                reason, code = f"{type(error).__name__}: {error}", self.code_of(error)
-                if action is ErrorAction.RETRY:
-                    self.sink.renew(client, error)
-                    retry = entries[number:]
-                    break
-                dead.append(RefusedEntry(entry, str(error), code))
-        failed = self.settle([entry for entry, _ in answers], [answer for _, answer in answers])
-        if failed is not None:
-            return RequestOutcome(error=failed)
-        return RequestOutcome(retry=retry, dead=dead, reason=reason, code=code)
+                action, code = classify(error), self.code_of(error)
+                rows = entries[number:] if action is ErrorAction.RETRY else [entry]
+                outcomes.failed(rows, action, f"{type(error).__name__}: {error}", code, error)
+                if action is not ErrorAction.DEAD_LETTER:
+                    return
 
     def _write(self, client: Any, entry: KeyedRow) -> Answer:
         """Write one row if no row of this version or a higher one is stored; otherwise compare what is stored."""
-        ours = self._version_text(entry)
-        condition, value, answer = "attribute_not_exists(#v) OR #v < :v", ours[:_NUMBER], Answer.WRITTEN
+        ours = self._version_text(entry.rank)
+        body, answer = entry.write, Answer.WRITTEN
+        call = client.delete_item if _removes(entry) else client.put_item
         while True:
             try:
-                self._put(client, entry, ours, condition, value)
+                self._call(call, body, TableName=self.options.table)
                 return answer
             except ClientError as error:
-                if code_of(error) != "ConditionalCheckFailedException":
+                if code_of(error) != _CONDITION:
                     raise
                 theirs = self._found(client, entry, error)
             if theirs is None or theirs[:_NUMBER] < ours[:_NUMBER]:
                 # It has changed since: compare again.
-                condition, value, answer = "attribute_not_exists(#v) OR #v < :v", ours[:_NUMBER], Answer.WRITTEN
+                body, answer = entry.write, Answer.WRITTEN
                 continue
             if theirs == ours:
                 return Answer.SAME
@@ -248,50 +262,79 @@ class DynamoDBPartition(VersionedPartition):
                 return Answer.STALE
             if theirs > ours:
                 return Answer.OUTRANKED
-            condition, value, answer = "#v = :v", theirs, Answer.REPLACED
-
-    def _put(self, client: Any, entry: KeyedRow, version: str, condition: str, value: str) -> None:
-        options = self.options
-        common: dict[str, Any] = {
-            "TableName": options.table,
-            "ConditionExpression": condition,
-            "ExpressionAttributeNames": {"#v": options.version_attribute},
-            "ExpressionAttributeValues": {":v": {"S": value}},
-            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
-        }
-        if entry.body is None and options.deletes == "remove":
-            client.delete_item(Key=entry.key, **common)
-            return
-        item = self._stored(entry) or entry.key | {f"{options.version_attribute}_deleted": {"BOOL": True}}
-        if entry.body is None and self._ttl_attribute:
-            item |= {self._ttl_attribute: _in(options.tombstone_retention.total_seconds())}
-        client.put_item(Item=item | {options.version_attribute: {"S": version}}, **common)
+            body = entry.write.removesuffix(self._condition) + self._on_condition("#v = :v", theirs)
+            answer = Answer.REPLACED
 
     def _found(self, client: Any, entry: KeyedRow, error: ClientError) -> str | None:
         """Return the stored version of a row: from the error, or where the service does not return it, by reading."""
         item: Any = error.response.get("Item")
         if item is None:
-            read = client.get_item(TableName=self.options.table, Key=entry.key, ConsistentRead=True)
-            item = read.get("Item")
+            written = json.loads(entry.write)
+            item = written.get("Item") or written["Key"]
+            key = {name: item[name] for name in self._keys}
+            body = json.dumps({"TableName": self.options.table, "Key": key, "ConsistentRead": True})
+            item = self._call(client.get_item, body, TableName=self.options.table).get("Item")
         found = (item or {}).get(self.options.version_attribute)
         return None if found is None else str(found.get("S", ""))
 
-    def _stored(self, entry: KeyedRow) -> Item | None:
-        """Return the item of a row; `None` for a delete."""
-        body: Item | None = entry.body
-        if body is None or self.options.ttl is None or self._ttl_attribute is None:
-            return body
-        return body | {self._ttl_attribute: _in(self.options.ttl.total_seconds())}
+    def _call(self, call: Callable[..., Any], body: str, **names: Any) -> Any:
+        """Call the service. `names` are the parameters by which boto3 chooses the endpoint."""
+        try:
+            return call(**names, **as_json(body))
+        except FAILURES as error:
+            self.sink.renew(call.__self__, error)  # type: ignore[attr-defined]
+            raise
 
-    def _version_text(self, entry: KeyedRow) -> str:
+    def _encoded(self, item: Item, rank: str, gone: bool) -> str:
+        """Return a row as a request contains it, as JSON."""
+        options: DynamoDBOptions = self.options
+        key = {name: item[name] for name in self._keys} if gone else {}
+        if self.version is None:
+            kind, name, stored = ("DeleteRequest", "Key", key) if gone else ("PutRequest", "Item", self._living(item))
+            return f'{{"{kind}":{{"{name}":{_encode(stored)}}}}}'
+        if gone and options.deletes == "remove":
+            return f'{{"Key":{_encode(key)}{self._condition}'
+        if gone:
+            stored = key | {f"{options.version_attribute}_deleted": {"BOOL": True}}
+            if self._ttl_attribute is not None:
+                stored[self._ttl_attribute] = _in(options.tombstone_retention.total_seconds())
+        else:
+            stored = self._living(item)
+        stored[options.version_attribute] = {"S": self._version_text(rank)}
+        return f'{{"Item":{_encode(stored)}{self._condition}'
+
+    def _on_condition(self, condition: str, value: str) -> str:
+        """Return the end of a write: everything but the item or the key."""
+        more = {
+            "TableName": self.options.table,
+            "ConditionExpression": condition,
+            "ExpressionAttributeNames": {"#v": self.options.version_attribute},
+            "ExpressionAttributeValues": {":v": {"S": value}},
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+        return f",{json.dumps(more)[1:]}"
+
+    def _living(self, item: Item) -> Item:
+        """Return an item with the end of its life, if it has one."""
+        if self.options.ttl is not None and self._ttl_attribute is not None:
+            item[self._ttl_attribute] = _in(self.options.ttl.total_seconds())
+        return item
+
+    def _version_text(self, rank: str) -> str:
         version = self.version or Version(0, "")
-        return f"{version.number:0{_NUMBER}x}{version.token[:16]:0>16}{entry.rank.hex()}"
+        return f"{version.number:0{_NUMBER}x}{version.token[:16]:0>16}{rank}"
 
 
+_CONDITION = "ConditionalCheckFailedException"
+_OLDER = "attribute_not_exists(#v) OR #v < :v"
 _NUMBER = 16
 """Length of the number in a version, in hexadecimal digits: a string, because all services compare strings alike."""
 _RUN = 32
 """Length of number and token."""
+_VERSION = 100
+"""Bytes of a version, or a little less."""
+_PASSING = {"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"}
+"""Why a transaction was cancelled that may be sent again."""
 
 
 def _in(seconds: float) -> Attribute:
@@ -307,22 +350,22 @@ def _fits(column: pa.DataType, kind: str) -> bool:
     return bool(types.is_string(column) or types.is_large_string(column) or types.is_temporal(column))
 
 
-def _check_key(name: str, value: Attribute) -> None:
-    if value in ({"S": ""}, {"B": b""}):
+def _key_part(value: Attribute, name: str) -> Any:
+    """Return the value of a key. Raises `ValueRefusedError` if it is empty."""
+    ((_, part),) = value.items()
+    if not part:
         raise ValueRefusedError(
             f"the key {name!r} of a row is empty", why="DynamoDB has no empty keys", do="remove such rows"
         )
+    return part
 
 
-def _request(entry: KeyedRow, item: Item | None) -> dict[str, Any]:
-    return {"DeleteRequest": {"Key": entry.key}} if item is None else {"PutRequest": {"Item": item}}
+def _removes(entry: KeyedRow) -> bool:
+    return bool(entry.write.startswith('{"Key"'))
 
 
-def _is_in(request: dict[str, Any], left: Sequence[dict[str, Any]], keys: Mapping[str, str]) -> bool:
-    """Return whether a request is among those that were not processed. A batch has no key twice."""
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
 
-    def key(one: dict[str, Any]) -> Item:
-        found: Item = one["PutRequest"]["Item"] if "PutRequest" in one else one["DeleteRequest"]["Key"]
-        return {name: found[name] for name in keys}
 
-    return any(key(request) == key(other) for other in left)
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_base64).encode

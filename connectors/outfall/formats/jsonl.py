@@ -41,9 +41,13 @@ class JsonlEncoder(Encoder):
             check_json_type(field.type, field.name)
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:
-        names = self.schema.names
+        return data_of(self.objects(batch, end="}\n"))
+
+    def objects(self, batch: pa.RecordBatch, end: str = "}") -> pa.Array:
+        """Return each row as a JSON object that ends with `end`. The batch may have any columns of supported types."""
+        names = batch.schema.names
         pieces = [(name, self._field(array, name)) for name, array in zip(names, batch.columns, strict=True)]
-        return data_of(_objects(pieces, batch.num_rows, end="}\n"))
+        return _objects(pieces, batch.num_rows, end)
 
     def values(self, array: pa.Array, path: str) -> pa.Array:
         """Convert a column of any supported type to JSON text; NULL stays NULL. `path` is its name, for errors.

@@ -1,14 +1,18 @@
-"""The lines of a bulk request, and the meaning of each item of its response."""
+"""The lines of a bulk request, built column by column, and the meaning of each item of its response."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from enum import Enum
 from typing import Any
 
-from outfall.versioned import Version
+import pyarrow as pa
+
+from outfall.async_sink import ErrorAction
+from outfall.formats import FormatOptions
+from outfall.formats.jsonl import JsonlEncoder
+from outfall.formats.strings import concat, literal
+from outfall.versioned import KeyedBatch, Version
 
 VERSION_FIELD = "outfall_version"
 """The token and the rank of the row that is stored. The number is the document's `_version`."""
@@ -21,45 +25,72 @@ FIELDS = {
     }
 }
 """The mapping of these fields."""
+_JSON = JsonlEncoder(FormatOptions(format="jsonl"), pa.schema([]))
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a document is."""
+def actions(
+    places: dict[str, pa.Array], changes: KeyedBatch, version: Version | None, *, creates: bool, removes: bool
+) -> pa.Array:
+    """Return the lines of each row as bytes.
 
-    index: str
-    id: str | None
-    """`None` for a data stream, which gives ids itself."""
-    routing: str | None = None
+    Args:
+        places: the columns `_index`, `_id` and `routing` as far as there are any.
+        changes: the rows.
+        version: of this BEGIN; `None` for writes without versions.
+        creates: whether a document must be new, as in data streams.
+        removes: whether a delete removes the document, instead of storing a tombstone.
+    """
+    rows, documents = changes.rows.num_rows, changes.rows
+    if version is not None:
+        constant = {"version": pa.scalar(version.number), "version_type": pa.scalar("external")}
+        places = places | {name: pa.repeat(value, rows) for name, value in constant.items()}
+        stored = concat(literal(f"{version.token} "), changes.ranks)
+        documents = documents.add_column(0, VERSION_FIELD, stored)
+    heads = _JSON.objects(pa.record_batch(places))
+    upserts = _lines("create" if creates else "index", heads, _JSON.objects(documents))
+    if changes.gone is None:
+        return upserts.cast(pa.large_binary())
+    if version is None or removes:
+        deletes = _lines("delete", heads)
+    else:
+        now = pa.repeat(pa.scalar(datetime.now(UTC).isoformat(timespec="milliseconds")), rows)
+        deletes = _lines("index", heads, _JSON.objects(pa.record_batch({VERSION_FIELD: stored, DELETED_FIELD: now})))
+    return changes.chosen(deletes, upserts).cast(pa.large_binary())
 
-    def meta(self) -> dict[str, Any]:
-        """Return it as the fields of an action."""
-        found = {"_index": self.index, "_id": self.id, "routing": self.routing}
-        return {name: value for name, value in found.items() if value is not None}
+
+def _lines(name: str, heads: pa.Array, *documents: pa.Array) -> pa.Array:
+    rest = [piece for document in documents for piece in (document, literal("\n"))]
+    return concat(literal(f'{{"{name}":'), heads, literal("}\n"), *rest)
 
 
-class ItemKind(Enum):
-    """What an item of a response means."""
-
-    DONE = "done"
-    CONFLICT = "conflict"
-    PASSING = "passing"
-    AT_FAULT = "at_fault"
-    FATAL = "fatal"
+def place_of(action: bytes) -> dict[str, Any]:
+    """Return where the document of an action is, for `_mget`."""
+    ((_, meta),) = json.loads(action.partition(b"\n")[0]).items()
+    return {name: meta[name] for name in ("_index", "_id", "routing") if name in meta}
 
 
-def kind_of(item: dict[str, Any]) -> ItemKind:
-    """Return what an item of a response means."""
+def if_unchanged(action: bytes, found: dict[str, Any]) -> bytes:
+    """Return an action on condition that the document is still the one that was found, instead of by its version."""
+    head, _, document = action.partition(b"\n")
+    ((name, _),) = json.loads(head).items()
+    condition = {"if_seq_no": found["_seq_no"], "if_primary_term": found["_primary_term"]}
+    return json.dumps({name: place_of(action) | condition}, ensure_ascii=False).encode() + b"\n" + document
+
+
+CONFLICT = 409
+"""The status of an item whose document has the version already, or a higher one."""
+
+
+def action_on(item: dict[str, Any]) -> ErrorAction | None:
+    """Return what to do about the item of a response; `None` if it is done."""
     status, error = item["status"], item.get("error") or {}
     name = error.get("type", "") if isinstance(error, dict) else str(error)
     if status < 300 or (status == 404 and not error):  # the document to delete does not exist
-        return ItemKind.DONE
-    if status == 409:
-        return ItemKind.CONFLICT
+        return None
     # An index without a primary shard, a full disk (a block for writes), a full queue.
-    if status in (429, 500, 502, 503, 504) or name == "cluster_block_exception":
-        return ItemKind.PASSING
-    return ItemKind.FATAL if status in (401, 403, 404) else ItemKind.AT_FAULT
+    if status in (CONFLICT, 429, 500, 502, 503, 504) or name == "cluster_block_exception":
+        return ErrorAction.RETRY
+    return ErrorAction.FATAL if status in (401, 403, 404) else ErrorAction.DEAD_LETTER
 
 
 def reason_of(item: dict[str, Any]) -> str:
@@ -69,26 +100,3 @@ def reason_of(item: dict[str, Any]) -> str:
         return f"status {item['status']}"
     cause = (error.get("caused_by") or {}).get("reason")
     return f"{error.get('type')}: {error.get('reason')}{f' ({cause})' if cause else ''}"
-
-
-def action(name: str, place: Place, document: bytes | None, version: dict[str, Any]) -> bytes:
-    """Return the lines of an action."""
-    head = json.dumps({name: place.meta() | version}, ensure_ascii=False).encode()
-    return head + b"\n" if document is None else head + b"\n" + document + b"\n"
-
-
-def with_version(document: bytes, version: Version, rank: bytes) -> bytes:
-    """Add the field with the version to a document, a JSON object."""
-    field = f'"{VERSION_FIELD}":"{stored_version(version, rank)}"'.encode()
-    return b"{" + field + (b"," if document != b"{}" else b"") + document[1:]
-
-
-def tombstone(version: Version, rank: bytes) -> bytes:
-    """Return the document of a deleted row."""
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return json.dumps({VERSION_FIELD: stored_version(version, rank), DELETED_FIELD: now}).encode()
-
-
-def stored_version(version: Version, rank: bytes) -> str:
-    """Return the content of the field with the version."""
-    return f"{version.token} {rank.hex()}"

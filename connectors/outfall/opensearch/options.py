@@ -10,13 +10,12 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from outfall.options import Duration, Names
-from outfall.versioned import VersionedOptions, VersionedSettings
+from outfall.versioned import Deletes, TombstoneOptions, VersionedSettings
 
-Deletes = Literal["tombstone", "remove"]
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
-class OpenSearchOptions(VersionedOptions):
+class OpenSearchOptions(TombstoneOptions):
     """What `OpenSearchSink` takes, in its constructor and as Spark options."""
 
     url: str = Field(description="The cluster: `https://host:port`. Without credentials.")
@@ -97,8 +96,6 @@ class OpenSearchOptions(VersionedOptions):
             raise ValueError("a data stream has an index, and no key_columns, delete_marker and order_column")
         if not self.data_stream and not self.key_columns:
             raise ValueError("key_columns are required, unless data_stream is set")
-        if self.deletes == "remove" and not self.delete_marker:
-            raise ValueError('deletes="remove" requires delete_marker')
         ways = [self.username or self.password, self.api_key, self.aws_region]
         if sum(way is not None for way in ways) > 1:
             raise ValueError("set only one of username with password, api_key and aws_region")

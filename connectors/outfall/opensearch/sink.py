@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from outfall.async_sink import ErrorAction, RefusedEntry, RequestOutcome, first_of
+from outfall.async_sink import ErrorAction, RequestOutcome, first_of
 from outfall.async_sink.retrying import outfall_errors
 from outfall.capabilities import Guarantee, TargetContext
 from outfall.errors import ConfigurationError, TargetError, ValueRefusedError
 from outfall.formats import FormatOptions, check_schema
-from outfall.formats.jsonl import JsonlEncoder
 from outfall.opensearch.bulk import (
+    CONFLICT,
     DELETED_FIELD,
     FIELDS,
     VERSION_FIELD,
-    ItemKind,
-    Place,
-    action,
-    kind_of,
+    action_on,
+    actions,
+    if_unchanged,
+    place_of,
     reason_of,
-    stored_version,
-    tombstone,
-    with_version,
 )
 from outfall.opensearch.client import (
     PASSING,
@@ -39,9 +37,8 @@ from outfall.opensearch.client import (
 )
 from outfall.opensearch.options import OpenSearchOptions, OpenSearchSettings
 from outfall.options import make_options, names_arguments
-from outfall.versioned import Answer, KeyedRow, VersionedPartition, VersionedSink
+from outfall.versioned import Answer, KeyedBatch, KeyedRow, Outcomes, VersionedPartition, VersionedSink
 from outfall.versioned.draws import GAP
-from outfall.versioned.rows import without
 from outfall.wrappers import WithDeadLetters
 
 _JSON = FormatOptions(format="jsonl")
@@ -94,10 +91,6 @@ class OpenSearchRequestSink(VersionedSink):
 
     def host(self) -> str:
         return str(self.options.url)
-
-    def guarantee(self) -> Guarantee:
-        kept = self.options.deletes == "tombstone"
-        return super().guarantee() if kept else Guarantee.AT_LEAST_ONCE
 
     def requires(self) -> Sequence[str]:
         if self.guarantee() is Guarantee.AT_LEAST_ONCE:
@@ -200,60 +193,78 @@ class OpenSearchPartition(VersionedPartition):
         super().__init__(sink)
         self._client = sink.access().client()
         pipeline = sink.options.pipeline
-        self._path = "/_bulk" if pipeline is None else f"/_bulk?pipeline={quote(pipeline, safe='')}"
+        # Of each item only what is looked at.
+        self._path = "/_bulk?filter_path=items.*.status,items.*.error"
+        self._path += "" if pipeline is None else f"&pipeline={quote(pipeline, safe='')}"
 
-    def writes(self, batch: pa.RecordBatch) -> Sequence[tuple[Any, Any, int]]:
+    def writes(self, changes: KeyedBatch) -> tuple[Sequence[str | None], Sequence[bytes], Sequence[int]]:
         options: OpenSearchOptions = self.options
-        places = self._places(batch)
-        stored = without(batch, options.index_column)
-        documents = bytes(JsonlEncoder(_JSON, stored.schema).encode(stored)).split(b"\n")[:-1]
-        return [
-            (place, document, len(document) + len(place.index) + len(place.id or "") + _OVERHEAD)
-            for place, document in zip(places, documents, strict=True)
-        ]
+        places = _places(changes.rows, options)
+        ids = places["_id"].to_pylist() if "_id" in places else [None] * changes.rows.num_rows
+        if options.index_column is not None:
+            changes = replace(changes, rows=changes.rows.drop_columns([options.index_column]))
+        found = actions(
+            places, changes, self.version, creates=options.data_stream, removes=options.deletes == "remove"
+        ).to_pylist()
+        return ids, found, [len(action) for action in found]
 
     def send(self, entries: Sequence[KeyedRow]) -> RequestOutcome[KeyedRow]:
-        response = self._bulk([self._first(entry) for entry in entries])
+        response = self._bulk([entry.write for entry in entries])
         if response.status >= 300:
             return _failed(entries, response)
-        outcome = _Outcome()
-        conflicts = []
-        for entry, item in zip(entries, _items(response), strict=True):
-            if kind_of(item) is ItemKind.CONFLICT and self.version is not None:
+        outcomes = Outcomes()
+        conflicts: list[KeyedRow] | None = [] if self.version is not None else None
+        self._take(zip(entries, _items(response), strict=True), outcomes, Answer.WRITTEN, conflicts)
+        if conflicts:
+            self._settle_conflicts(conflicts, outcomes)
+        return outcomes.result(self.settle)
+
+    def _take(
+        self,
+        items: Iterable[tuple[KeyedRow, dict[str, Any]]],
+        outcomes: Outcomes,
+        written: Answer,
+        conflicts: list[KeyedRow] | None = None,
+    ) -> None:
+        """Add rows by the items of a response, or to the conflicts."""
+        for entry, item in items:
+            action = action_on(item)
+            if action is None:
+                outcomes.answered(entry, written)
+            elif item["status"] == CONFLICT and conflicts is not None:
                 conflicts.append(entry)
             else:
-                outcome.add(entry, item, Answer.WRITTEN)
-        if conflicts:
-            self._settle_conflicts(conflicts, outcome)
-        error = self.settle([entry for entry, _ in outcome.answers], [answer for _, answer in outcome.answers])
-        return RequestOutcome(error=error) if error is not None else outcome.result()
+                reason, error = reason_of(item), (item.get("error") or {}).get("type")
+                fatal = TargetError(
+                    "the cluster rejected a document", why=reason, do="create the index, or grant access"
+                )
+                outcomes.failed([entry], action, reason, error and str(error), fatal)
 
-    def _settle_conflicts(self, entries: Sequence[KeyedRow], outcome: _Outcome) -> None:
+    def _settle_conflicts(self, entries: Sequence[KeyedRow], outcomes: Outcomes) -> None:
         """Read what is stored, and replace rows of this version whose rank is lower, if they are still stored."""
-        docs = [entry.key.meta() for entry in entries]
-        for doc in docs:
-            doc |= {"_source": [VERSION_FIELD]}
+        docs = [place_of(entry.write) | {"_source": [VERSION_FIELD]} for entry in entries]
         response = self._client.send("POST", "/_mget", json.dumps({"docs": docs}).encode())
         if response.status >= 300:
-            outcome.retry += [(entry, response.reason()) for entry in entries]
+            outcomes.failed(entries, ErrorAction.RETRY, response.reason())
             return
-        lower: list[tuple[KeyedRow, bytes]] = []
+        lower: list[KeyedRow] = []
+        again: list[bytes] = []
         for entry, found in zip(entries, response.body["docs"], strict=True):
             answer = self._compared(entry, found)
             if answer is None:
-                outcome.retry.append((entry, "the document has changed in between"))
+                outcomes.failed([entry], ErrorAction.RETRY, "the document has changed in between")
             elif answer is Answer.REPLACED:
-                lower.append((entry, self._second(entry, found)))
+                lower.append(entry)
+                again.append(if_unchanged(entry.write, found))
             else:
-                outcome.answers.append((entry, answer))
+                outcomes.answered(entry, answer)
         if not lower:
             return
-        response = self._bulk([lines for _, lines in lower])
+        response = self._bulk(again)
         if response.status >= 300:
-            outcome.retry += [(entry, response.reason()) for entry, _ in lower]
-            return
-        for (entry, _), item in zip(lower, _items(response), strict=True):
-            outcome.add(entry, item, Answer.REPLACED)
+            outcomes.failed(lower, ErrorAction.RETRY, response.reason())
+        else:
+            self._take(zip(lower, _items(response), strict=True), outcomes, Answer.REPLACED)
 
     def _compared(self, entry: KeyedRow, found: dict[str, Any]) -> Answer | None:
         """Return what a write is, compared with what is stored; `None` if it must be sent again."""
@@ -262,102 +273,49 @@ class OpenSearchPartition(VersionedPartition):
             return None
         if not found.get("found"):
             # A removed document conflicts as long as the server knows its version, which is lost then.
-            return Answer.SAME if entry.body is None else Answer.STALE
+            return Answer.SAME if entry.write.startswith(b'{"delete"') else Answer.STALE
         theirs, number = (found.get("_source") or {}).get(VERSION_FIELD), found["_version"]
         if number < version.number:
             return None
         token, _, rank = str(theirs).partition(" ")
         if number >= version.number + GAP or token != version.token:
             return Answer.STALE
-        if theirs == stored_version(version, entry.rank):
+        if rank == entry.rank:
             return Answer.SAME
-        return Answer.OUTRANKED if rank > entry.rank.hex() else Answer.REPLACED
+        return Answer.OUTRANKED if rank > entry.rank else Answer.REPLACED
 
-    def _bulk(self, actions: Sequence[bytes]) -> ClusterResponse:
-        return self._client.send("POST", self._path, b"".join(actions), kind="application/x-ndjson")
+    def _bulk(self, lines: Sequence[bytes]) -> ClusterResponse:
+        return self._client.send("POST", self._path, b"".join(lines), kind="application/x-ndjson")
 
-    def _first(self, entry: KeyedRow) -> bytes:
-        version: dict[str, Any] = {}
-        if self.version is not None:
-            version = {"version": self.version.number, "version_type": "external"}
-        return self._action(entry, version)
 
-    def _second(self, entry: KeyedRow, found: dict[str, Any]) -> bytes:
-        return self._action(entry, {"if_seq_no": found["_seq_no"], "if_primary_term": found["_primary_term"]})
-
-    def _action(self, entry: KeyedRow, version: dict[str, Any]) -> bytes:
-        if self.version is None:
-            name = "create" if self.options.data_stream else "index"
-            return action("delete" if entry.body is None else name, entry.key, entry.body, version)
-        if entry.body is not None:
-            return action("index", entry.key, with_version(entry.body, self.version, entry.rank), version)
-        if self.options.deletes == "remove":
-            return action("delete", entry.key, None, version)
-        return action("index", entry.key, tombstone(self.version, entry.rank), version)
-
-    def _places(self, batch: pa.RecordBatch) -> list[Place]:
-        options: OpenSearchOptions = self.options
-        rows = range(batch.num_rows)
-        ids = _ids([batch.column(name).cast(pa.string()) for name in options.key_columns]) or [None for _ in rows]
-        indices = _column(batch, options.index_column)
-        routings = _column(batch, options.routing_column)
-        for found in ids:
-            if found is not None and not 0 < len(found.encode()) <= _LONGEST_ID:
-                raise ValueRefusedError(
-                    f"the id of a row has {len(found.encode())} bytes, and 1 to {_LONGEST_ID} are possible",
-                    do="use other key_columns, or remove such rows",
-                )
-        if options.index_column is not None and not all(indices):
+def _places(batch: pa.RecordBatch, options: OpenSearchOptions) -> dict[str, pa.Array]:
+    """Return where the documents of rows are. Raises `ValueRefusedError` for one that cannot be anywhere."""
+    if options.index_column is None:
+        places = {"_index": pa.repeat(pa.scalar(options.index), batch.num_rows)}
+    else:
+        places = {"_index": batch.column(options.index_column)}
+        if pc.any(pc.equal(pc.binary_length(pc.fill_null(places["_index"], "")), 0)).as_py():
             raise ValueRefusedError("the index of a row is NULL or empty", do="remove such rows, or set index")
-        return [Place(options.index or str(indices[row]), ids[row], routings[row]) for row in rows]
+    if options.key_columns:
+        places["_id"] = _ids([batch.column(name).cast(pa.string()) for name in options.key_columns])
+    if options.routing_column is not None:
+        places["routing"] = batch.column(options.routing_column)
+    return places
 
 
-class _Outcome:
-    """What becomes of the rows of a request."""
-
-    def __init__(self) -> None:
-        """Start empty."""
-        self.answers: list[tuple[KeyedRow, Answer]] = []
-        self.retry: list[tuple[KeyedRow, str]] = []
-        self.dead: list[RefusedEntry[KeyedRow]] = []
-        self.fatal: str | None = None
-
-    def add(self, entry: KeyedRow, item: dict[str, Any], written: Answer) -> None:
-        """Add a row by the item of the response."""
-        kind = kind_of(item)
-        if kind is ItemKind.DONE:
-            self.answers.append((entry, written))
-        elif kind in (ItemKind.PASSING, ItemKind.CONFLICT):
-            self.retry.append((entry, reason_of(item)))
-        elif kind is ItemKind.AT_FAULT:
-            self.dead.append(RefusedEntry(entry, reason_of(item), str((item.get("error") or {}).get("type"))))
-        else:
-            self.fatal = reason_of(item)
-
-    def result(self) -> RequestOutcome[KeyedRow]:
-        """Return it for the base."""
-        if self.fatal is not None:
-            error = TargetError(
-                "the cluster rejected a document", why=self.fatal, do="create the index, or grant access"
-            )
-            return RequestOutcome(error=error)
-        reason = self.retry[0][1] if self.retry else None
-        return RequestOutcome(retry=[entry for entry, _ in self.retry], dead=self.dead, reason=reason)
-
-
-_OVERHEAD = 200
-"""Bytes of an action and the version."""
-
-
-def _column(batch: pa.RecordBatch, name: str | None) -> list[str | None]:
-    return [None] * batch.num_rows if name is None else batch.column(name).to_pylist()
-
-
-def _ids(keys: Sequence[pa.Array]) -> list[str | None]:
+def _ids(keys: Sequence[pa.Array]) -> pa.Array:
     """Return the ids of rows with the columns of their key: two keys never have one id."""
     if len(keys) > 1:
         keys = [pc.replace_substring(pc.replace_substring(key, "%", "%25"), ":", "%3A") for key in keys]
-    return [":".join(texts) for texts in zip(*(key.to_pylist() for key in keys), strict=True)]
+    ids = pc.binary_join_element_wise(*keys, ":")
+    lengths = pc.min_max(pc.binary_length(ids)).as_py().values()
+    for length in lengths:
+        if length is not None and not 0 < length <= _LONGEST_ID:
+            raise ValueRefusedError(
+                f"the id of a row has {length} bytes, and 1 to {_LONGEST_ID} are possible",
+                do="use other key_columns, or remove such rows",
+            )
+    return ids
 
 
 def _items(response: ClusterResponse) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from outfall.async_sink import ErrorAction
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.options import resolve_secret
 from outfall.process_clients import ProcessClients
+from outfall.redis.packing import RECORDS, bulk
 from outfall.versioned import RecordStore
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -25,18 +26,17 @@ from redis.exceptions import (
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisClusterException,
     RedisError,
     ResponseError,
     TimeoutError,
 )
 from redis.retry import Retry
-
-RECORDS = "outfall:record:"
-"""Before the key of a record."""
+from redis.sentinel import Sentinel
 
 _PASSING = (
     "ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOREPLICAS", "OOM", "READONLY",
-    "TRYAGAIN", "UNBLOCKED",
+    "TRYAGAIN", "UNBLOCKED", "WAIT:",
 )  # fmt: skip
 """How errors begin that pass: after a failover, when data is loaded, when there is memory or disk again."""
 _REASONS = {
@@ -72,6 +72,8 @@ def classify(error: BaseException) -> ErrorAction:
         return ErrorAction.FATAL
     if isinstance(error, ConnectionError | TimeoutError | OSError | TransientError) or code in _PASSING:
         return ErrorAction.RETRY
+    if isinstance(error, RedisClusterException):  # no node answers, or none has a slot
+        return ErrorAction.FATAL if "not enabled" in str(error) else ErrorAction.RETRY
     # A command that the server knows and rejects: the row is at fault.
     rejected = isinstance(error, ResponseError) and "unknown command" not in str(error).lower()
     return ErrorAction.DEAD_LETTER if rejected else ErrorAction.FATAL
@@ -89,6 +91,8 @@ class RedisAccess:
 
     url: str
     cluster: bool
+    sentinel: str | None
+    wait_replicas: int
     username: str | None
     password: SecretStr | None
     ca_bundle: str | None
@@ -107,26 +111,78 @@ class RedisAccess:
 
     def make(self) -> Any:
         """Create a client. That of a cluster connects, to look up the nodes."""
-        more: dict[str, Any] = {}
+        shared: dict[str, Any] = {
+            "socket_connect_timeout": self.connect_timeout,
+            "socket_timeout": self.read_timeout,
+            "retry": Retry(NoBackoff(), 0),  # the base retries and counts
+        }
         if self.url.startswith("rediss://"):
             # No certificate is accepted unchecked.
-            more = {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
+            shared |= {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
             files = {"ssl_ca_certs": self.ca_bundle, "ssl_certfile": self.client_certificate,
                      "ssl_keyfile": self.client_key}  # fmt: skip
-            more |= {name: path for name, path in files.items() if path}
-        kind = redis.RedisCluster if self.cluster else redis.Redis
-        return kind.from_url(
-            self.url,
-            username=self.username,
-            password=None if self.password is None else resolve_secret(self.password),
-            socket_connect_timeout=self.connect_timeout,
-            socket_timeout=self.read_timeout,
-            retry=Retry(NoBackoff(), 0),  # the base retries and counts
-            **more,
-        )
+            shared |= {name: path for name, path in files.items() if path}
+        own = {
+            "username": self.username,
+            "password": None if self.password is None else resolve_secret(self.password),
+        }
+        if self.sentinel is None:
+            kind = redis.RedisCluster if self.cluster else redis.Redis
+            return kind.from_url(self.url, **shared, **own)
+        parts = urlsplit(self.url)
+        shared |= {"ssl": parts.scheme == "rediss"}
+        watching: Any = Sentinel([(parts.hostname, parts.port or 26379)], sentinel_kwargs=shared)  # type: ignore[no-untyped-call]
+        return watching.master_for(self.sentinel, db=int(parts.path.strip("/") or 0), **shared, **own)
+
+    def node_of(self, key: bytes) -> Any:
+        """Return the client of the server that has a key."""
+        client = self.client()
+        return client.get_redis_connection(client.get_node_from_key(key)) if self.cluster else client
+
+    @property
+    def patience(self) -> int:
+        """How long replicas may take, in milliseconds: half as long as the connection waits for a response."""
+        return max(1, int(self.read_timeout * 500))
+
+    def waiting(self) -> list[bytes]:
+        """Return the command after writes whose response is the number of replicas that have them, if any must."""
+        if not self.wait_replicas:
+            return []
+        return [b"*3\r\n%b%b%b" % (bulk("WAIT"), bulk(self.wait_replicas), bulk(self.patience))]
+
+    def lacking(self, replicas: int) -> str | None:
+        """Return why writes do not count yet that so many replicas have; `None` if they do."""
+        if replicas >= self.wait_replicas:
+            return None
+        return f"WAIT: {replicas} replicas have the writes, and wait_replicas is {self.wait_replicas}"
 
 
 _clients = ProcessClients[RedisAccess]()
+
+
+def pipelined(node: Any, calls: Sequence[bytes]) -> list[Any]:
+    """Send packed commands in one go, and return the response or the server's error of each.
+
+    Raises the errors of the connection. A connection with responses that were not read is not used again.
+    """
+    connection = node.connection_pool.get_connection()
+    read = False
+    try:
+        connection.send_packed_command(calls)
+        found = [_response(connection) for _ in calls]
+        read = True
+        return found
+    finally:
+        if not read:
+            connection.disconnect()
+        node.connection_pool.release(connection)
+
+
+def _response(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error
 
 
 def place(url: str) -> str:
@@ -144,7 +200,7 @@ def errors_of(access: RedisAccess, what: str) -> Iterator[Any]:
         yield client
     except OutfallError:
         raise
-    except (RedisError, OSError, ValueError) as error:
+    except (RedisError, RedisClusterException, OSError, ValueError) as error:
         if client is not None:
             access.renew(client)
         raise _translated(access, what, error) from error
@@ -179,10 +235,24 @@ class RedisRecords(RecordStore):
         self._access = access
 
     def read(self, name: str) -> str | None:
-        with errors_of(self._access, f"reading the record {name}") as client:
-            found = client.get(RECORDS + name)
+        with errors_of(self._access, f"reading the record {name}"):
+            found = self._access.node_of(RECORDS + name.encode()).get(RECORDS + name.encode())
         return None if found is None else found.decode(errors="backslashreplace")
 
     def replace(self, name: str, old: str | None, new: str | None) -> bool:
-        with errors_of(self._access, f"writing the record {name}") as client:
-            return bool(client.eval(self._REPLACE, 1, RECORDS + name, old or "", new or ""))
+        access, key = self._access, RECORDS + name.encode()
+        with errors_of(access, f"writing the record {name}"):
+            # By one connection, whose writes the replicas are asked for.
+            with access.node_of(key).pipeline(transaction=False) as pipeline:
+                pipeline.eval(self._REPLACE, 1, key, old or "", new or "")
+                if access.wait_replicas:
+                    pipeline.wait(access.wait_replicas, access.patience)
+                replaced, *replicas = pipeline.execute()
+            lacking = access.lacking(*replicas) if replicas else None
+            if lacking is not None:
+                raise TransientError(
+                    f"{self.where}: writing the record {name} failed",
+                    why=lacking,
+                    do="start the replicas, or lower wait_replicas",
+                )
+            return bool(replaced)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from string import Formatter
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 
 from outfall.options import Duration
+from outfall.redis.packing import joined
 from outfall.versioned import VersionedOptions, VersionedSettings
 
 Layout = Literal["hash", "json", "value"]
@@ -38,6 +41,18 @@ class RedisOptions(VersionedOptions):
     )
     cluster: bool = Field(
         default=False, description="Whether the server is a node of a Redis Cluster, whose other nodes are looked up."
+    )
+    sentinel: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The name of a master that Sentinels watch: `url` is then the address of a Sentinel, which is asked"
+        " for the master, also after a failover. Sentinels with a password of their own are not supported.",
+    )
+    wait_replicas: int = Field(
+        default=0,
+        ge=0,
+        description="How many replicas must have a write before it counts (`WAIT`). With as many as can become the"
+        " master, a failover loses no acknowledged write. Default: none.",
     )
     require_durable: bool = Field(
         default=False,
@@ -94,6 +109,8 @@ class RedisOptions(VersionedOptions):
             raise ValueError('layout "value" and value_column belong together')
         if self.cluster and urlsplit(self.url).path.strip("/") not in ("", "0"):
             raise ValueError("a cluster has database 0 only")
+        if self.cluster and self.sentinel is not None:
+            raise ValueError("cluster and sentinel exclude each other: a cluster has no Sentinels")
         if self.client_key and not self.client_certificate:
             raise ValueError("client_key requires client_certificate")
         if (self.ca_bundle or self.client_certificate) and not self.url.startswith("rediss://"):
@@ -112,6 +129,8 @@ class RedisSettings(VersionedSettings, total=False):
     value_column: str | None
     ttl: timedelta | float | str | None
     cluster: bool
+    sentinel: str | None
+    wait_replicas: int
     require_durable: bool
     username: str | None
     password: SecretStr | str | None
@@ -138,11 +157,9 @@ class KeyPattern:
         """The columns, in their order."""
         return [column for _, column in self.pieces if column is not None]
 
-    def keys(self, values: dict[str, list[Any]], rows: int) -> list[str]:
-        """Return the key of each row, from the texts of the columns."""
-        parts: list[list[str]] = []
+    def keys(self, values: Mapping[str, pa.Array]) -> pa.Array:
+        """Return the key of each row, from the binary values of the columns."""
+        pieces: list[Any] = []
         for text, column in self.pieces:
-            parts.append([text] * rows)
-            if column is not None:
-                parts.append(values[column])
-        return ["".join(each) for each in zip(*parts, strict=True)]
+            pieces += [text.encode()] if column is None else [text.encode(), values[column]]
+        return joined(*pieces)

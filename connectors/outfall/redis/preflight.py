@@ -8,17 +8,18 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 
-def forgets(client: Any, *, cluster: bool, expiring: bool) -> tuple[list[str], list[str]]:
+def forgets(client: Any, *, cluster: bool, expiring: bool, waiting: bool) -> tuple[list[str], list[str]]:
     """Return why a server may forget acknowledged writes, and which settings could not be read.
 
-    `expiring` says whether keys with an expiry, such as versions of deleted keys, count. Raises the client's errors.
+    `expiring` says whether keys with an expiry, such as versions of deleted keys, count, and `waiting` whether replicas
+    have a write before it counts. Raises the client's errors.
     """
     nodes = [client.get_redis_connection(node) for node in client.get_primaries()] if cluster else [client]
     found: dict[str, None] = {}
     unread: dict[str, None] = {}
     for node in nodes:
         read = _settings(node)
-        found |= dict.fromkeys(_forgetting(read, expiring))
+        found |= dict.fromkeys(_forgetting(read, expiring, waiting))
         if not read:
             unread["persistence and memory (INFO is not permitted)"] = None
         if "appendfsync" not in read:
@@ -43,7 +44,7 @@ def _settings(node: Any) -> dict[str, Any]:
     return read
 
 
-def _forgetting(read: dict[str, Any], expiring: bool) -> list[str]:
+def _forgetting(read: dict[str, Any], expiring: bool, waiting: bool) -> list[str]:
     found = []
     if read.get("aof") == 0:
         found.append("the setting appendonly is no: a restart loses the writes since the last snapshot")
@@ -53,6 +54,6 @@ def _forgetting(read: dict[str, Any], expiring: bool) -> list[str]:
     evicts = policy.startswith("allkeys") or (policy.startswith("volatile") and expiring)
     if read.get("maxmemory") and evicts:
         found.append(f"the setting maxmemory-policy is {policy}: a full server removes keys and versions")
-    if read.get("replicas"):
+    if read.get("replicas") and not waiting:
         found.append("it has replicas, which get writes after they are acknowledged: a failover may lose some")
     return found

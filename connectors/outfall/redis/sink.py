@@ -9,20 +9,21 @@ from typing import Any, Unpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from outfall.async_sink import ErrorAction, RefusedEntry, RequestOutcome
+from outfall.async_sink import RequestOutcome
 from outfall.capabilities import TargetContext
 from outfall.errors import ConfigurationError, TargetError, ValueRefusedError
 from outfall.formats import FormatOptions, check_schema
 from outfall.formats.jsonl import JsonlEncoder
 from outfall.formats.types import is_bytes
 from outfall.options import make_options, names_arguments
-from outfall.redis.client import RedisAccess, RedisRecords, classify, code_of, errors_of, place, told
+from outfall.redis.client import RedisAccess, RedisRecords, classify, code_of, errors_of, pipelined, place, told
 from outfall.redis.options import KeyPattern, RedisOptions, RedisSettings
+from outfall.redis.packing import Bodies, Packed, hashes, packed_rows, strings
 from outfall.redis.preflight import forgets
-from outfall.redis.script import ANSWERS, PREFIX, SHA, WRITE, arguments, version_key
-from outfall.versioned import Answer, KeyedRow, VersionedPartition, VersionedSink
+from outfall.redis.script import ANSWERS, WRITE, Lives, call
+from outfall.versioned import KeyedBatch, KeyedRow, Outcomes, VersionedPartition, VersionedSink
 from outfall.wrappers import WithDeadLetters
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
 
 _log = logging.getLogger("outfall.redis")
 _JSON = FormatOptions(format="jsonl")
@@ -84,9 +85,9 @@ class RedisRequestSink(VersionedSink):
         """Return how to reach the server."""
         options = self.options
         return RedisAccess(
-            options.url, options.cluster, options.username, options.password, options.ca_bundle,
-            options.client_certificate, options.client_key, options.connect_timeout.total_seconds(),
-            options.read_timeout.total_seconds(),
+            options.url, options.cluster, options.sentinel, options.wait_replicas, options.username, options.password,
+            options.ca_bundle, options.client_certificate, options.client_key,
+            options.connect_timeout.total_seconds(), options.read_timeout.total_seconds(),
         )  # fmt: skip
 
     def records(self) -> RedisRecords:
@@ -124,7 +125,7 @@ class RedisRequestSink(VersionedSink):
 
     def _forgets(self, client: Any) -> tuple[list[str], list[str]]:
         expiring = self.options.ttl is not None or self.options.delete_marker is not None
-        return forgets(client, cluster=self.options.cluster, expiring=expiring)
+        return forgets(client, cluster=self.options.cluster, expiring=expiring, waiting=self.options.wait_replicas > 0)
 
     def _check_server(self) -> None:
         """Say why the server does not bear the guarantee. Raises `TargetError` with `require_durable`."""
@@ -147,7 +148,7 @@ class RedisRequestSink(VersionedSink):
 
 
 class RedisPartition(VersionedPartition):
-    """Writes rows in pipelines."""
+    """Writes rows in pipelines of calls of the script."""
 
     sink: RedisRequestSink
 
@@ -156,93 +157,79 @@ class RedisPartition(VersionedPartition):
     def __init__(self, sink: RedisRequestSink) -> None:
         super().__init__(sink)
         options: RedisOptions = sink.options
-        self._ttl = 0 if options.ttl is None else max(1, round(options.ttl.total_seconds() * 1000))
-        self._retention = round(options.tombstone_retention.total_seconds() * 1000)
+        ttl = 0 if options.ttl is None else max(1, round(options.ttl.total_seconds() * 1000))
+        self._lives = Lives(ttl, round(options.tombstone_retention.total_seconds() * 1000))
 
     def code_of(self, error: Exception) -> str:
         return code_of(error)
 
-    def writes(self, batch: pa.RecordBatch) -> Sequence[tuple[str, Any, int]]:
-        texts = {name: [_text(value) for value in _texts(batch, name)] for name in self.sink.pattern.columns}
-        keys = self.sink.pattern.keys(texts, batch.num_rows)
-        for key in keys:
-            _check_key(key)
-        return [
-            (key, body, len(key) + (sum(map(len, body)) if isinstance(body, list) else len(body)))
-            for key, body in zip(keys, self._bodies(batch), strict=True)
-        ]
+    def writes(self, changes: KeyedBatch) -> tuple[Sequence[bytes], Sequence[Packed], Sequence[int]]:
+        keys = self.sink.pattern.keys({name: _part(changes.rows, name) for name in self.sink.pattern.columns})
+        packed = packed_rows(keys, self._bodies(changes), changes, versions=self.version is not None)
+        return keys.to_pylist(), packed, [len(row.keys) + len(row.arguments) for row in packed]
 
     def send(self, entries: Sequence[KeyedRow]) -> RequestOutcome[KeyedRow]:
-        client = self.sink.access().client()
+        access, outcomes = self.sink.access(), Outcomes()
+        client = access.client()
         try:
-            results = [each for node, some in self._by_node(client, entries) for each in self._sent(node, some)]
-        except (RedisError, OSError):
+            for node, calls in self._by_node(client, entries):
+                for rows, found in self._sent(node, calls):
+                    self._take(rows, found, outcomes)
+                    if isinstance(found, Exception) and code_of(found) in ("READONLY", "MOVED"):
+                        access.renew(client)
+        except (RedisError, RedisClusterException, OSError):
             # The address may lead to another server now.
-            self.sink.access().renew(client)
+            access.renew(client)
             raise
-        failed = [(entry, found) for entry, found in results if isinstance(found, Exception)]
-        if any(code_of(error) in ("READONLY", "MOVED") for _, error in failed):
-            self.sink.access().renew(client)
-        written = [(entry, found) for entry, found in results if isinstance(found, Answer)]
-        error = self.settle(*zip(*written, strict=True)) if written else None
-        return RequestOutcome(error=error) if error else _outcome(failed)
+        return outcomes.result(self.settle)
 
-    def _by_node(self, client: Any, entries: Sequence[KeyedRow]) -> Iterator[tuple[Any, Sequence[KeyedRow]]]:
-        """Divide rows by the node of a cluster that has their slot."""
+    def _by_node(self, client: Any, entries: Sequence[KeyedRow]) -> Iterator[tuple[Any, list[Sequence[KeyedRow]]]]:
+        """Divide rows by the node of a cluster that has their slot, and by calls of the script."""
         if not self.options.cluster:
-            yield client, entries
+            yield client, [entries[first : first + _AT_ONCE] for first in range(0, len(entries), _AT_ONCE)]
             return
-        nodes: dict[Any, list[KeyedRow]] = {}
+        slots: dict[int, list[KeyedRow]] = {}
         for entry in entries:
-            nodes.setdefault(client.get_node_from_key(entry.key), []).append(entry)
-        for node, some in nodes.items():
-            yield client.get_redis_connection(node), some
+            slots.setdefault(client.keyslot(entry.key), []).append(entry)
+        nodes: dict[Any, list[Sequence[KeyedRow]]] = {}
+        for rows in slots.values():
+            nodes.setdefault(client.get_node_from_key(rows[0].key), []).append(rows)
+        for node, calls in nodes.items():
+            yield client.get_redis_connection(node), calls
 
-    def _sent(self, node: Any, entries: Sequence[KeyedRow]) -> list[tuple[KeyedRow, Answer | Exception]]:
-        results = self._pipeline(node, entries)
-        unknown = [entry for entry, found in results if isinstance(found, NoScriptError)]
+    def _sent(self, node: Any, calls: Sequence[Sequence[KeyedRow]]) -> list[tuple[Sequence[KeyedRow], Any]]:
+        """Return the response or the error of each call, with its rows."""
+        found = self._answers(node, calls)
+        unknown = [rows for rows, answer in found if isinstance(answer, NoScriptError)]
         if not unknown:
-            return results
+            return found
         node.script_load(WRITE)
-        known = [(entry, found) for entry, found in results if not isinstance(found, NoScriptError)]
-        return known + self._pipeline(node, unknown)
+        known = [(rows, answer) for rows, answer in found if not isinstance(answer, NoScriptError)]
+        return known + self._answers(node, unknown)
 
-    def _pipeline(self, node: Any, entries: Sequence[KeyedRow]) -> list[tuple[KeyedRow, Answer | Exception]]:
-        with node.pipeline(transaction=False) as pipeline:
-            if self.version is not None:
-                for entry in entries:
-                    pipeline.execute_command(
-                        "EVALSHA", SHA, 2, *arguments(entry, self.version, self._ttl, self._retention)
-                    )
-                found = pipeline.execute(raise_on_error=False)
-                return [
-                    (entry, answer if isinstance(answer, Exception) else ANSWERS[answer])
-                    for entry, answer in zip(entries, found, strict=True)
-                ]
-            counts = [self._plain(pipeline, entry) for entry in entries]
-            answers = iter(pipeline.execute(raise_on_error=False))
-        return [
-            (entry, _first_error([next(answers) for _ in range(n)])) for entry, n in zip(entries, counts, strict=True)
-        ]
+    def _answers(self, node: Any, calls: Sequence[Sequence[KeyedRow]]) -> list[tuple[Sequence[KeyedRow], Any]]:
+        access = self.sink.access()
+        sent = [call(rows, self.version, self._lives) for rows in calls]
+        found = pipelined(node, sent + access.waiting())
+        lacking = access.lacking(found.pop()) if access.wait_replicas else None
+        if lacking is not None:
+            # Sent again, they are the same: what counts is that replicas have them.
+            found = [answer if isinstance(answer, Exception) else ResponseError(lacking) for answer in found]
+        return list(zip(calls, found, strict=True))
 
-    def _plain(self, pipeline: Any, entry: KeyedRow) -> int:
-        """Add the commands of a write without a version. Returns their number."""
-        if entry.body is None:
-            pipeline.delete(entry.key)
-            return 1
-        if not isinstance(entry.body, list):
-            pipeline.set(entry.key, entry.body, px=self._ttl or None)
-            return 1
-        pipeline.delete(entry.key)
-        pipeline.execute_command("HSET", entry.key, *entry.body)
-        if self._ttl:
-            pipeline.pexpire(entry.key, self._ttl)
-        return 3 if self._ttl else 2
+    def _take(self, rows: Sequence[KeyedRow], found: Any, outcomes: Outcomes) -> None:
+        if isinstance(found, Exception):
+            outcomes.failed(rows, classify(found), told(found), code_of(found), found)
+            return
+        for row, digit in zip(rows, found.decode(), strict=True):
+            if digit != "0":
+                outcomes.answered(row, ANSWERS[int(digit)])
 
-    def _bodies(self, batch: pa.RecordBatch) -> Sequence[Any]:
+    def _bodies(self, changes: KeyedBatch) -> Bodies:
         options: RedisOptions = self.options
+        batch = changes.rows
         if options.layout == "json":
-            return bytes(JsonlEncoder(_JSON, batch.schema).encode(batch)).split(b"\n")[:-1]
+            return strings(JsonlEncoder(_JSON, batch.schema).objects(batch).cast(pa.large_binary()))
         if options.layout == "value":
             values = batch.column(options.value_column)
             if values.null_count and options.delete_marker is None:
@@ -250,72 +237,29 @@ class RedisPartition(VersionedPartition):
                     f"the column {options.value_column!r} is NULL in a row",
                     do="remove such rows, or set delete_marker to delete their keys",
                 )
-            return values.cast(pa.binary()).fill_null(b"").to_pylist()  # type: ignore[no-any-return]
-        columns = [(name.encode(), _texts(batch, name)) for name in batch.schema.names]
-        rows: list[list[bytes | str]] = [[] for _ in range(batch.num_rows)]
-        for name, values in columns:
-            for row, value in zip(rows, values, strict=True):
-                if value is not None:
-                    row += (name, value)
-        return rows
+            return strings(pc.fill_null(values.cast(pa.large_binary()), b""))
+        return hashes(batch.schema.names, [_texts(batch, name) for name in batch.schema.names])
 
 
-def _texts(batch: pa.RecordBatch, name: str) -> list[Any]:
+_AT_ONCE = 50
+"""Rows per call of the script: many, to save time, and few, because the server does nothing else meanwhile."""
+
+
+def _texts(batch: pa.RecordBatch, name: str) -> pa.Array:
     """Return the values of a column as bytes: strings and binary as they are, others as in JSON without quotes."""
     column = batch.column(name)
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_bytes(kind):
-        return column.cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
+        return column.cast(pa.large_binary())
     texts = JsonlEncoder(_JSON, pa.schema([])).values(column, name)
     if not pa.types.is_nested(kind):
         texts = pc.utf8_trim(texts, '"')
-    return texts.cast(pa.large_binary()).to_pylist()  # type: ignore[no-any-return]
+    return texts.cast(pa.large_binary())
 
 
-def _text(value: bytes | None) -> str:
-    """Return a part of a key. Raises `ValueRefusedError` if it is empty or not UTF-8."""
-    if not value:
+def _part(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Return the parts of keys. Raises `ValueRefusedError` if one is empty."""
+    values = _texts(batch, name)
+    if pc.any(pc.equal(pc.binary_length(values), 0)).as_py():
         raise ValueRefusedError("a part of the key is empty in a row", do="remove such rows, or replace the value")
-    try:
-        return value.decode()
-    except UnicodeDecodeError as error:
-        raise ValueRefusedError(
-            "a part of the key is not UTF-8 in a row", do="encode it, for example with hex()"
-        ) from error
-
-
-def _check_key(key: str) -> None:
-    if key.startswith((PREFIX, "outfall:record:")):
-        raise ValueRefusedError(
-            "the key of a row begins as the keys of Outfall's records do", do="use another pattern for the keys"
-        )
-    try:
-        version_key(key)
-    except ValueError as error:
-        raise ValueRefusedError(
-            "the key of a row has no place for its version", why=str(error), do="encode braces in the key columns"
-        ) from error
-
-
-def _first_error(found: Sequence[Any]) -> Answer | Exception:
-    return next((each for each in found if isinstance(each, Exception)), Answer.WRITTEN)
-
-
-def _outcome(failed: Sequence[tuple[KeyedRow, Exception]]) -> RequestOutcome[KeyedRow]:
-    """Return what becomes of the rows whose command the server has rejected."""
-    actions = [(entry, error, classify(error)) for entry, error in failed]
-    fatal = [error for _, error, action in actions if action is ErrorAction.FATAL]
-    if fatal:
-        return RequestOutcome(error=fatal[0])
-    retry = [(entry, error) for entry, error, action in actions if action is ErrorAction.RETRY]
-    dead = [
-        RefusedEntry(entry, told(error), code_of(error))
-        for entry, error, action in actions
-        if action is ErrorAction.DEAD_LETTER
-    ]
-    return RequestOutcome(
-        retry=[entry for entry, _ in retry],
-        dead=dead,
-        reason=told(retry[0][1]) if retry else None,
-        code=code_of(retry[0][1]) if retry else None,
-    )
+    return values

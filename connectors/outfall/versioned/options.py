@@ -11,6 +11,7 @@ from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings
 from outfall.options import Duration
 
 DuplicateKeys = Literal["error", "count"]
+Deletes = Literal["tombstone", "remove"]
 
 
 class VersionedOptions(AsyncSinkOptions):
@@ -43,6 +44,11 @@ class VersionedOptions(AsyncSinkOptions):
         " longer could write the key again.",
     )
 
+    @property
+    def keeps_deleted(self) -> bool:
+        """Whether the server keeps the version of a deleted row."""
+        return True
+
     @model_validator(mode="after")
     def _keyed(self) -> Self:
         if self.across_epochs:
@@ -51,6 +57,25 @@ class VersionedOptions(AsyncSinkOptions):
             raise ValueError("delete_marker is not stored, so it cannot be order_column")
         if self.order_column and not self.versions:
             raise ValueError("order_column requires versions, which carry the order to the server")
+        return self
+
+
+class TombstoneOptions(VersionedOptions):
+    """Options of a sink whose versions lie in the rows, so that a deleted row leaves a tombstone or loses its version.
+
+    A connector describes `deletes` for its server.
+    """
+
+    deletes: Deletes = "tombstone"
+
+    @property
+    def keeps_deleted(self) -> bool:
+        return self.deletes == "tombstone"
+
+    @model_validator(mode="after")
+    def _marked(self) -> Self:
+        if self.deletes == "remove" and not self.delete_marker:
+            raise ValueError('deletes="remove" requires delete_marker')
         return self
 
 

@@ -1,21 +1,24 @@
 """Rows to writes, and the rank of a row among the rows of one key in an epoch.
 
-A rank is the value of the ordering column in bytes that compare as the values do, and the hash of the row. It does not
-depend on the order, the batches and the tasks in which the rows of an epoch arrive, because a replay may change them.
+A rank is the value of the ordering column in bytes that compare as the values do, and the hash of the row, both in
+hexadecimal digits. It does not depend on the order, the batches and the tasks in which the rows of an epoch arrive,
+because a replay may change them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from decimal import Context
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.formats.row_text import row_texts
+from outfall.formats.strings import TEXT, concat
 from outfall.part_ledger.row_hash import row_hashes
 from outfall.tables.key_options import check_key_types
 
@@ -24,13 +27,13 @@ from outfall.tables.key_options import check_key_types
 class KeyedRow:
     """One row on its way: an upsert or a delete by key."""
 
-    key: Any
-    """What the server finds the row by."""
-    body: Any
-    """What is stored; `None` for a delete."""
+    key: Hashable
+    """Different for rows of different keys."""
+    write: Any
+    """What a request contains of the row, encoded."""
     size: int
-    """In bytes, of key and body."""
-    rank: bytes
+    """Of `write`, in bytes."""
+    rank: str
     batch: pa.RecordBatch
     """The rows that it comes from, of which it is number `row`. Only dead letters and errors look."""
     row: int
@@ -40,24 +43,36 @@ class KeyedRow:
         return row_texts(self.batch.slice(self.row, 1))[0]
 
 
-def ranks(batch: pa.RecordBatch, order: str | None) -> list[bytes]:
-    """Return the rank of each row."""
-    hashes = [int(word).to_bytes(8) for word in row_hashes(batch)]
-    if order is None:
-        return hashes
-    return [_sortable(value) + row for value, row in zip(_comparable(batch.column(order)), hashes, strict=True)]
+@dataclass(frozen=True)
+class KeyedBatch:
+    """The rows of a batch before they are encoded."""
+
+    rows: pa.RecordBatch
+    """Without the delete marker, which is not stored."""
+    gone: pa.Array | None
+    """Whether each row is a delete; `None` if none is. It has no NULL."""
+    ranks: pa.Array
+    """The rank of each row; empty texts without versions."""
+
+    def chosen(self, deletes: pa.Array | pa.Scalar, upserts: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
+        """Return for each row what stands for it: of a delete or of an upsert."""
+        return upserts if self.gone is None else pc.if_else(self.gone, deletes, upserts)
 
 
-def deleted(batch: pa.RecordBatch, marker: str | None) -> list[bool]:
-    """Return whether each row is a delete. A NULL in the marker is none."""
+def changes_of(batch: pa.RecordBatch, marker: str | None, order: str | None, *, ranked: bool) -> KeyedBatch:
+    """Return the rows of a batch as changes. They are `ranked` if they have versions."""
+    # The marker is part of the hash: a delete and an upsert of one key differ.
+    found = ranks(batch, order) if ranked else pa.repeat(pa.scalar("", TEXT), batch.num_rows)
     if marker is None:
-        return [False] * batch.num_rows
-    return pc.fill_null(batch.column(marker), False).to_pylist()  # type: ignore[no-any-return]
+        return KeyedBatch(batch, None, found)
+    gone = pc.fill_null(batch.column(marker), False)
+    return KeyedBatch(batch.drop_columns([marker]), gone if pc.any(gone).as_py() else None, found)
 
 
-def without(batch: pa.RecordBatch, marker: str | None) -> pa.RecordBatch:
-    """Return the rows without the marker, which is not stored."""
-    return batch if marker is None else batch.drop_columns([marker])
+def ranks(batch: pa.RecordBatch, order: str | None) -> pa.Array:
+    """Return the rank of each row as text."""
+    hashes = _hexadecimal(row_hashes(batch), 16)
+    return hashes if order is None else concat(_sortable(batch.column(order)), hashes)
 
 
 def refuse_null_keys(batch: pa.RecordBatch, names: Sequence[str]) -> None:
@@ -89,21 +104,33 @@ def check_columns(schema: pa.Schema, keys: Sequence[str], order: str | None, mar
         )
 
 
-def _comparable(column: pa.Array) -> list[int | str | None]:
-    """Return the values as integers or strings that compare as the values do."""
+def _sortable(column: pa.Array) -> pa.Array:
+    """Return texts that compare as the values do, none of which begins with another one. NULL is the least."""
     kind = column.type
-    if pa.types.is_decimal(kind):
-        return [None if value is None else int(value.scaleb(kind.scale, _EXACT)) for value in column.to_pylist()]
     if pa.types.is_temporal(kind):
-        return column.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).to_pylist()  # type: ignore[no-any-return]
-    return column.to_pylist()  # type: ignore[no-any-return]
+        column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+    if pa.types.is_integer(column.type):
+        return _sortable_integers(column)
+    values = column.to_pylist()
+    if pa.types.is_decimal(kind):
+        values = [None if value is None else int(value.scaleb(kind.scale, _EXACT)) for value in values]
+    return pa.array([_sortable_one(value).hex() for value in values], TEXT)
 
 
 _EXACT = Context(prec=100)
 """The default one rounds to 28 digits."""
 
 
-def _sortable(value: int | str | None) -> bytes:
+def _sortable_integers(column: pa.Array) -> pa.Array:
+    """Return the texts of `_sortable_one`, many at once."""
+    kind = np.dtype("<u8") if pa.types.is_unsigned_integer(column.type) else np.dtype("<i8")
+    values = column.fill_null(0).to_numpy(zero_copy_only=False).astype(kind)
+    head = np.where(values < 0, "017f" + "ff" * 8, "0180" + "00" * 8)
+    found = concat(pa.array(head, TEXT), _hexadecimal(values, 16))
+    return found if column.null_count == 0 else pc.if_else(column.is_valid(), found, pa.scalar("00", TEXT))
+
+
+def _sortable_one(value: int | str | None) -> bytes:
     """Return bytes that compare as the values do, none of which begins with another one."""
     if value is None:
         return b"\x00"
@@ -114,3 +141,10 @@ def _sortable(value: int | str | None) -> bytes:
 
 _BITS = 136
 """Of an integer: 38 digits and a sign."""
+
+
+def _hexadecimal(words: Any, digits: int) -> pa.Array:
+    """Return 64-bit words, or the two's complement of such numbers, as hexadecimal digits."""
+    text = words.astype(words.dtype.newbyteorder(">")).tobytes().hex()
+    ends = np.arange(0, digits * len(words) + 1, digits, dtype=np.int64)
+    return pa.Array.from_buffers(TEXT, len(words), [None, pa.py_buffer(ends), pa.py_buffer(text.encode())])

@@ -6,7 +6,7 @@ import hashlib
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from enum import Enum
+from itertools import count, repeat
 from threading import Lock
 from typing import Any
 
@@ -18,21 +18,8 @@ from outfall.errors import ConfigurationError, OutfallError, StaleWriterError, V
 from outfall.possession.possession import check, open_target
 from outfall.versioned.draws import COUNTER, PatientStore, RecordStore, Version, VersionPort, version_of
 from outfall.versioned.options import VersionedOptions
-from outfall.versioned.rows import KeyedRow, check_columns, deleted, ranks, refuse_null_keys, without
-
-
-class Answer(Enum):
-    """What the server did with a write that carries a version."""
-
-    WRITTEN = "written"
-    SAME = "same"
-    """Nothing: this row was stored with this version before, by an attempt whose response was lost."""
-    REPLACED = "replaced"
-    """It replaced a row of the same key and version, whose rank is lower."""
-    OUTRANKED = "outranked"
-    """Nothing: a row of the same key and version with a higher rank is stored."""
-    STALE = "stale"
-    """Nothing: a higher version is stored, which is another run's."""
+from outfall.versioned.outcomes import Answer, counted
+from outfall.versioned.rows import KeyedBatch, KeyedRow, changes_of, check_columns, refuse_null_keys
 
 
 class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
@@ -49,10 +36,11 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
         """Return the store of the records in the target. Raises `OutfallError` if it cannot be reached."""
 
     def guarantee(self) -> Guarantee:
-        return Guarantee.EFFECTIVELY_ONCE if self._settings.versions else Guarantee.AT_LEAST_ONCE
+        kept = self._settings.versions and self._settings.keeps_deleted
+        return Guarantee.EFFECTIVELY_ONCE if kept else Guarantee.AT_LEAST_ONCE
 
     def requires(self) -> Sequence[str]:
-        if not self._settings.versions:
+        if self.guarantee() is Guarantee.AT_LEAST_ONCE:
             return ()
         kept = self._settings.tombstone_retention
         return (
@@ -129,47 +117,39 @@ class VersionedPartition(BlockingSinkPartition[KeyedRow]):
         self._lock = Lock()
 
     @abstractmethod
-    def writes(self, batch: pa.RecordBatch) -> Sequence[tuple[Any, Any, int]]:
-        """Return key, body and size in bytes of each row. Raises `ValueRefusedError` for a row that cannot be written.
+    def writes(self, changes: KeyedBatch) -> tuple[Sequence[Hashable], Sequence[Any], Sequence[int]]:
+        """Return the `key`, the `write` and the `size` of each row, as `KeyedRow` has them.
 
-        The rows lack the delete marker. The body of a delete is ignored.
+        Raises `ValueRefusedError` for a row that cannot be written.
         """
 
     def convert(self, batch: pa.RecordBatch) -> Sequence[KeyedRow]:
         settings: VersionedOptions = self.options
         refuse_null_keys(batch, self.sink.key_columns())
-        stored = without(batch, settings.delete_marker)
-        rows = zip(
-            self.writes(stored),
-            deleted(batch, settings.delete_marker),
-            # The marker is part of what is written: a delete and an upsert of one key differ.
-            ranks(batch, settings.order_column) if self.version else [b""] * batch.num_rows,
-            strict=True,
-        )
-        return [
-            KeyedRow(key, None if gone else body, size, rank, batch, number)
-            for number, ((key, body, size), gone, rank) in enumerate(rows)
-        ]
+        ranked = self.version is not None
+        changes = changes_of(batch, settings.delete_marker, settings.order_column, ranked=ranked)
+        keys, writes, sizes = self.writes(changes)
+        return list(map(KeyedRow, keys, writes, sizes, changes.ranks.to_pylist(), repeat(batch), count()))
 
     def size_in_bytes(self, entry: KeyedRow) -> int:
         return entry.size
 
     def ordering_key(self, entry: KeyedRow) -> Hashable:
         # With versions the server decides between two rows of one key.
-        return None if self.version else str(entry.key)
+        return None if self.version else entry.key
 
     def text_of(self, entry: KeyedRow) -> str:
         return entry.text()
 
-    def settle(self, entries: Sequence[KeyedRow], answers: Sequence[Answer]) -> OutfallError | None:
+    def settle(self, answers: Sequence[tuple[KeyedRow, Answer]]) -> OutfallError | None:
         """Count the answers to writes, and return the error if one must fail the query. Any thread may call it."""
-        found = Counter(answers)
+        if not answers:
+            return None
         with self._lock:
-            self._settled["repeated_writes"] += found[Answer.SAME]
-            self._settled["replaced_rows"] += found[Answer.REPLACED] + found[Answer.OUTRANKED]
+            self._settled += counted(answers)
         settings: VersionedOptions = self.options
         alone = settings.order_column is None and settings.duplicate_keys == "error"
-        for entry, answer in zip(entries, answers, strict=True):
+        for entry, answer in answers:
             if answer is Answer.STALE:
                 return self._stale(entry)
             if alone and answer in (Answer.REPLACED, Answer.OUTRANKED):
@@ -180,7 +160,7 @@ class VersionedPartition(BlockingSinkPartition[KeyedRow]):
         super().flush(end_of_input)
         with self._lock:
             counts, self._settled = self._settled, Counter()
-        self.metrics.add_all({name: count for name, count in counts.items() if count})
+        self.metrics.add_all(counts)
         if self.version is not None:
             # Recorded with the epoch.
             self.metrics.peak("max_version", self.version.number)

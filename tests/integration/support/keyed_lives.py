@@ -127,6 +127,13 @@ class KeyedLives:
                 os.waitpid(child, 0)
                 self.kills += 1
 
+    def wait_reached(self, epochs: int) -> None:
+        """Return when so many epochs are marked as completed."""
+        deadline = time.monotonic() + 60
+        while self.reached < epochs:
+            assert time.monotonic() < deadline, "no driver completes an epoch"
+            time.sleep(0.01)
+
     def finish(self) -> None:
         """Run to the end undisturbed, and then resume the drivers that are still stopped."""
         self.live()

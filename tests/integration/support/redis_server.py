@@ -11,6 +11,7 @@ import redis
 
 from outfall.testing import TcpProxy
 from tests.integration.support.servers import OwnServer, free_port, listens, open_folder
+from tests.integration.support.waiting import until
 from tests.programs import program
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
@@ -38,6 +39,56 @@ class RedisServer(OwnServer):
         """Return when it has its data again."""
         self.wait_ready()
         self.client(retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 200)).ping()
+
+
+class RedisSentinel(OwnServer):
+    """A Sentinel that watches the master `m`, and makes its replica the master half a second after its last answer."""
+
+    def __init__(self, folder: Path, port: int, master: RedisServer) -> None:
+        """Start nothing yet."""
+        settings = folder / "sentinel.conf"
+        settings.write_text(
+            f"port {port}\nbind 127.0.0.1\nsentinel monitor m 127.0.0.1 {master.port} 1\n"
+            "sentinel down-after-milliseconds m 500\nsentinel failover-timeout m 2000\n"
+        )
+        super().__init__(
+            [program("redis-server"), str(settings), "--sentinel"], folder / "log-sentinel", lambda: listens(port)
+        )
+        self.port = port
+        self.url = f"redis://127.0.0.1:{port}"
+
+    def ask(self, *words: str) -> Any:
+        client: Any = redis.Redis(port=self.port, decode_responses=True)
+        return client.execute_command(*words)
+
+    def follows(self, server: RedisServer) -> bool:
+        """Whether clients are told that this server is the master, and that it answers."""
+        watching: Any = redis.Sentinel([("127.0.0.1", self.port)])  # type: ignore[no-untyped-call]
+        try:
+            return bool(watching.discover_master("m")[1] == server.port)
+        except redis.sentinel.MasterNotFoundError:
+            return False
+
+
+@contextmanager
+def watched_pair() -> Iterator[tuple[RedisServer, RedisServer, RedisSentinel]]:
+    """Run a master, its replica and a Sentinel that knows both."""
+    with open_folder() as folder:
+        for name in ("master", "replica"):
+            (folder / name).mkdir()
+        settings = (*DURABLE, "--repl-diskless-sync-delay", "0", "--repl-timeout", "60")
+        master = RedisServer(folder / "master", free_port(), *settings)
+        replica = RedisServer(folder / "replica", free_port(), *settings, "--replicaof", "127.0.0.1", str(master.port))
+        sentinel = RedisSentinel(folder, free_port(), master)
+        try:
+            for server in (master, replica, sentinel):
+                server.start()
+            until(lambda: replica.client().info("replication")["master_link_status"] == "up", "the replica's link")
+            until(lambda: len(sentinel.ask("SENTINEL", "REPLICAS", "m")) == 1, "the Sentinel knowing the replica")
+            yield master, replica, sentinel
+        finally:
+            for server in (sentinel, replica, master):
+                server.kill()
 
 
 @contextmanager

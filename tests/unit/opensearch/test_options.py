@@ -7,18 +7,21 @@ import json
 import re
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pydantic import SecretStr
 
+from outfall.async_sink import ErrorAction
 from outfall.capabilities import Guarantee
 from outfall.errors import ConfigurationError
+from outfall.formats.strings import TEXT
 from outfall.opensearch import OpenSearchSink
-from outfall.opensearch.bulk import ItemKind, Place, action, kind_of, reason_of, with_version
+from outfall.opensearch.bulk import action_on, actions, if_unchanged, reason_of
 from outfall.opensearch.client import OpenSearchAccess, OpenSearchClient
 from outfall.opensearch.options import OpenSearchOptions
 from outfall.options import options_table
 from outfall.source_options import make_sink
-from outfall.versioned import Version
+from outfall.versioned import KeyedBatch, Version
 from tests.documents import ROOT
 
 URL = "https://search.example:9200"
@@ -57,22 +60,22 @@ def test_a_sink_by_options_is_the_same_and_says_its_guarantee() -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "kind"),
+    ("item", "action"),
     [
-        ({"status": 201}, ItemKind.DONE),
-        ({"status": 404, "result": "not_found"}, ItemKind.DONE),
-        ({"status": 409, "error": {"type": "version_conflict_engine_exception"}}, ItemKind.CONFLICT),
-        ({"status": 429, "error": {"type": "rejected_execution_exception"}}, ItemKind.PASSING),
-        ({"status": 503, "error": {"type": "unavailable_shards_exception"}}, ItemKind.PASSING),
-        ({"status": 403, "error": {"type": "cluster_block_exception"}}, ItemKind.PASSING),
-        ({"status": 400, "error": {"type": "mapper_parsing_exception"}}, ItemKind.AT_FAULT),
-        ({"status": 404, "error": {"type": "index_not_found_exception"}}, ItemKind.FATAL),
-        ({"status": 403, "error": {"type": "security_exception"}}, ItemKind.FATAL),
+        ({"status": 201}, None),
+        ({"status": 404, "result": "not_found"}, None),
+        ({"status": 409, "error": {"type": "version_conflict_engine_exception"}}, ErrorAction.RETRY),
+        ({"status": 429, "error": {"type": "rejected_execution_exception"}}, ErrorAction.RETRY),
+        ({"status": 503, "error": {"type": "unavailable_shards_exception"}}, ErrorAction.RETRY),
+        ({"status": 403, "error": {"type": "cluster_block_exception"}}, ErrorAction.RETRY),
+        ({"status": 400, "error": {"type": "mapper_parsing_exception"}}, ErrorAction.DEAD_LETTER),
+        ({"status": 404, "error": {"type": "index_not_found_exception"}}, ErrorAction.FATAL),
+        ({"status": 403, "error": {"type": "security_exception"}}, ErrorAction.FATAL),
     ],
-    ids=lambda value: None if isinstance(value, dict) else value.name,
+    ids=lambda value: str(value["status"]) if isinstance(value, dict) else value.value if value else "done",
 )
-def test_items_of_a_response_are_told_apart(item: dict[str, Any], kind: ItemKind) -> None:
-    assert kind_of(item) is kind
+def test_items_of_a_response_are_told_apart(item: dict[str, Any], action: ErrorAction | None) -> None:
+    assert action_on(item) is action
 
 
 def test_the_reason_names_the_cause() -> None:
@@ -80,14 +83,26 @@ def test_the_reason_names_the_cause() -> None:
     assert reason_of({"status": 400, "error": error}) == "mapper_parsing_exception: failed to parse (For input: x)"
 
 
-def test_the_lines_of_an_action() -> None:
-    document = with_version(b'{"id":1}', Version(4096, "token"), b"\x01\xff")
-    lines = action("index", Place("i", "1", "r"), document, {"version": 4096, "version_type": "external"})
-    head, body = map(json.loads, lines.splitlines())
-    place = {"_index": "i", "_id": "1", "routing": "r", "version": 4096, "version_type": "external"}
-    assert (head, body) == ({"index": place}, {"outfall_version": "token 01ff", "id": 1})
-    assert json.loads(with_version(b"{}", Version(1, "t"), b"\x01")) == {"outfall_version": "t 01"}
-    assert action("delete", Place("i", "1"), None, {}) == b'{"delete": {"_index": "i", "_id": "1"}}\n'
+def test_the_lines_of_actions() -> None:
+    gone = pa.array([False, True])
+    changes = KeyedBatch(pa.record_batch({"id": [1, 2], "text": ["ä", None]}), gone, pa.array(["01ff", "02"], TEXT))
+    places = {"_index": pa.array(["i", "i"]), "_id": pa.array(['"1"', "2"]), "routing": pa.array([None, "r"])}
+    upsert, delete = actions(places, changes, Version(4096, "token"), creates=False, removes=False).to_pylist()
+    head, body = map(json.loads, upsert.splitlines())
+    version = {"version": 4096, "version_type": "external"}
+    assert head == {"index": {"_index": "i", "_id": '"1"'} | version}
+    assert body == {"outfall_version": "token 01ff", "id": 1, "text": "ä"}
+    head, body = map(json.loads, delete.splitlines())
+    assert head == {"index": {"_index": "i", "_id": "2", "routing": "r"} | version}
+    assert (body.keys(), body["outfall_version"]) == ({"outfall_version", "outfall_deleted"}, "token 02")
+    again = if_unchanged(upsert, {"_seq_no": 7, "_primary_term": 2}).splitlines()
+    assert json.loads(again[0]) == {"index": {"_index": "i", "_id": '"1"', "if_seq_no": 7, "if_primary_term": 2}}
+    assert again[1] == upsert.splitlines()[1]
+    removed = actions(places, changes, Version(4096, "token"), creates=False, removes=True)[1].as_py()
+    assert json.loads(removed) == {"delete": {"_index": "i", "_id": "2", "routing": "r"} | version}
+    plain = actions(places, changes, None, creates=True, removes=False).to_pylist()
+    assert plain[0] == '{"create":{"_index":"i","_id":"\\"1\\""}}\n{"id":1,"text":"ä"}\n'.encode()
+    assert plain[1] == b'{"delete":{"_index":"i","_id":"2","routing":"r"}}\n'
 
 
 def access(**given: Any) -> OpenSearchAccess:

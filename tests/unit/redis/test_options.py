@@ -6,7 +6,9 @@ import pickle
 import re
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from redis.connection import Connection
 from redis.crc import key_slot
 from redis.exceptions import (
     AuthenticationError,
@@ -17,20 +19,24 @@ from redis.exceptions import (
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
+    RedisClusterException,
     ResponseError,
+    SlotNotCoveredError,
     TimeoutError,
 )
 
 from outfall.async_sink import ErrorAction
 from outfall.capabilities import Guarantee
 from outfall.capability_checks import check_sink, resolve
-from outfall.errors import ConfigurationError
+from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.options import options_table
 from outfall.redis import RedisSink
 from outfall.redis.client import classify, code_of
 from outfall.redis.options import KeyPattern, RedisOptions
-from outfall.redis.script import version_key
+from outfall.redis.packing import hashes, packed_rows, version_key
+from outfall.redis.script import SHA, Lives, call
 from outfall.source_options import make_sink
+from outfall.versioned import KeyedBatch, KeyedRow, Version
 from tests.documents import ROOT
 
 URL = "redis://127.0.0.1:6379"
@@ -82,18 +88,40 @@ def test_neither_the_sink_nor_its_pickle_shows_a_password_that_is_named() -> Non
 def test_a_pattern_joins_texts_and_columns() -> None:
     pattern = KeyPattern("{{{a}}}:{b}!")
     assert pattern.columns == ["a", "b"]
-    assert pattern.keys({"a": ["1", "2"], "b": ["x", "y"]}, 2) == ["{1}:x!", "{2}:y!"]
+    values = {"a": pa.array([b"1", b"2"], pa.large_binary()), "b": pa.array([b"x", b"y"], pa.large_binary())}
+    assert pattern.keys(values).to_pylist() == [b"{1}:x!", b"{2}:y!"]
 
 
 @pytest.mark.parametrize("key", ["r:1", "{1}:x", "a{b}c{d}", "{", "a{b", "{{}x", "ä:𝄞", "{a}}"])
 def test_the_version_of_a_key_lies_in_its_slot(key: str) -> None:
-    assert key_slot(version_key(key).encode()) == key_slot(key.encode())
+    assert key_slot(version_key(key.encode())) == key_slot(key.encode())
 
 
 @pytest.mark.parametrize("key", ["a}b", "{}a", "}"])
 def test_a_key_without_a_place_for_its_version(key: str) -> None:
-    with pytest.raises(ValueError, match="hash tag"):
-        version_key(key)
+    with pytest.raises(ValueRefusedError, match="no place for its version"):
+        version_key(key.encode())
+
+
+def test_rows_are_packed_as_the_client_packs_them() -> None:
+    names, columns = ["a", "ä"], [pa.array([b"", b"12", b"\r\n"], pa.large_binary())] * 2
+    columns[1] = pa.array([None, b"x" * 11, None], pa.large_binary())
+    gone, ranks = pa.array([False, False, True]), pa.array(["00", "01", "02"], pa.large_string())
+    changes = KeyedBatch(pa.record_batch({"a": columns[0]}), gone, ranks)
+    keys = pa.array([b"k", b"{k}", b"d"], pa.large_binary())
+    rows = [
+        KeyedRow(key, write, 0, "", changes.rows, number)
+        for number, (key, write) in enumerate(
+            zip(keys.to_pylist(), packed_rows(keys, hashes(names, columns), changes, versions=True), strict=True)
+        )
+    ]
+    arguments = [
+        6, "k", "outfall:v:{k}", "{k}", "outfall:v:{k}", "d", "outfall:v:{d}", 4096, "token", 5, 12, 12,
+        "00", 2, "a", "", "01", 4, "a", "12", "ä", "x" * 11, "02", "d",
+    ]  # fmt: skip
+    connection: Any = Connection()  # type: ignore[no-untyped-call]
+    expected = b"".join(connection.pack_command("EVALSHA", SHA, *arguments))
+    assert call(rows, Version(4096, "token"), Lives(5, 7)) == expected
 
 
 @pytest.mark.parametrize(
@@ -104,6 +132,8 @@ def test_a_key_without_a_place_for_its_version(key: str) -> None:
         (BusyLoadingError("Redis is loading the dataset in memory"), ErrorAction.RETRY, "LOADING"),
         (MasterDownError("Link with MASTER is down"), ErrorAction.RETRY, "MASTERDOWN"),
         (MovedError("1 127.0.0.1:7000"), ErrorAction.RETRY, "MOVED"),
+        (SlotNotCoveredError('Slot "1" is not covered by the cluster.'), ErrorAction.RETRY, "SlotNotCoveredError"),
+        (RedisClusterException("Cluster mode is not enabled on this node"), ErrorAction.FATAL, "RedisClusterException"),
         (ResponseError("MISCONF Redis is configured to save RDB snapshots"), ErrorAction.RETRY, "MISCONF"),
         (ResponseError("NOREPLICAS Not enough good replicas to write."), ErrorAction.RETRY, "NOREPLICAS"),
         (ConnectionError("Connection closed by server."), ErrorAction.RETRY, "ConnectionError"),

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.versioned.rows import check_columns, deleted, ranks, refuse_null_keys
+from outfall.versioned.rows import changes_of, check_columns, ranks, refuse_null_keys
 
 SORTED: dict[str, list[Any]] = {
     "int64": [None, -(2**63), -1, 0, 1, 2**63 - 1],
@@ -28,7 +28,7 @@ SORTED: dict[str, list[Any]] = {
 def test_ranks_compare_as_the_values_do(kind: str) -> None:
     types = {"int64": pa.int64(), "uint64": pa.uint64(), "decimal": pa.decimal128(38, 0)}
     values = pa.array(SORTED[kind], types.get(kind))
-    found = ranks(pa.record_batch({"n": values}), "n")
+    found = ranks(pa.record_batch({"n": values}), "n").to_pylist()
     assert found == sorted(found)
     assert len(set(found)) == len(found)
 
@@ -36,7 +36,7 @@ def test_ranks_compare_as_the_values_do(kind: str) -> None:
 @given(some.lists(some.text(alphabet="\x00\x01aä", max_size=4), min_size=2, max_size=8))
 def test_ranks_of_strings_compare_as_utf_8(values: list[str]) -> None:
     # The hash of the row must not decide between different values.
-    found = ranks(pa.record_batch({"n": values, "more": list(range(len(values)))}), "n")
+    found = ranks(pa.record_batch({"n": values, "more": list(range(len(values)))}), "n").to_pylist()
     order = sorted(range(len(values)), key=lambda at: found[at])
     assert [values[at].encode() for at in order] == sorted(value.encode() for value in values)
 
@@ -44,12 +44,23 @@ def test_ranks_of_strings_compare_as_utf_8(values: list[str]) -> None:
 def test_a_rank_depends_on_the_row_alone() -> None:
     batch = pa.record_batch({"id": [1, 2, 3], "text": ["a", None, "c"]})
     assert ranks(batch, None)[2:] == ranks(batch.slice(2), None)
-    assert len(set(ranks(batch, None))) == 3
+    assert len(set(ranks(batch, None).to_pylist())) == 3
+
+
+def test_a_rank_of_integers_has_the_form_of_larger_numbers() -> None:
+    # Ranks are stored: a release does not change their form.
+    for value, text in [(1, "0180" + "0" * 31 + "1"), (-1, "017f" + "f" * 32)]:
+        for kind in (pa.int8(), pa.int64(), pa.decimal128(38, 0)):
+            assert ranks(pa.record_batch({"n": pa.array([value]).cast(kind)}), "n")[0].as_py()[:36] == text
 
 
 def test_null_keys_are_refused_and_null_markers_are_no_deletes() -> None:
     batch = pa.record_batch({"id": [1, None], "gone": [None, True]})
-    assert deleted(batch, "gone") == [False, True]
+    changes = changes_of(batch, "gone", None, ranked=False)
+    assert changes.rows.schema.names == ["id"]
+    assert changes.gone is not None
+    assert changes.gone.to_pylist() == [False, True]
+    assert changes.chosen(pa.scalar("d"), pa.scalar("u")).to_pylist() == ["u", "d"]
     with pytest.raises(ValueRefusedError, match="'id' is NULL"):
         refuse_null_keys(batch, ["id"])
 

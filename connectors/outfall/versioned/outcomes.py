@@ -1,0 +1,80 @@
+"""What becomes of the rows of one request, collected answer by answer and error by error."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+
+from outfall.async_sink import ErrorAction, RefusedEntry, RequestOutcome
+from outfall.errors import OutfallError
+from outfall.versioned.rows import KeyedRow
+
+
+class Answer(Enum):
+    """What the server did with a write that carries a version."""
+
+    WRITTEN = "written"
+    SAME = "same"
+    """Nothing: this row was stored with this version before, by an attempt whose response was lost."""
+    REPLACED = "replaced"
+    """It replaced a row of the same key and version, whose rank is lower."""
+    OUTRANKED = "outranked"
+    """Nothing: a row of the same key and version with a higher rank is stored."""
+    STALE = "stale"
+    """Nothing: a higher version is stored, which is another run's."""
+
+
+Settle = Callable[[Sequence[tuple[KeyedRow, Answer]]], OutfallError | None]
+
+
+class Outcomes:
+    """Collects what became of rows. A row that is not named was written."""
+
+    def __init__(self) -> None:
+        """Start with rows that were all written."""
+        self._answers: list[tuple[KeyedRow, Answer]] = []
+        self._retry: list[KeyedRow] = []
+        self._split: list[KeyedRow] = []
+        self._dead: list[RefusedEntry[KeyedRow]] = []
+        self._error: BaseException | None = None
+        self._reason: tuple[str, str | None] | None = None
+
+    def answered(self, entry: KeyedRow, answer: Answer) -> None:
+        """Add what the server did with a row."""
+        if answer is not Answer.WRITTEN:
+            self._answers.append((entry, answer))
+
+    def failed(
+        self,
+        entries: Sequence[KeyedRow],
+        action: ErrorAction,
+        reason: str,
+        code: str | None = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """Add rows that failed together. `error` fails the query if `action` is `FATAL`."""
+        if action is ErrorAction.FATAL:
+            self._error = self._error or error
+        elif action is ErrorAction.RETRY:
+            self._retry += entries
+        elif len(entries) == 1:
+            self._dead.append(RefusedEntry(entries[0], reason, code))
+        else:
+            self._split += entries
+        if action is ErrorAction.RETRY or self._reason is None:
+            self._reason = reason, code
+
+    def result(self, settle: Settle) -> RequestOutcome[KeyedRow]:
+        """Return it all. `settle` counts the answers, and returns the error if one fails the query."""
+        error = settle(self._answers) or self._error
+        if error is not None:
+            return RequestOutcome(error=error)
+        reason, code = self._reason or (None, None)
+        return RequestOutcome(retry=self._retry, split=self._split, dead=self._dead, reason=reason, code=code)
+
+
+def counted(answers: Iterable[tuple[KeyedRow, Answer]]) -> Counter[str]:
+    """Return the answers by the names of the counters that they add to."""
+    names = {Answer.SAME: "repeated_writes", Answer.REPLACED: "replaced_rows", Answer.OUTRANKED: "replaced_rows"}
+    return Counter(names[answer] for _, answer in answers if answer in names)
