@@ -22,6 +22,7 @@ public class OpenSearchNode extends Node {
     public static void main(String[] arguments) throws Exception {
         Settings settings = Settings.builder()
             .put("path.home", arguments[0])
+            .put("path.repo", arguments[0] + "/snapshots")
             .put("http.port", arguments[1])
             .put("transport.port", arguments[2])
             .put("network.host", "127.0.0.1")

@@ -59,6 +59,8 @@ class Node(OpenSearch):
         http, transport = free_ports(2)
         super().__init__(f"http://127.0.0.1:{http}")
         (folder / "config").mkdir()
+        self.snapshots = folder / "snapshots"
+        """Where it may keep snapshots."""
         # Java compiles the file that it is given, in memory.
         command = [
             java(), "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", class_path("opensearch-2.19"), str(_SOURCE),
