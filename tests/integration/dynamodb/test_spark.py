@@ -21,7 +21,7 @@ def test_streams_of_both_apis(dynamo: Dynamo, name: str, spark: SparkSession, tm
     source = write_source(tmp_path / "source", 2, rows=15)
     for number, path in enumerate(sorted(source.iterdir())):
         os.utime(path, (number + 1, number + 1))  # Spark takes the oldest file first
-    rows = read_stream(spark, source).repartition(4)
+    rows = read_stream(spark, source).repartition(2)
     newest = {f"key-{i % 5}": i for i in range(30)}
     dynamo.faults.throttled = dynamo.faults.lost = 0.1
     dynamo.new_table(name, k="S")

@@ -25,7 +25,7 @@ def test_streams_of_both_apis(cluster: Cluster, name: str, spark: SparkSession, 
     source = write_source(tmp_path / "source", 2, rows=15)
     for number, path in enumerate(sorted(source.iterdir())):
         os.utime(path, (number + 1, number + 1))  # Spark takes the oldest file first
-    rows = read_stream(spark, source).repartition(4)
+    rows = read_stream(spark, source).repartition(2)
     newest = {f"key-{i % 5}": {"id": i, "k": f"key-{i % 5}"} for i in range(30)}
     cluster.faults(items=0.1, lost=0.1)
     sink = OpenSearchSink(cluster.url, index=name, key_columns="k", order_column="id", retry_backoff=0.01)

@@ -6,10 +6,12 @@ import json
 import logging
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.crc import key_slot
 
 from outfall.capabilities import WriterInitContext
 from outfall.errors import StaleWriterError, TargetError, TargetLostError, TransientError, ValueRefusedError
@@ -20,6 +22,7 @@ from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from tests.integration.support.certificates import self_signed
 from tests.integration.support.redis_server import DURABLE, RedisServer, redis_server, rows_of
 from tests.integration.support.servers import free_port, open_folder
+from tests.integration.support.waiting import until
 
 FAST: dict[str, Any] = {"retry_backoff": 0.002, "max_retry_backoff": 0.02, "retry_budget": 1.0}
 BRIEF = FAST | {"max_retries": 3, "retry_deadline": 0.3}
@@ -257,6 +260,37 @@ def test_rows_find_their_node_of_a_cluster_with_their_versions(cluster: list[Red
         found |= some
     assert len(found) == 300
     assert {row["n"] for row in found.values()} == {"1"}
+
+
+def test_rows_of_a_slot_that_moves_during_an_epoch_follow_it(cluster: list[RedisServer]) -> None:
+    slot = key_slot(b"moving")
+    source = next(node for node in cluster if _owns(node, slot))
+    target = next(node for node in cluster if node is not source)
+    ids = {node.port: str(node.client().execute_command("CLUSTER MYID")) for node in cluster}
+    sink = RedisSink(source.url, "r:{{moving}}:{id}", cluster=True, **FAST)
+    recovery = MemoryRecoveryConfig()
+    write(sink, [{"id": number, "n": 0} for number in range(60)], recovery=recovery)
+
+    target.client().execute_command("CLUSTER SETSLOT", slot, "IMPORTING", ids[source.port])
+    source.client().execute_command("CLUSTER SETSLOT", slot, "MIGRATING", ids[target.port])
+    with ThreadPoolExecutor() as threads:
+        # Rows that exist and rows that do not, in one call of the script.
+        rows = [{"id": number, "n": 1} for number in range(30, 90)]
+        writing = threads.submit(write, sink, rows, epoch=1, recovery=recovery)
+        until(lambda: {"errorstat_ASK", "errorstat_TRYAGAIN"} & source.client().info("errorstats").keys(), "a refusal")
+        keys = source.client().execute_command("CLUSTER GETKEYSINSLOT", slot, 1000)
+        source.client().execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+        for node in (target, source, *cluster):
+            node.client().execute_command("CLUSTER SETSLOT", slot, "NODE", ids[target.port])
+        writing.result(60)
+    found = rows_of(target.client(), "r:{moving}:*")
+    assert {int(row["id"]): int(row["n"]) for row in found.values()} == {n: int(n >= 30) for n in range(90)}
+
+
+def _owns(node: RedisServer, slot: int) -> bool:
+    shards = node.client().execute_command("CLUSTER NODES").values()
+    mine = next(shard for shard in shards if "myself" in shard["flags"])
+    return any(int(first) <= slot <= int(last) for first, last in mine["slots"])
 
 
 def _context(driver: LocalDriver, ticket: Any) -> Any:

@@ -22,7 +22,7 @@ def test_streams_of_both_apis_and_a_job(server: RedisServer, spark: SparkSession
     source, checkpoint = write_source(tmp_path / "source", 2, rows=20), tmp_path / "checkpoint"
     for number, path in enumerate(sorted(source.iterdir())):
         os.utime(path, (number + 1, number + 1))  # Spark takes the oldest file first
-    rows = read_stream(spark, source).repartition(4)
+    rows = read_stream(spark, source).repartition(2)
     sink = RedisSink(server.url, "r:{k}", order_column="id")
     newest = {f"r:key-{i % 5}": {"id": str(i), "k": f"key-{i % 5}"} for i in range(40)}
     for _ in range(2):

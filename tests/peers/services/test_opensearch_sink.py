@@ -68,7 +68,7 @@ def test_forty_kills_and_twenty_zombies_with_lost_responses_and_partial_failures
     with (
         own_node() as node,
         faulty_bulk(node.url, faults) as url,
-        lives_of(url, name, tmp_path, epochs=25, rows=20, keys=15, longest_life=0.7) as lives,
+        lives_of(url, name, tmp_path, epochs=90, rows=20, keys=15, longest_life=0.6) as lives,
     ):
         lives.disturb(kills=46, zombies=21)
         lives.finish()
