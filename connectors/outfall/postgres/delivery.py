@@ -67,6 +67,8 @@ class PostgresDelivery(SqlDelivery):
         fields = [pa.field(column.name, arrow_type(column.kind)) for column in columns if column.writable]
         if fields and self.options.delete_marker is not None:
             fields.append(pa.field(self.options.delete_marker, pa.bool_()))
+        if fields and self.options.operation_column is not None:
+            fields.append(pa.field(self.options.operation_column, pa.string()))
         return pa.schema(fields) if fields else None
 
     def check_connection(self) -> Sequence[str]:
@@ -99,7 +101,9 @@ class PostgresStagedDelivery(PostgresDelivery, StagedDelivery):
         schema = self.options.metadata_schema
         staging = self._staging(step_id, self.schema_of(session))
         letters = [] if self.letters is None else self.letters.missing_ddl(session)
-        return [*ledger_ddl(schema), *token_ddl(schema), *staging.missing_ddl(session), *letters]
+        tombstones = self._tombstones
+        buried = [] if tombstones is None else tombstones.missing_ddl(session)
+        return [*ledger_ddl(schema), *token_ddl(schema), *staging.missing_ddl(session), *letters, *buried]
 
 
 class EpochDelivery(PostgresStagedDelivery, StagedEpochs):

@@ -13,15 +13,17 @@ from outfall.postgres.catalogue.columns import TableColumn, read_columns, read_p
 from outfall.postgres.catalogue.privileges import OWN_RIGHTS, check_granted
 from outfall.postgres.catalogue.relation import read_relation
 from outfall.postgres.catalogue.table import check_keys, check_relation
-from outfall.postgres.catalogue.types import new_column_type, why_not
+from outfall.postgres.catalogue.types import new_column_type, why_no_sequence, why_not
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
 from outfall.postgres.connection.errors import RowRefusal, is_rows_fault, may_be_misfit
 from outfall.postgres.ledger import PostgresLedger
 from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import LONGEST, PostgresOptions
+from outfall.postgres.staging.change_moving import PostgresChangeMove
 from outfall.postgres.staging.load import SortingCopy, StagingCopy, StreamingCopy
 from outfall.postgres.staging.moving import PostgresMove
 from outfall.postgres.staging.staging_table import PostgresStaging
+from outfall.postgres.staging.tombstones import PostgresTombstones
 from outfall.sql.dialect import Dialect, Fault, SqlName, StagedRows, compose, staging_name
 
 
@@ -69,6 +71,9 @@ class PostgresDialect(Dialect):
     def why_not(self, kind: pa.DataType, column: TableColumn) -> str | None:
         return why_not(kind, column, json=column.name == self.options.payload_column)
 
+    def why_no_sequence(self, kind: pa.DataType, column: Any) -> str | None:
+        return why_no_sequence(kind, column)
+
     def why_no_column(self, name: str) -> str | None:
         fits = 0 < len(name.encode()) <= LONGEST and "\0" not in name
         return None if fits else f"{name!r} cannot be a column name: the server allows 1 to {LONGEST} bytes"
@@ -108,8 +113,14 @@ class PostgresDialect(Dialect):
         kind = StreamingCopy if self.options.dead_letter_table is None else SortingCopy
         return kind(self, staging, schema, stage, context)
 
+    def tombstones(self, target: SqlName) -> PostgresTombstones:
+        return PostgresTombstones(self, target)
+
     def move(self, staging: Any, target: Any, attempts: Sequence[StagedRows]) -> PostgresMove:
-        return PostgresMove(self.options, target, staging, attempts)
+        if self.options.write_mode != "changes":
+            return PostgresMove(self.options, target, staging, attempts)
+        tombstones: Any = self.tombstones(target).table
+        return PostgresChangeMove(self.options, target, staging, tombstones, attempts)
 
     def faults(self, error: Any) -> frozenset[Fault]:
         found: dict[Fault, bool] = {

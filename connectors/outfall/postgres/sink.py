@@ -17,7 +17,7 @@ from outfall.row_logging import LogRows
 
 
 class PostgresSink(DelegatingSink):
-    """Writes rows into a PostgreSQL table: appends, upserts or deletes them exactly once.
+    """Writes rows into a PostgreSQL table: appends, upserts or deletes them, or applies changes, exactly once.
 
     Item type: rows (dicts or Arrow batches), whose columns match those of the table by name.
 
@@ -57,11 +57,14 @@ class PostgresSink(DelegatingSink):
         part_column: str = "partition_id",
         part_offset_column: str = "offset",
         payload_column: str | None = None,
-        write_mode: Literal["append", "upsert", "delete"] = "append",
+        write_mode: Literal["append", "upsert", "delete", "changes"] = "append",
         key_columns: str | Sequence[str] = (),
         update_columns: str | Sequence[str] = (),
         order_column: str | None = None,
         delete_marker: str | None = None,
+        operation_column: str | None = None,
+        sequence_column: str | None = None,
+        tombstone_retention: timedelta | float | str = timedelta(days=7),
         conflict_constraint: str | None = None,
         conflict_where: str | None = None,
         on_existing: OnExistingRows = "check",

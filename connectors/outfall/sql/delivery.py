@@ -38,6 +38,7 @@ from outfall.sql.publish import EpochCommitter
 from outfall.sql.staging import Staging, new_stage
 from outfall.sql.table import Table
 from outfall.sql.target import SqlTarget, StepTables, open_tables
+from outfall.sql.tombstones import Tombstones
 from outfall.sql.writer import StagingWriter
 
 
@@ -165,10 +166,15 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         """Return the tables of a step, with the sink's options or with others."""
         step, found_in, dialect = context.step_id, self.found_in(starting=starting), self.dialect(options)
         ledger, staging = dialect.ledger(context.incarnation, step, found_in), self._staging(step, found_in)
-        return StepTables(step, dialect, self._resolved, ledger, staging, self.letters)
+        return StepTables(step, dialect, self._resolved, ledger, staging, self.letters, self._tombstones)
 
     def _staging(self, step_id: str, found_in: str | None) -> Staging:
         return self.dialect().staging(step_id, self._resolved, found_in)
+
+    @property
+    def _tombstones(self) -> Tombstones | None:
+        """The sequences of deleted keys; `None` unless the rows are changes. The table's schema must be known."""
+        return self.dialect().tombstones(self._resolved) if self.options.write_mode == "changes" else None
 
     @property
     def _table_options(self) -> Any:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from outfall.capabilities import WriterInitContext
     from outfall.sql.ledger import StepLedger
     from outfall.sql.staging import Staging
+    from outfall.sql.tombstones import Tombstones
 
 Fault = Literal["rows", "misfit", "table"]
 """What an error says: a row caused it; the table may have other columns than the statement; it may be missing."""
@@ -180,6 +181,10 @@ class Places(ABC):
 class Move(ABC):
     """Moves the rows of attempts, at least one, from staging into the table. Runs in the caller's transaction."""
 
+    stale = 0
+    """The number of changes that changed nothing, because a newer one of their key, or the same one, was applied
+    before. Known once the rows, or their places, are moved."""
+
     def __init__(self, attempts: Sequence[StagedRows]) -> None:
         self.expected = {staged.stage: staged.rows for staged in attempts}
         # On Spark, all attempts have the columns of one DataFrame; elsewhere, they may differ.
@@ -204,6 +209,17 @@ class Move(ABC):
     def row_text(self, place: str) -> str:
         """Return a query for the JSON text of one staged row, encoded by the server."""
 
+    def tied(self, session: Any, most: int) -> Sequence[str]:
+        """Return the addresses of the newest changes of their key that have one sequence and differ.
+
+        At most so many. They must be left out before the others are moved.
+        """
+        return []
+
+    def leave_out(self, session: Any, places: Sequence[str]) -> None:
+        """Leave out the rows at some addresses, which `tied` has returned."""
+        raise NotImplementedError
+
 
 class Load(ABC):
     """The rows of one attempt, loaded into staging in one transaction, which begins with the first batch."""
@@ -212,8 +228,8 @@ class Load(ABC):
     """The connection, after the first batch."""
     rows: int = 0
     """The number of rows in staging."""
-    letters: Sequence[DeadLetter] = ()
-    """The rows that staging rejected."""
+    letters: list[DeadLetter]
+    """The rows that the sink or staging rejected."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> int:
@@ -288,6 +304,14 @@ class Dialect(ABC):
     def why_not(self, kind: pa.DataType, column: Any) -> str | None:
         """Return why values of a type cannot be stored in a column, with the remedy; `None` if they can."""
 
+    def why_no_sequence(self, kind: pa.DataType, column: Any) -> str | None:
+        """Return why a column cannot store the sequence of changes, with the remedy; `None` if it can.
+
+        The column orders values of the type in one way only, and never regards different values as equal. `column` is
+        `None` for one that the sink creates.
+        """
+        return "the sink has no write mode changes"
+
     @abstractmethod
     def why_no_column(self, name: str) -> str | None:
         """Return why a new column cannot have a name; `None` if it can."""
@@ -327,6 +351,10 @@ class Dialect(ABC):
             column,
         )
         session.execute(statement)
+
+    def tombstones(self, target: SqlName) -> Tombstones:
+        """Return the sequences of deleted keys of a table, for `write_mode="changes"`."""
+        raise NotImplementedError
 
     def check_own(self, session: Any, table: SqlName) -> None:
         """Reject a table of the sink's own, made by somebody else, on which a privilege is missing."""

@@ -24,8 +24,11 @@ not in write order, because a vacuum during a COPY frees earlier pages."""
 MARKER = "_outfall_delete"
 """The column of staging with the delete marker, which the target does not have."""
 
+OPERATION = "_outfall_operation"
+"""The column of staging with the operation of a change, which the target does not have."""
+
 GONE = "_outfall_gone"
-"""A column within statements: whether a row of an upsert is a removal."""
+"""A column within statements: whether a row of an upsert or a change is a removal."""
 
 NUMBER = "_outfall_number"
 """A column within statements: the number of a row within its key, from the last row on."""
@@ -38,15 +41,15 @@ class SqlOptions(SinkOptions):
     """The options that the sinks of all databases share. Each database adds its connection, and what only it has."""
 
     table: str = Field(min_length=1, description="The table.")
-    write_mode: Literal["append", "upsert", "delete"] = Field(
+    write_mode: Literal["append", "upsert", "delete", "changes"] = Field(
         default="append",
         description="`append` inserts each row. `upsert` inserts a row or updates the one with the same key. `delete`"
-        " removes rows by key.",
+        " removes rows by key. `changes` applies inserts, updates and deletes, of which the newest of each key wins.",
     )
     key_columns: Names = Field(
         default=(),
-        description="`upsert`, `delete`: the columns that identify a row. `upsert` needs a unique index on them. With"
-        " `create_table` they become the primary key.",
+        description="`upsert`, `delete`, `changes`: the columns that identify a row. `upsert` and `changes` need a"
+        " unique index on them. With `create_table` they become the primary key.",
     )
     update_columns: Names = Field(
         default=(),
@@ -62,6 +65,24 @@ class SqlOptions(SinkOptions):
     delete_marker: str | None = Field(
         default=None,
         description="`upsert`: a boolean column that is not stored. If it is true, the row with this key is removed.",
+    )
+    operation_column: str | None = Field(
+        default=None,
+        min_length=1,
+        description="`changes`: the column with the operation of each row, a string that is not stored: `c`, `r`, `u`,"
+        " `i`, `insert`, `update` or `upsert` write the row, `d` or `delete` remove it, in upper or lower case.",
+    )
+    sequence_column: str | None = Field(
+        default=None,
+        min_length=1,
+        description="`changes`: the column of the table that orders the changes of a key, such as a log position. The"
+        " change with the greatest value wins, in whatever order they arrive. NULL is rejected.",
+    )
+    tombstone_retention: Limit = Field(
+        default=timedelta(days=7),
+        description="`changes`: how long the sequence of a deleted key is kept after its delete was written, by the"
+        " clock of the server. An older change that arrives later than that inserts the row again. With 0 it is kept"
+        " forever.",
     )
     on_existing: OnExistingRows = Field(
         default="check",
@@ -133,6 +154,7 @@ class SqlOptions(SinkOptions):
     @model_validator(mode="after")
     def _keyed(self) -> Self:
         check_keyed(self)
+        check_changes(self)
         return self
 
     @property
@@ -143,17 +165,51 @@ class SqlOptions(SinkOptions):
     @property
     def deletes(self) -> bool:
         """Whether rows of the table may be deleted."""
-        return self.write_mode == "delete" or bool(self.delete_marker) or self.existing.others == "delete"
+        removes = self.write_mode in ("delete", "changes") or bool(self.delete_marker)
+        return removes or self.existing.others == "delete"
+
+    @property
+    def ordered_by(self) -> str | None:
+        """The column that decides between two rows of one key."""
+        return self.sequence_column or self.order_column
+
+    @property
+    def not_stored(self) -> dict[str, str]:
+        """The columns of the rows that the table does not store, with the columns of staging that hold them."""
+        found = {self.delete_marker: MARKER, self.operation_column: OPERATION}
+        return {name: staged for name, staged in found.items() if name is not None}
+
+    @property
+    def by_key(self) -> bool:
+        """Whether one row of each key is written, and the last of an epoch has to be found."""
+        return self.write_mode in ("upsert", "changes")
 
     def columns_named(self) -> list[str]:
         """Return the columns that every row must have because an option names them."""
-        ordered = [self.order_column, self.delete_marker]
-        return [*self.key_columns, *self.update_columns, *(name for name in ordered if name is not None)]
+        ordered = [] if self.ordered_by is None else [self.ordered_by]
+        return [*self.key_columns, *self.update_columns, *ordered, *self.not_stored]
 
     def own_columns(self) -> list[str]:
         """Return the columns of staging that precede those of the table."""
-        return [STAGE, *([ROW] if self.write_mode == "upsert" else []), *([MARKER] if self.delete_marker else [])]
+        return [STAGE, *([ROW] if self.by_key else []), *self.not_stored.values()]
 
     def reserved_columns(self) -> set[str]:
         """Return the column names that neither rows nor table may have: those of staging and of statements."""
-        return {*self.own_columns(), *((GONE, NUMBER) if self.write_mode == "upsert" else ())}
+        return {*self.own_columns(), *((GONE, NUMBER) if self.by_key else ())}
+
+
+def check_changes(options: SqlOptions) -> None:
+    """Raise `ValueError` if the options of `changes` do not fit each other."""
+    needed = ("key_columns", "operation_column", "sequence_column")
+    if options.write_mode != "changes":
+        for name in (*needed[1:], "tombstone_retention"):
+            if getattr(options, name) != type(options).model_fields[name].default:
+                raise ValueError(f"{name} is an option of write_mode changes")
+        return
+    for name in needed:
+        if not getattr(options, name):
+            raise ValueError(f"write_mode changes needs {name}")
+    if options.sequence_column in options.key_columns:
+        raise ValueError("sequence_column cannot be a key, because it differs between the changes of a key")
+    if options.operation_column in (options.sequence_column, *options.key_columns):
+        raise ValueError("operation_column is not stored, so it can be neither sequence_column nor a key")

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, FencedError, LostCommittableError, OutfallError, TargetError
 from outfall.row_logging import RowLog
+from outfall.sql.changes import tied
 from outfall.sql.database import Session, Wanted
 from outfall.sql.dead_letters import DeadLetterTable, row_log, too_many
 from outfall.sql.dialect import Move, Refusal, StagedRows
@@ -20,6 +21,7 @@ from outfall.sql.ledger import LedgerRow
 from outfall.sql.moving import SortingMove
 from outfall.sql.table import Table, dropped
 from outfall.sql.target import StepTables
+from outfall.sql.tombstones import Tombstones
 from outfall.trace_points import reached
 
 Request = CommitRequest[StagedRows]
@@ -59,6 +61,8 @@ class _Moved:
     """The number of rows that publishing rejected. Tasks count those that staging rejected."""
     skipped: int = 0
     """The number of rows that a trigger or a rule skipped, as far as the server tells."""
+    stale: int = 0
+    """The number of changes that were older than what was applied before, or the same."""
 
 
 class EpochCommitter(StagedCommitter):
@@ -73,15 +77,21 @@ class EpochCommitter(StagedCommitter):
         self._table = tables.target
         self._options = tables.options
         self._letters = tables.letters
+        self._tombstones = tables.tombstones
         self._moved: _Moved | None = None
         self._tries = 0
 
     def commit(self, requests: Sequence[Request]) -> None:
-        self._prepare_letters(requests)
+        self._prepare_tables(requests)
         try:
             self._tables.database.run_raw("publishing to", lambda session: self._publish(session, requests))
         except _RowsLostError:
             self._signal_lost(requests)
+        except _TiedError as error:
+            problem = tied(self._options)
+            refusal = self._refused(error.name, problem.reason, problem.do)
+            for request in requests:
+                request.signal_failed_with_known_reason(refusal)
         except _RevokedError:
             if not self._signal_lost(requests):
                 raise self._fenced() from None
@@ -148,32 +158,34 @@ class EpochCommitter(StagedCommitter):
             _signal(requests, {stage: lost.get(stage, with_them) for stage in _stages(requests)})
         return bool(lost)
 
-    def _prepare_letters(self, requests: Sequence[Request]) -> None:
-        """Create the tables for dead letters.
+    def _prepare_tables(self, requests: Sequence[Request]) -> None:
+        """Create the tables for dead letters and for tombstones.
 
         A recorded epoch is finished before the target is opened, and the option may have been set after it was
         recorded.
         """
-        letters = self._letters
-        if letters is None:
+        beside = [table for table in (self._letters, self._tombstones) if table is not None]
+        if not beside:
             return
 
-        def missing(session: Session) -> Sequence[str]:
+        def missing(session: Session) -> list[DeadLetterTable | Tombstones]:
             self._row(session, requests)
-            letters.check(session, self._table)
-            return letters.missing_ddl(session)
+            if self._letters is not None:
+                self._letters.check(session, self._table)
+            return [table for table in beside if table.missing_ddl(session)]
 
-        if not self._tables.run("checking the dead letters of", missing):
-            return
-        if self._options.create_staging == "never":
-            raise TargetError(
-                f"a table for dead letters is missing: {letters.table} or {self._options.metadata_schema}.refused",
-                step=self._context.step_id,
-                epoch=self._context.epoch,
-                why="create_staging is 'never'",
-                do=f"have a DBA run the output of {self._dialect.sink}.ddl()",
-            )
-        self._tables.make(Wanted((self._options.metadata_schema, letters.table.name), letters.missing_ddl))
+        for table in self._tables.run("checking the sink's tables of", missing):
+            if self._options.create_staging == "never":
+                letters = f"for dead letters is missing: {table.table} or {self._options.metadata_schema}.refused"
+                other = f"for tombstones is missing or outdated: {table.table}"
+                raise TargetError(
+                    f"a table {letters if table is self._letters else other}",
+                    step=self._context.step_id,
+                    epoch=self._context.epoch,
+                    why="create_staging is 'never'",
+                    do=f"have a DBA run the output of {self._dialect.sink}.ddl()",
+                )
+            self._tables.make(Wanted((self._options.metadata_schema, table.table.name), table.missing_ddl))
 
     def _publish(self, session: Session, requests: Sequence[Request]) -> None:
         context = self._context
@@ -186,6 +198,8 @@ class EpochCommitter(StagedCommitter):
         reached("sql: publishing")
         self._make_way(session, row)
         self._moved = self._move(session, requests)
+        if self._tombstones is not None:
+            self._tombstones.forget(session, sum(request.committable.rows for request in requests))
         self._ledger.published(session, row, context, self._moved.changed)
         self._staging.forget(session, _stages(requests))
         for request in requests:
@@ -195,6 +209,8 @@ class EpochCommitter(StagedCommitter):
         """Delete existing rows in the first epoch with `on_existing="overwrite"`."""
         if row.epoch is None and self._options.existing.others == "delete":
             Table(self._dialect, self._table).delete_rows(session)
+            if self._tombstones is not None:
+                self._tombstones.clear(session)
 
     def _move(self, session: Session, requests: Sequence[Request]) -> _Moved:
         move = self._moving(requests)
@@ -205,13 +221,16 @@ class EpochCommitter(StagedCommitter):
         staged = {request.committable.stage: request.committable.letters for request in requests}
         if self._letters is None:
             self._check_no_letters(sum(staged.values()))
+            for place in move.tied(session, 1):
+                raise _TiedError(self.row_name(session, move, place))
             moved = move.whole(session)
             self._check_all_there(session, move, moved)
-            return _Moved(moved, skipped=self._skipped(move, moved))
+            return _Moved(moved, skipped=self._skipped(move, moved), stale=move.stale)
         waiting = sum(staged.values())
         self._letters.check_bound(session, staged, epoch=self._context.epoch, step=self._context.step_id)
         if waiting and self._letters.publish(session, list(staged)) != waiting:
             raise _RowsLostError
+        aside = self._set_ties_aside(session, move, self._letters, waiting)
         changed: int | None = None
         try:
             with session.savepoint():
@@ -223,24 +242,47 @@ class EpochCommitter(StagedCommitter):
             if "rows" not in faults or ("misfit" in faults and self._find_lost(session, requests)):
                 raise
         if changed is None:  # not within the handler, whose error would stand in every traceback, with the row
-            return self._move_sorting(session, move, self._letters, waiting)
+            return self._move_sorting(session, move, self._letters, waiting, aside)
         self._check_all_there(session, move, changed)
-        return _Moved(changed, skipped=self._skipped(move, changed))
+        return _Moved(changed, aside, self._skipped(move, changed), move.stale)
 
-    def _move_sorting(self, session: Session, move: Move, letters: DeadLetterTable, already: int) -> _Moved:
-        """Move the accepted rows, and write the rejected ones as dead letters."""
+    def _set_ties_aside(self, session: Session, move: Move, letters: DeadLetterTable, already: int) -> int:
+        """Write changes that nothing orders as dead letters; return their number.
+
+        Without them, older changes of their keys are the newest, and may be tied too.
+        """
+        refusal, count = self._dialect.stored_refusal(tied(self._options).reason, None, None), 0
+        while places := move.tied(session, letters.most - already - count + 1):
+            if already + count + len(places) > letters.most:
+                raise self._too_many(session, move, places[-1], refusal)
+            self._check_all_there(session, move, None)
+            for place in places:
+                row = move.row_text(place)
+                letters.add(session, row, refusal, step=self._context.step_id, epoch=self._context.epoch)
+            move.leave_out(session, places)
+            count += len(places)
+        return count
+
+    def _move_sorting(self, session: Session, move: Move, letters: DeadLetterTable, waiting: int, aside: int) -> _Moved:
+        """Move the accepted rows, and write the rejected ones as dead letters.
+
+        There are dead letters already: from tasks (`waiting`), and from before the move (`aside`).
+        """
         self._check_all_there(session, move, None)
         sorting = SortingMove(session, self._dialect, move.places(session))
         for refusal in sorting.run():
-            if already + len(sorting.refused) > letters.most:
-                name = self.row_name(session, move, list(sorting.refused)[-1])
-                log = row_log(session, self._dialect)
-                raise too_many(letters.most, name, refusal, log, step=self._context.step_id, epoch=self._context.epoch)
+            if waiting + aside + len(sorting.refused) > letters.most:
+                raise self._too_many(session, move, list(sorting.refused)[-1], refusal)
         for place, refusal in sorting.refused.items():
             letters.add(session, move.row_text(place), refusal, step=self._context.step_id, epoch=self._context.epoch)
         reached("sql: set aside")
         refused = len(sorting.refused)
-        return _Moved(sorting.changed, refused, self._skipped(move, sorting.changed + refused))
+        return _Moved(sorting.changed, aside + refused, self._skipped(move, sorting.changed + refused), move.stale)
+
+    def _too_many(self, session: Session, move: Move, place: str, refusal: Refusal) -> OutfallError:
+        name, log = self.row_name(session, move, place), row_log(session, self._dialect)
+        most, context = self._options.max_dead_letters, self._context
+        return too_many(most, name, refusal, log, step=context.step_id, epoch=context.epoch)
 
     def _skipped(self, move: Move, settled: int) -> int:
         """Return how many rows of an append a trigger or a rule of the table has skipped."""
@@ -263,13 +305,14 @@ class EpochCommitter(StagedCommitter):
 
     def _refusal(self, requests: Sequence[Request], error: Exception) -> OutfallError:
         name, refusal = self._named(requests) or ("rows of this epoch", self._dialect.refusal(error))
+        do = "correct the row at its source or change the table, and start the query again; or set dead_letter_table"
+        return self._refused(name, refusal.told(RowLog(self._options.log_rows)), do)
+
+    def _refused(self, name: str, why: str, do: str) -> OutfallError:
+        step, epoch = self._context.step_id, self._context.epoch
+        nothing = f"{do}; nothing of the epoch is in the table"
         return CommitRefusedError(
-            f"the table {self._table} rejects {name}",
-            step=self._context.step_id,
-            epoch=self._context.epoch,
-            why=refusal.told(RowLog(self._options.log_rows)),
-            do="correct the row at its source or change the table, and start the query again; or set dead_letter_table;"
-            " nothing of the epoch is in the table",
+            f"the table {self._table} rejects {name}", step=step, epoch=epoch, why=why, do=nothing
         )
 
     def _named(self, requests: Sequence[Request]) -> tuple[str, Refusal] | None:
@@ -316,6 +359,8 @@ class EpochCommitter(StagedCommitter):
                 self._context.metrics.add("dead_letters", self._moved.letters)
             if self._moved.skipped:
                 self._context.metrics.add("rows_skipped", self._moved.skipped)
+            if self._moved.stale:
+                self._context.metrics.add("changes_stale", self._moved.stale)
 
     def _moving(self, requests: Sequence[Request]) -> Move:
         move: Move = self._dialect.move(self._staging.table, self._table, attempts_of(requests))
@@ -350,6 +395,14 @@ class EpochCommitter(StagedCommitter):
 
 class _RowsLostError(Exception):
     """Staging has fewer rows than were recorded, so the transaction must not commit."""
+
+
+class _TiedError(Exception):
+    """Nothing orders two changes of a key. `name` describes one of the rows."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
 
 
 class _RevokedError(Exception):

@@ -162,7 +162,7 @@ class Staging(ABC):
             if column is not None and name in staged and not column.stores_all_of(staged[name]):
                 found = staged[name].definition
                 return f"column {name!r} is {found} in {self.table} but {column.definition} in {self._target}"
-        named = [name for name in options.columns_named() if name not in (*attempt.columns, options.delete_marker)]
+        named = [name for name in options.columns_named() if name not in (*attempt.columns, *options.not_stored)]
         needed = [] if deletes else [name for name, column in wanted.items() if column.needed]
         given = [*named, *(name for name in needed if name not in attempt.columns)]
         if given:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from outfall.errors import ConfigurationError, TargetError, TargetLostError
+from outfall.sql.changes import why_no_operation, why_no_sequence
 from outfall.sql.database import Session
 from outfall.sql.dialect import Column, Dialect, SqlName, compose
 from outfall.values import spark_type
@@ -62,7 +63,7 @@ class Table:
             if options.create_table == "never":
                 raise missing(self._name)
             return
-        stored = [name for name in options.columns_named() if name != options.delete_marker]
+        stored = [name for name in options.columns_named() if name not in options.not_stored]
         unknown = [name for name in stored if name not in columns]
         if unknown and options.schema_evolution == "fail":
             raise TargetError(
@@ -104,15 +105,16 @@ class Table:
         return bool(found and found[0])
 
     def _fields(self, schema: pa.Schema) -> list[pa.Field]:
-        return [field for field in schema if field.name != self._options.delete_marker]
+        return [field for field in schema if field.name not in self._options.not_stored]
 
     def _check_new(self, schema: pa.Schema) -> None:
         if self._options.create_table == "never":
             raise missing(self._name)
         for field in self._fields(schema):
             self._dialect.new_type(field.type, field.name)
-        names = (self._dialect.why_no_column(field.name) for field in self._fields(schema))
-        problems = [*filter(None, names), *self._missing_names(schema), *self._taken_names(schema.names)]
+        fields = self._fields(schema)
+        reasons = (self._dialect.why_no_column(field.name) or self._no_sequence(field, None) for field in fields)
+        problems = [*filter(None, reasons), *self._missing_names(schema), *self._taken_names(schema.names)]
         if problem := self._dialect.why_not_created(self._name):
             problems.append(problem)
         if problems:
@@ -126,13 +128,19 @@ class Table:
         if column is None:
             if self._options.schema_evolution == "add_columns":
                 self._dialect.new_type(field.type, field.name)
-                return self._dialect.why_no_column(field.name)
+                return self._dialect.why_no_column(field.name) or self._no_sequence(field, None)
             near = difflib.get_close_matches(field.name, columns, n=1)
             return f"the table has no column {field.name!r}" + (f", did you mean {near[0]!r}?" if near else "")
         if not column.writable:
             return f"{field.name!r} is a column that the server fills"
-        reason = self._dialect.why_not(field.type, column)
+        reason = self._dialect.why_not(field.type, column) or self._no_sequence(field, column)
         return f"{field.name!r}: {reason}" if reason else None
+
+    def _no_sequence(self, field: pa.Field, column: Column | None) -> str | None:
+        """Return why a column cannot order changes, if it has to."""
+        if field.name != self._options.sequence_column:
+            return None
+        return why_no_sequence(field.type) or self._dialect.why_no_sequence(field.type, column)
 
     def _differ_in_case(self, schema: pa.Schema, columns: Iterable[str]) -> list[str]:
         """Return problems of new columns that unquoted SQL and Spark would confuse with another column."""
@@ -159,6 +167,8 @@ class Table:
                 problems.append(
                     f"the delete marker {options.delete_marker!r} is {spark_type(kind)}, but must be boolean"
                 )
+        if options.operation_column in schema.names:
+            problems += why_no_operation(schema.field(options.operation_column))
         return problems
 
     def _taken_names(self, names: Sequence[str]) -> list[str]:
@@ -173,7 +183,7 @@ class Table:
         return [
             f"the rows have no column {column.name!r}, which is NOT NULL and has no default"
             for column in columns.values()
-            if column.needed and column.name not in schema.names
+            if column.needed and column.name not in {field.name for field in self._fields(schema)}
         ]
 
 

@@ -20,6 +20,7 @@ from outfall.sql.ledger import LedgerRow, StepLedger
 from outfall.sql.options import SqlOptions
 from outfall.sql.staging import Staging
 from outfall.sql.table import Table, dropped
+from outfall.sql.tombstones import Tombstones
 from outfall.trace_points import reached
 
 T = TypeVar("T")
@@ -38,6 +39,8 @@ class StepTables(Generic[D]):
     """Created only if tasks stage rows."""
     letters: DeadLetterTable | None
     """`None` if a rejected row fails the query."""
+    tombstones: Tombstones | None = None
+    """`None` unless the rows are changes."""
 
     @property
     def options(self) -> SqlOptions:
@@ -179,6 +182,8 @@ class SqlTarget(RecordPort[LedgerRow]):
             raise self.without_support()
         if self.stages:
             self._dialect.check_own(self._session, self._tables.staging.table)
+        if self._tables.tombstones is not None:
+            self._dialect.check_own(self._session, self._tables.tombstones.table)
 
     def lacks(self) -> bool:
         """Return whether a table or a column is missing."""
@@ -199,6 +204,8 @@ class SqlTarget(RecordPort[LedgerRow]):
             wanted.append(Wanted((schema, letters.table.name), letters.missing_ddl))
         if self.stages:
             wanted.append(Wanted((staging.table.name,), staging.missing_ddl))
+        if (tombstones := self._tables.tombstones) is not None:
+            wanted.append(Wanted((schema, tombstones.table.name), tombstones.missing_ddl))
         return wanted
 
     def without_support(self) -> TargetError:
@@ -206,6 +213,7 @@ class SqlTarget(RecordPort[LedgerRow]):
         names = [f"{self._tables.options.metadata_schema}.ledger"]
         names += [str(self._tables.staging.table)] if self.stages else []
         names += [] if self._tables.letters is None else ["a table for dead letters"]
+        names += [] if self._tables.tombstones is None else [str(self._tables.tombstones.table)]
         return TargetError(
             f"{' or '.join(names)} is missing or does not match the table",
             step=self._tables.step_id,

@@ -10,11 +10,12 @@ from outfall.capabilities import WriterInitContext
 from outfall.dead_letter import DeadLetter
 from outfall.errors import TerminalError, ValueRefusedError
 from outfall.formats.row_text import row_texts
+from outfall.row_logging import RowLog
 from outfall.sinks import StatelessSinkPartition
+from outfall.sql.changes import ChangeCheck, Problem
 from outfall.sql.database import Session
 from outfall.sql.dead_letters import batch_row_name, row_log, too_many
 from outfall.sql.dialect import Dialect, Load, Refusal, SqlName, StagedRows
-from outfall.sql.options import MARKER
 from outfall.sql.staging import new_stage
 from outfall.sql.target import StepTables
 from outfall.trace_points import reached
@@ -31,6 +32,8 @@ class StagingWriter(StatelessSinkPartition[Any]):
         self._stage = new_stage()
         self._load: Load | None = None
         self._schema: pa.Schema | None = None
+        options = tables.options
+        self._check = ChangeCheck(options) if options.write_mode == "changes" else None
 
     def write_batch(self, values: list[Any]) -> None:
         self.write_record_batch(rows_to_batch(values))
@@ -40,7 +43,9 @@ class StagingWriter(StatelessSinkPartition[Any]):
         if batch.num_rows == 0:
             return
         with self._tables.explained("staging rows for"):
-            size = self._open(batch.schema).write(batch)
+            load = self._open(batch.schema)
+            accepted = self._without_refused(load, batch)
+            size = load.write(accepted) if accepted.num_rows else 0
         self._context.metrics.add("bytes", size)
 
     def prepare_commit(self) -> list[StagedRows]:
@@ -55,7 +60,7 @@ class StagingWriter(StatelessSinkPartition[Any]):
             staged = StagedRows(
                 stage=self._stage,
                 rows=load.rows,
-                columns=tuple(name for name in schema.names if name != self._tables.options.delete_marker),
+                columns=tuple(name for name in schema.names if name not in self._tables.options.not_stored),
                 letters=len(load.letters),
                 staging=(table.schema or "", table.name),
             )
@@ -76,6 +81,28 @@ class StagingWriter(StatelessSinkPartition[Any]):
 
     def _add_to_transaction(self, session: Any, staged: StagedRows) -> None:
         """Do nothing: the committer publishes the rows."""
+
+    def _without_refused(self, load: Load, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that can be applied, and set the others aside.
+
+        Raises `ValueRefusedError`, which names the first of them, if there are no dead letters.
+        """
+        problems = {} if self._check is None else self._check.problems(batch)
+        if not problems:
+            return batch
+        dialect = self._tables.dialect
+        for row, problem in problems.items():
+            if self._tables.letters is None:
+                self._refuse(load, batch, row, problem)
+            refusal = dialect.stored_refusal(problem.reason, None, None)
+            load.letters.append(set_aside(load, batch, row, refusal, dialect, self._context))
+        return batch.take(pa.array([row for row in range(batch.num_rows) if row not in problems], pa.int64()))
+
+    def _refuse(self, load: Load, batch: pa.RecordBatch, row: int, problem: Problem) -> None:
+        options = self._tables.options
+        log = RowLog(options.log_rows, options.key_columns)
+        name = batch_row_name(batch, row, log, load.rows + row)
+        raise ValueRefusedError(f"{name} is not a change of {options.table}", why=problem.reason, do=problem.do)
 
     def _open(self, schema: pa.Schema) -> Load:
         if self._load is not None:
@@ -123,8 +150,9 @@ def staging_columns(session: Session, dialect: Dialect, staging: SqlName, schema
 
     Raises `TerminalError` if staging is missing or lacks a column.
     """
-    own = [name for name in dialect.options.own_columns() if name != MARKER]
-    wanted = [*own, *(MARKER if name == dialect.options.delete_marker else name for name in schema.names)]
+    not_stored = dialect.options.not_stored
+    own = [name for name in dialect.options.own_columns() if name not in not_stored.values()]
+    wanted = [*own, *(not_stored.get(name, name) for name in schema.names)]
     found = {column.name: column for column in dialect.columns(session, staging)}
     missing = [name for name in wanted if name not in found]
     if missing:

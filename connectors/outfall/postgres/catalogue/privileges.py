@@ -13,7 +13,12 @@ from outfall.postgres.ledger import find_tokens
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 
-_NEEDED = {"append": ["INSERT"], "upsert": ["INSERT", "UPDATE", "SELECT"], "delete": ["DELETE", "SELECT"]}
+_NEEDED = {
+    "append": ["INSERT"],
+    "upsert": ["INSERT", "UPDATE", "SELECT"],
+    "delete": ["DELETE", "SELECT"],
+    "changes": ["INSERT", "UPDATE", "DELETE", "SELECT"],
+}
 """The privileges needed on the table, by `write_mode`."""
 
 OWN_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
@@ -48,7 +53,7 @@ def check_rights(
         found += check_granted(connection, letters, ["INSERT"]) or (
             [] if made_by_others else [_can_be_created(connection, letters, user)]
         )
-        if options.write_mode == "upsert":
+        if options.by_key:
             found.append(_temporary(connection, database.database_name(), user))
     found.append(_on_schema(connection, schema, user, made_by_others))
     own = ["ledger", "parts" if options.parts else "attempts", *(["refused"] if letters else [])]

@@ -79,8 +79,8 @@ def check_keys(
     """
     if options.conflict_constraint:
         check_constraint(connection, name, options.conflict_constraint, options.key_columns)
-    elif options.write_mode == "upsert":
-        why = "an upsert needs it to find the row of a key"
+    elif options.by_key:
+        why = "the sink needs it to find the row of a key"
         check_unique(connection, name, options.key_columns, why=why, where=options.conflict_where)
     if options.conflict_where and given is not None:
         conflicting(connection, name, options.key_columns, options.conflict_where, given)

@@ -141,6 +141,30 @@ def why_not(kind: pa.DataType, column: TableColumn, *, json: bool = False) -> st
     return None if problem is None else f"{spark_type(kind)} cannot be stored in {column.type}: {problem}"
 
 
+_ORDERED = frozenset({"int2", "int4", "int8", "numeric", "date", "timestamp", "timestamptz", "bytea"})
+_BY_BYTES = frozenset({'pg_catalog."C"', 'pg_catalog."POSIX"'})
+"""The collations that order text by its bytes, on every system and in every release."""
+
+
+def why_no_sequence(kind: pa.DataType, column: TableColumn | None) -> str | None:
+    """Return why a column cannot store the sequence of changes, whose values have a type; `None` if it can.
+
+    `column` is `None` for a column that the sink creates.
+    """
+    by_bytes = 'have a column of type text COLLATE "C" in the table, or cast it to a number or a timestamp'
+    if not _is_text(kind):
+        if column is None or column.kind.name in _ORDERED:
+            return None
+        return f"{column.type} has no order that suits a sequence"
+    if column is None:
+        return f"a new column of type text has the collation of the database, which may change: {by_bytes}"
+    if column.kind.name not in ("text", "varchar"):
+        return f"the server parses a string into {column.type}, and may find NaN or infinity: cast it in the query"
+    if column.collation not in _BY_BYTES:
+        return f"{column.definition} is ordered by a collation, which may ignore differences and change: {by_bytes}"
+    return None
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Return whether a type is Spark's array type."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))

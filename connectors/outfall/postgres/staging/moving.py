@@ -22,9 +22,9 @@ from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.connection.errors import describe
 from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.staging.publish_sql import RANKS, Rows, ranking, statements
+from outfall.postgres.staging.publish_sql import statements
+from outfall.postgres.staging.selection_sql import RANKS, Rows, ranking
 from outfall.sql.dialect import Move, Places, StagedRows, compose
-from outfall.sql.options import MARKER
 from outfall.sql.publish import EpochCommitter, Request
 
 _PAGE_HEADER = 24
@@ -32,7 +32,7 @@ _SMALLEST_ROW = 28
 """Bytes of a page header (storage/bufpage.h), and of the smallest row with its pointer. They give the maximum number of
 addresses in a page, `MaxHeapTuplesPerPage`."""
 
-_AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"
+AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"
 
 
 class PostgresMove(Move):
@@ -53,23 +53,25 @@ class PostgresMove(Move):
 
     def whole(self, session: PostgresConnection, *, at_once: bool = False) -> int:
         if at_once:
-            session.execute(_AT_ONCE)
+            session.execute(AT_ONCE)
         if not self.columns:
             return 0
         return _execute(session, self.statements(session, "all"), {"stages": list(self.expected)})
 
     def places(self, session: PostgresConnection) -> Places:
-        # Take the lock here, because a rolled-back savepoint releases the locks that were taken in it.
-        session.execute(compose("LOCK TABLE {} IN ACCESS SHARE MODE", self._staging.sql))
-        # Deferred constraints would fail all rows at COMMIT without naming one.
-        session.execute(_AT_ONCE)
+        self._prepare_places(session)
         kind = Ranks if self._options.write_mode == "upsert" else Addresses
         return kind(session, self, self._staging, [self.statements(session, rows) for rows in kind.selects])
 
+    def _prepare_places(self, session: PostgresConnection) -> None:
+        # Take the lock here, because a rolled-back savepoint releases the locks that were taken in it.
+        session.execute(compose("LOCK TABLE {} IN ACCESS SHARE MODE", self._staging.sql))
+        # Deferred constraints would fail all rows at COMMIT without naming one.
+        session.execute(AT_ONCE)
+
     def row_text(self, place: str) -> str:
         shown = [quote(name) for name in self.columns]
-        if self._options.delete_marker:
-            shown.append(f"{quote(MARKER)} AS {quote(self._options.delete_marker)}")
+        shown += [f"{quote(staged)} AS {quote(name)}" for name, staged in self._options.not_stored.items()]
         template = "SELECT to_json(shown)::text FROM (SELECT {} FROM {} WHERE ctid = '{}'::tid) AS shown"
         return compose(template, ", ".join(shown), self._staging.sql, place)
 
@@ -123,10 +125,14 @@ class _PlacesInStaging(Places):
         """Return the parameters that select the rows from a position to another (exclusive)."""
 
     def move(self, low: int, high: int) -> int:
-        return _execute(self._session, self._between, {"stages": self._stages, **self._bounds(low, high)})
+        return self._run(self._between, {"stages": self._stages, **self._bounds(low, high)})
 
     def move_one(self, place: str) -> int:
-        return _execute(self._session, self._one, {"stages": self._stages, "place": place})
+        return self._run(self._one, {"stages": self._stages, "place": place})
+
+    def _run(self, moving: Sequence[sql.Composed], given: Mapping[str, Any]) -> int:
+        """Run the statements for some rows; return how many rows of the table were changed."""
+        return _execute(self._session, moving, given)
 
 
 class Addresses(_PlacesInStaging):

@@ -10,11 +10,11 @@ from outfall.postgres.catalogue.columns import read_columns
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import quote
 from outfall.sql.dialect import compose
-from outfall.sql.options import MARKER, ROW, STAGE
+from outfall.sql.options import MARKER, OPERATION, ROW, STAGE
 from outfall.sql.staging import Staging
 from outfall.sql.table import missing
 
-_OWN = {STAGE: "bigint", ROW: "bigint", MARKER: "boolean"}
+_OWN = {STAGE: "bigint", ROW: "bigint", MARKER: "boolean", OPERATION: "text"}
 
 _TRUNCATE_BYTES = 8 << 20
 """A staging table of at most this size is cleared with DELETE. TRUNCATE creates a new file and locks the table."""

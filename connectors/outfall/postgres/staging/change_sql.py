@@ -1,0 +1,163 @@
+"""The statements that apply changes: the newest of each key, unless the table or its tombstones hold a newer one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg import sql
+
+from outfall.postgres.names import TableName, escaped
+from outfall.postgres.options import PostgresOptions
+from outfall.postgres.staging.selection_sql import RANKS, Rows, gone, latest, listed, these, updated
+from outfall.sql.options import GONE
+from outfall.sql.tombstones import DELETED, SEQUENCE
+
+
+class ChangeStatements:
+    """The statements for the changes of some attempts. The parameter `stages` has the numbers of the attempts.
+
+    `columns` are the target's columns for which the rows have values.
+    """
+
+    def __init__(
+        self,
+        options: PostgresOptions,
+        table: TableName,
+        staging: TableName,
+        tombstones: TableName,
+        columns: Sequence[str],
+    ) -> None:
+        self._options = options
+        self._keys = options.key_columns
+        self._staging = staging
+        self._columns = columns
+        self._parts: dict[str, Any] = {
+            "table": table.escaped(),
+            "staging": staging.escaped(),
+            "tombstones": tombstones.escaped(),
+            "keys": listed(options.key_columns),
+            "sequence": escaped(options.sequence_column or ""),
+            "gone": sql.Identifier(GONE),
+            "is_gone": gone(options),
+            "buried": sql.Identifier(SEQUENCE),
+            "deleted": sql.Identifier(DELETED),
+            "all": these("all"),
+            "ranks": RANKS,
+        }
+
+    def survey(self) -> sql.Composed:
+        """Return the query for the numbers of keys to write and to remove, and of rows that may be tied.
+
+        The last are those that share the newest sequence of their key with another one.
+        """
+        return self._filled(
+            "SELECT count(*) FILTER (WHERE number = 1 AND NOT gone), count(*) FILTER (WHERE number = 1 AND gone),"
+            " count(*) FILTER (WHERE newest = 1 AND alike > 1)"
+            " FROM (SELECT {is_gone} AS gone, row_number() OVER of_key AS number, {ranked}"
+            " FROM {staging} WHERE {all} WINDOW of_key AS (PARTITION BY {keys} ORDER BY {sequence} DESC)) AS ranked",
+            ranked=_RANKED,
+        )
+
+    def tied(self) -> sql.Composed:
+        """Return the query for the addresses of rows that share the newest sequence of their key with a different one.
+
+        The parameter `most` is their maximum number. Removals are alike if their keys are. Other rows are compared as
+        text, because not every type has an equality, and by bytes.
+        """
+        return self._filled(
+            "SELECT place::text FROM (SELECT place, min(content) OVER of_key <> max(content) OVER of_key AS differ"
+            " FROM (SELECT ranked.place, {own},"
+            " (CASE WHEN {is_gone} THEN '-' ELSE ROW({columns})::text END) COLLATE \"C\" AS content"
+            " FROM (SELECT ctid AS place, {aliased}, {ranked} FROM {staging} WHERE {all}"
+            " WINDOW of_key AS (PARTITION BY {keys} ORDER BY {sequence} DESC)) AS ranked"
+            " JOIN {staging} AS staged ON staged.ctid = ranked.place WHERE ranked.newest = 1 AND ranked.alike > 1)"
+            " AS candidates WINDOW of_key AS (PARTITION BY {own})) AS found WHERE differ ORDER BY place LIMIT %(most)s",
+            own=self._listed_own(),
+            aliased=self._aliased(),
+            columns=sql.SQL(", ").join(sql.SQL("staged.{}").format(escaped(name)) for name in self._columns),
+            ranked=_RANKED,
+        )
+
+    def bury(self, rows: Rows) -> sql.Composed:
+        """Return the statement that writes the sequences of removed keys.
+
+        Its row count is the number of removals that are not stale.
+        """
+        return self._filled(
+            "WITH {latest} INSERT INTO {tombstones} AS target ({keys}, {buried}, {deleted})"
+            " SELECT {keys}, {sequence}, now() FROM latest WHERE {gone} AND NOT EXISTS (SELECT FROM {table} AS target"
+            " WHERE {same} AND target.{sequence} >= latest.{sequence}) ORDER BY {keys}"
+            " ON CONFLICT ({keys}) DO UPDATE SET {buried} = EXCLUDED.{buried}, {deleted} = EXCLUDED.{deleted}"
+            " WHERE target.{buried} < EXCLUDED.{buried}",
+            latest=self._latest(rows, [*self._keys, self._options.sequence_column or ""]),
+            same=self._same("latest"),
+        )
+
+    def remove(self, rows: Rows) -> sql.Composed:
+        """Return the statement that removes the rows of the keys that `bury` has written in this transaction."""
+        chosen = (
+            sql.SQL("")
+            if rows == "all"
+            else self._filled(
+                " AND ({own}) IN (SELECT {keys} FROM {staging} WHERE {these})",
+                own=sql.SQL(", ").join(sql.SQL("gone.{}").format(escaped(key)) for key in self._keys),
+                these=these(rows),
+            )
+        )
+        return self._filled(
+            "DELETE FROM {table} AS target USING {tombstones} AS gone WHERE gone.{deleted} = now() AND {same}"
+            " AND (target.{sequence} IS NULL OR target.{sequence} < gone.{buried}){chosen}",
+            same=self._same("gone"),
+            chosen=chosen,
+        )
+
+    def write(self, rows: Rows) -> sql.Composed:
+        """Return the statement that writes the rows that are newer than the table's and than removals."""
+        return self._filled(
+            "WITH {latest} INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM latest WHERE NOT {gone}"
+            " AND NOT EXISTS (SELECT FROM {tombstones} AS target"
+            " WHERE {same} AND target.{buried} >= latest.{sequence}) ORDER BY {keys}"
+            " ON CONFLICT ({keys}) DO UPDATE SET {pairs}"
+            " WHERE target.{sequence} IS NULL OR target.{sequence} < EXCLUDED.{sequence}",
+            latest=self._latest(rows, self._columns),
+            same=self._same("latest"),
+            columns=listed(self._columns),
+            pairs=sql.SQL(", ").join(
+                sql.SQL("{0} = EXCLUDED.{0}").format(escaped(name)) for name in updated(self._options, self._columns)
+            ),
+        )
+
+    def pass_over(self) -> sql.Composed:
+        """Return the statement that takes stale rows out of the ranking. Its row count is their number."""
+        return self._filled(
+            "UPDATE {ranks} AS ranks SET rank = NULL FROM {staging} AS latest"
+            " WHERE latest.ctid = ranks.place AND rank IS NOT NULL AND ("
+            "EXISTS (SELECT FROM {table} AS target WHERE {same} AND target.{sequence} >= latest.{sequence})"
+            " OR EXISTS (SELECT FROM {tombstones} AS target WHERE {same} AND target.{buried} >= latest.{sequence}))",
+            same=self._same("latest"),
+        )
+
+    def _latest(self, rows: Rows, columns: Sequence[str]) -> sql.Composed:
+        return latest(self._options, self._staging, columns, rows, None)
+
+    def _same(self, other: str) -> sql.Composed:
+        pairs = (sql.SQL("target.{0} = {1}.{0}").format(escaped(key), sql.Identifier(other)) for key in self._keys)
+        return sql.SQL(" AND ").join(pairs)
+
+    def _own(self) -> list[sql.Identifier]:
+        return [sql.Identifier(f"_outfall_key_{number}") for number in range(len(self._keys))]
+
+    def _listed_own(self) -> sql.Composed:
+        return sql.SQL(", ").join(self._own())
+
+    def _aliased(self) -> sql.Composed:
+        pairs = zip(self._keys, self._own(), strict=True)
+        return sql.SQL(", ").join(sql.SQL("{} AS {}").format(escaped(key), own) for key, own in pairs)
+
+    def _filled(self, template: str, **parts: Any) -> sql.Composed:
+        return sql.SQL(template).format(**self._parts, **parts)
+
+
+_RANKED = sql.SQL("rank() OVER of_key AS newest, count(*) OVER of_key AS alike")
+"""The rank of a row in its key, and up to its equals the number of rows: those with rank 1 if it has rank 1."""

@@ -1,0 +1,145 @@
+"""The write mode `changes`: which rows are changes, how they are ordered, and those that nothing orders.
+
+A row is a change: an operation, a key and a sequence. The change with the greatest sequence of a key wins, in whatever
+order and in whatever epochs they arrive. The table stores the sequence of each row, and `tombstones` those of deleted
+keys, so an older change never replaces a newer one and never brings a deleted row back.
+
+The words for operations are those of Debezium (documentation, "Data change events": c, r, u, d, t), and those that
+other sources spell out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from outfall.formats.types import is_bytes
+from outfall.sql.options import SqlOptions
+from outfall.values import spark_type
+
+WRITES = ("c", "r", "u", "i", "insert", "update", "upsert")
+"""The operations that write a row, in lower case."""
+
+REMOVALS = ("d", "delete")
+"""The operations that remove a row, in lower case."""
+
+_TRUNCATIONS = ("t", "truncate")
+
+_UNAVAILABLE = "__debezium_unavailable_value"
+"""What Debezium sends for a value that the source's log does not contain (PostgreSQL connector, "Toasted values")."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a row cannot be applied as a change, and the remedy."""
+
+    reason: str
+    do: str
+
+
+_NO_OPERATION = Problem(
+    "its operation is NULL", "leave such rows out with a filter, for example the Kafka records without a value"
+)
+_TRUNCATION = Problem(
+    "it is a truncation, which has no key",
+    "leave truncations out with a filter, and afterwards delete the rows of the table whose sequence is smaller than"
+    " that of the truncation",
+)
+_UNKNOWN = Problem(
+    f"its operation is none of {', '.join([*WRITES, *REMOVALS])}",
+    "translate the operation in the query, or leave the row out with a filter",
+)
+_TIED = Problem(
+    "another change of its key has the same sequence and says otherwise",
+    "set sequence_column to a column in which no two changes of a key are equal, such as the position in the source's"
+    " log; or set dead_letter_table, which sets both changes aside",
+)
+
+
+def tied(options: SqlOptions) -> Problem:
+    """Return the problem of different changes with one key and one sequence."""
+    return _TIED if options.dead_letter_table is None else Problem(_TIED.reason, _TIED.do.partition(";")[0])
+
+
+class ChangeCheck:
+    """Finds the rows of batches that cannot be applied as changes."""
+
+    def __init__(self, options: SqlOptions) -> None:
+        self._operation = options.operation_column or ""
+        self._sequence = options.sequence_column or ""
+        self._keys = options.key_columns
+
+    def problems(self, batch: pa.RecordBatch) -> Mapping[int, Problem]:
+        """Return the rows that cannot be applied, in their order, each with its first problem."""
+        found: dict[int, Problem] = {}
+        for mask, problem in self._rules(batch):
+            if pc.any(mask).as_py():
+                for row in pc.indices_nonzero(mask).to_pylist():
+                    found.setdefault(row, problem)
+        return dict(sorted(found.items()))
+
+    def _rules(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, Problem]]:
+        operation = pc.utf8_lower(batch.column(self._operation))
+        written = _among(operation, WRITES)
+        yield pc.is_null(operation), _NO_OPERATION
+        yield _among(operation, _TRUNCATIONS), _TRUNCATION
+        yield pc.invert(pc.or_(written, _among(operation, REMOVALS))), _UNKNOWN
+        for name in self._keys:
+            do = "correct the row at its source, or leave it out with a filter"
+            yield pc.is_null(batch.column(name)), Problem(f"its key column {name!r} is NULL", do)
+        yield (
+            pc.is_null(batch.column(self._sequence)),
+            Problem(
+                f"its sequence, in column {self._sequence!r}, is NULL",
+                "give each change a sequence, or leave the row out with a filter",
+            ),
+        )
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            mask = _is_unavailable(column)
+            if mask is not None:
+                yield (
+                    pc.and_(written, pc.fill_null(mask, False)),
+                    Problem(
+                        f"its column {name!r} holds {_UNAVAILABLE}, and not the value",
+                        "have the source send all values (in PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL), or leave"
+                        " the column out of the rows",
+                    ),
+                )
+
+
+def why_no_operation(field: pa.Field) -> list[str]:
+    """Return why a column cannot hold operations; nothing if it can."""
+    if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
+        return []
+    return [f"the operation column {field.name!r} is {spark_type(field.type)}, but must be a string"]
+
+
+def why_no_sequence(kind: pa.DataType) -> str | None:
+    """Return why values of a type cannot be the sequence of changes, with the remedy; `None` if they can."""
+    of = pa.types
+    ordered = (of.is_integer, of.is_decimal, of.is_date, of.is_timestamp, of.is_string, of.is_large_string, is_bytes)
+    if any(is_one(kind) for is_one in ordered):
+        return None
+    why = "NaN has no place in an order" if of.is_floating(kind) else "its values have no useful order"
+    return (
+        f"{spark_type(kind)} cannot be a sequence, because {why}: use an integer, a decimal, a date, a timestamp, a"
+        " string or binary"
+    )
+
+
+def _among(operation: Any, words: Sequence[str]) -> Any:
+    return pc.is_in(operation, value_set=pa.array(words, operation.type))
+
+
+def _is_unavailable(column: pa.Array) -> Any:
+    """Return which values stand for unavailable ones; `None` if the type cannot hold such a value."""
+    kind = column.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pc.equal(column, pa.scalar(_UNAVAILABLE, kind))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pc.equal(column, pa.scalar(_UNAVAILABLE.encode(), kind))
+    return None
