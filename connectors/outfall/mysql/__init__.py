@@ -1,21 +1,42 @@
-"""MySQL 8 and MariaDB: the recovery log of a step in two tables.
+"""MySQL 8 and MariaDB: rows in a table, each written exactly once; and the recovery log of a step in two tables.
 
 ```
-recovery     the location of the log, as arguments and as a URL
-database     the tables, transactions and errors, for `outfall.sql.log`
-connection   connections with TLS, and the classes of the server's errors
+sink, options   `MySQLSink`, the public class, and its options
+delivery        the delivery by epochs, on `outfall.sql`
+dialect         the dialect of SQL for that base
+database        connections in transactions; names and errors of this server
+columns, types  the server's catalogue, compatible types, and values that a column cannot hold
+encode, load    rows as text for LOAD DATA LOCAL or INSERT, and one attempt that loads them into staging
+moving          the statements that move staged rows into the table
+own_tables      the ledger, the attempts and staging
+recovery        the location of the log, as arguments and as a URL
+log_database    the tables, transactions and errors, for `outfall.sql.log`
+connection      connections with TLS, LOAD DATA without files, and the classes of the server's errors
 ```
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 
 from outfall.errors import missing_extra
+from outfall.options import parse_options
 
 if find_spec("pymysql") is None:
     raise missing_extra("PyMySQL", "mysql")
 
+from outfall.mysql.options import MySQLOptions
 from outfall.mysql.recovery import MySQLRecoveryConfig, recovery_from_url
+from outfall.mysql.sink import MySQLSink
 
-__all__ = ["MySQLRecoveryConfig", "recovery_from_url"]
+__all__ = ["MySQLRecoveryConfig", "MySQLSink", "recovery_from_url", "sink_from_options"]
+
+
+def sink_from_options(options: Mapping[str, str]) -> MySQLSink:
+    """Create a sink from Spark options (`dsn`, `table`, `write_mode`, …; also spelled `writeMode`).
+
+    Raises `ConfigurationError`, which names every unknown or wrong option.
+    """
+    parsed = parse_options(MySQLOptions, options)
+    return MySQLSink(**(dict(parsed) | {"dsn": parsed.dsn.get_secret_value()}))

@@ -1,4 +1,4 @@
-"""Connections to MySQL and MariaDB: one idle one per process and server, TLS by default, and classes of errors.
+"""Connections to MySQL and MariaDB: one idle one per process and server, TLS by default, LOAD DATA, classes of errors.
 
 TLS is verified as in `outfall.postgres`: by default, except for hosts of this machine. PyMySQL alone would encrypt only
 if the server offers it, and verify nothing.
@@ -7,6 +7,7 @@ if the server offers it, and verify nothing.
 from __future__ import annotations
 
 import os
+import re
 import ssl
 import threading
 from collections.abc import Iterator
@@ -16,8 +17,9 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pymysql
-from pymysql.connections import Connection
-from pymysql.constants import ER
+from pydantic import SecretStr
+from pymysql.connections import Connection, MySQLResult
+from pymysql.constants import ER, SERVER_STATUS
 
 from outfall.errors import ConfigurationError
 from outfall.redaction import Redaction
@@ -28,19 +30,22 @@ PARAMETERS = ("password", "tls", "tls_ca")
 
 _HERE = ("localhost", "127.0.0.1", "::1")
 _CONNECT_SECONDS = 10
+STRICT = "STRICT_ALL_TABLES"
 _SESSION = (
-    "SET sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,NO_ZERO_DATE,NO_ZERO_IN_DATE', time_zone = '+00:00'"
+    f"SET sql_mode = '{STRICT},NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO,NO_ZERO_DATE,NO_ZERO_IN_DATE',"
+    " time_zone = '+00:00'"
 )
 """The server's own `sql_mode` may truncate values in silence, or create a table with another engine."""
 
 _PASSING = {
     ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, ER.TOO_MANY_USER_CONNECTIONS,
     ER.USER_LIMIT_REACHED, ER.NORMAL_SHUTDOWN, ER.QUERY_INTERRUPTED, ER.DISK_FULL, ER.OPTION_PREVENTS_STATEMENT,
-    1047, 1053, 1180, 1792, 1836, 1927, 3024, 3101, 3572, 4031,
+    1047, 1053, 1180, 1412, 1792, 1836, 1927, 1969, 3024, 3101, 3572, 4031,
 }  # fmt: skip
 """Deadlock, lock wait, too many connections, shutdown, killed, disk full, read-only. By number where PyMySQL has no
-name: a Galera node that is not ready, a commit that failed, a read-only transaction or server, a killed connection, a
-statement timeout, Group Replication's rollback, a lock that is not available, a client that was idle for too long."""
+name: a Galera node that is not ready, a commit that failed, a table that was altered meanwhile, a read-only transaction
+or server, a killed connection, statement timeouts of both servers, Group Replication's rollback, a lock that is not
+available, a client that was idle for too long."""
 
 _CLIENT = range(2000, 3000)
 """The client's own errors: the connection was lost, or could not be established."""
@@ -51,54 +56,107 @@ READ_ONLY = {ER.OPTION_PREVENTS_STATEMENT, 1792, 1836}
 _REFUSED = {ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, 1251, 1698, 1862, 2059, 3118, 3159}
 
 
+_RECORDS = re.compile(rb"Records: (\d+)")
+_CHUNK = 64 << 10
+"""Bytes of a packet of LOAD DATA."""
+
+
+class LoadConnection(Connection):  # type: ignore[misc]
+    """A connection whose LOAD DATA LOCAL sends what this process has, and never a file that the server asks for."""
+
+    sending: bytes | memoryview | None = None
+    """The data of the next LOAD DATA."""
+
+    @property
+    def records(self) -> int:
+        """The number of rows that the last INSERT was given, from the server's message."""
+        message = (self._result.message if self._result else None) or b""
+        found = _RECORDS.search(message)
+        return int(found[1]) if found else 0
+
+    def _read_query_result(self, unbuffered: bool = False) -> int:
+        self._result: MySQLResult | None = None
+        result = _LoadResult(self)
+        result.read()
+        self._result = result
+        if result.server_status is not None:
+            self.server_status = result.server_status
+        return int(result.affected_rows or 0)
+
+
+class _LoadResult(MySQLResult):  # type: ignore[misc]
+    def _read_load_local_packet(self, first_packet: Any) -> None:
+        connection, data = self.connection, self.connection.sending
+        connection.sending = None
+        for first in range(0, len(data or ()), _CHUNK):
+            connection.write_packet(bytes(data[first : first + _CHUNK]))
+        # An empty packet ends the data. A server that asks unasked gets nothing.
+        connection.write_packet(b"")
+        self._read_ok_packet(connection._read_packet())
+        if data is None:
+            raise pymysql.InternalError(0, "the server asked for a file that nobody has offered")
+
+
 @dataclass(frozen=True)
 class MySQLServer:
     """A server and a database on it."""
 
     url: ServerUrl
-    timeout: float
-    """Seconds after which a statement without a reply fails."""
+    timeout: float | None
+    """Seconds after which a statement without a reply fails; `None` to wait forever."""
+    secret: SecretStr | None = None
+    """A password that is not in the URL."""
+    connect_timeout: float = _CONNECT_SECONDS
+    what: str = "the recovery location in mysql:"
+    """What the URL is, for errors."""
 
     def name(self) -> str:
         """Return host, port and database."""
-        host, port = self._address()
+        host, port = self.address()
         return f"{host}:{port}/{self.database()}"
 
     def database(self) -> str:
         """Return the name of the database."""
         return unquote(urlsplit(str(self.url)).path).strip("/")
 
+    def is_here(self) -> bool:
+        """Return whether the server is on this machine."""
+        return self.address()[0] in _HERE
+
     def verifies(self) -> bool:
         """Return whether the server's certificate is verified."""
-        mode = self.url.parameters.get("tls", "prefer" if self._address()[0] in _HERE else "verify")
+        mode = self.url.parameters.get("tls", "prefer" if self.is_here() else "verify")
         return mode == "verify"
 
     @contextmanager
-    def connection(self) -> Iterator[Connection[Any]]:
-        """Lend this process's connection, or a new one. After an error, it is closed.
+    def connection(self) -> Iterator[LoadConnection]:
+        """Lend this process's connection, or a new one. After an error or in a transaction, it is closed.
 
         Raises `pymysql.MySQLError` if no connection could be established.
         """
-        key = (os.getpid(), str(self.url))
+        key = (os.getpid(), f"{self.url} {self.timeout} {self.secret and self.secret.get_secret_value()}")
         connection = _IDLE.take(key) or self._connect()
         try:
             yield connection
         except BaseException:
             _close(connection)
             raise
-        _IDLE.keep(key, connection)
+        if connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS:
+            _close(connection)
+        else:
+            _IDLE.keep(key, connection)
 
-    def _connect(self) -> Connection[Any]:
-        host, port = self._address()
+    def _connect(self) -> LoadConnection:
+        host, port = self.address()
         password = self._password()
         given: dict[str, Any] = {} if password is None else {"password": password}
         if password is None and os.path.exists(os.path.expanduser("~/.my.cnf")):
             given = {"read_default_file": "~/.my.cnf"}
         try:
-            return pymysql.connect(
+            return LoadConnection(
                 host=host, port=port, user=unquote(urlsplit(str(self.url)).username or "") or None,
-                database=self.database(), charset="utf8mb4", connect_timeout=_CONNECT_SECONDS,
-                read_timeout=self.timeout, write_timeout=self.timeout, autocommit=True, local_infile=False,
+                database=self.database(), charset="utf8mb4", connect_timeout=self.connect_timeout,
+                read_timeout=self.timeout, write_timeout=self.timeout, autocommit=True, local_infile=True,
                 init_command=_SESSION, **self._tls(), **given,
             )  # fmt: skip
         except pymysql.MySQLError as error:
@@ -107,16 +165,19 @@ class MySQLServer:
             error.args = tuple(hidden.hide(said) if isinstance(said, str) else said for said in error.args)
             raise
 
-    def _address(self) -> tuple[str, int]:
+    def address(self) -> tuple[str, int]:
+        """Return host and port."""
         split = urlsplit(str(self.url))
         try:
             return split.hostname or "localhost", split.port or 3306
         except ValueError as error:
             raise ConfigurationError(
-                "the recovery location in mysql: has an invalid port", do="write mysql://user@host:3306/database"
+                f"{self.what} has an invalid port", do="write mysql://user@host:3306/database"
             ) from error
 
     def _password(self) -> str | None:
+        if self.secret is not None:
+            return self.secret.get_secret_value()
         given = self.url.secret("password")
         return os.environ.get("MYSQL_PWD") if given is None else given
 
@@ -124,9 +185,7 @@ class MySQLServer:
         """Return PyMySQL's arguments for TLS."""
         mode = self.url.parameters.get("tls")
         if mode not in (None, "verify", "prefer", "off"):
-            raise ConfigurationError(
-                f"the recovery location in mysql: has tls={mode}", do="use tls=verify, tls=prefer or tls=off"
-            )
+            raise ConfigurationError(f"{self.what} has tls={mode}", do="use tls=verify, tls=prefer or tls=off")
         if mode == "off":
             return {"ssl_disabled": True}
         if not self.verifies():
@@ -169,7 +228,7 @@ def describe(error: BaseException) -> str:
     return f"{said} (error {code_of(error)})" if code_of(error) else said
 
 
-def _close(connection: Connection[Any]) -> None:
+def _close(connection: LoadConnection) -> None:
     # Without a word to the server, which may not answer.
     with suppress(pymysql.MySQLError, OSError):
         connection._force_close()
@@ -180,9 +239,9 @@ class _Idle:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[tuple[int, str], Connection[Any]] = {}
+        self._kept: dict[tuple[int, str], LoadConnection] = {}
 
-    def take(self, key: tuple[int, str]) -> Connection[Any] | None:
+    def take(self, key: tuple[int, str]) -> LoadConnection | None:
         """Return an idle connection that still answers."""
         with self._lock:
             connection = self._kept.pop(key, None)
@@ -195,7 +254,7 @@ class _Idle:
             return None
         return connection
 
-    def keep(self, key: tuple[int, str], connection: Connection[Any]) -> None:
+    def keep(self, key: tuple[int, str], connection: LoadConnection) -> None:
         """Keep a connection, or close it if there is one already."""
         with self._lock:
             kept = self._kept.setdefault(key, connection)

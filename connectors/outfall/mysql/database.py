@@ -1,186 +1,254 @@
-"""The tables of a recovery log in MySQL or MariaDB: transactions, the server's identity, and errors."""
+"""The database of a sink in MySQL or MariaDB: its connection, sessions and transactions."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pymysql
-from pymysql.connections import Connection
-from pymysql.constants import ER
+from pydantic import SecretStr
 
-from outfall.errors import ConfigurationError, OutfallError, TransientError
-from outfall.mysql.connection import READ_ONLY, MySQLServer, code_of, describe, is_refused, may_pass
-from outfall.sql.log_database import LogSession
-from outfall.sql.log_location import LogOptions, ServerUrl
+from outfall.errors import ConfigurationError, OutfallError, TargetError
+from outfall.mysql.connection import PARAMETERS, STRICT, LoadConnection, MySQLServer, code_of, describe, is_refused
+from outfall.mysql.connection import may_pass as may_pass_later
+from outfall.mysql.errors import MySQLRefusal, quotes_rows, remedy, shown, translated
+from outfall.mysql.options import MySQLOptions
+from outfall.options import nearest_name, resolve_secret
+from outfall.sql.database import Result, SqlDatabase
+from outfall.sql.log_location import ServerUrl
 
-_log = logging.getLogger(__name__)
-
-# Names of logs, states and servers are ASCII, and differ in case. LONGBLOB holds any piece.
-_CREATE = {
-    "entries": "CREATE TABLE IF NOT EXISTS {entries} (log VARCHAR(401) NOT NULL, number BIGINT NOT NULL,"
-    " server VARCHAR(300) NOT NULL, writer CHAR(32) NOT NULL, pieces INT NOT NULL, data LONGBLOB NOT NULL,"
-    " PRIMARY KEY (log, number)) ENGINE = InnoDB CHARACTER SET ascii COLLATE ascii_bin",
-    "blobs": "CREATE TABLE IF NOT EXISTS {blobs} (log VARCHAR(401) NOT NULL, name VARCHAR(255) NOT NULL,"
-    " piece INT NOT NULL, generation BIGINT, data LONGBLOB NOT NULL,"
-    " PRIMARY KEY (log, name, piece)) ENGINE = InnoDB CHARACTER SET ascii COLLATE ascii_bin",
-}
-
-_ENGINES = "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = %s AND table_name IN (%s, %s)"
-
-_DUPLICATE_KEY = 1062
-_NO_SUCH_TABLE = 1146
-
-_VARIABLES = ("server_uuid", "server_uid", "server_id", "hostname", "port", "read_only", "super_read_only")
+_LONGEST_SILENCE = 60
+"""Seconds for which a transaction of the driver may do nothing. Then the server ends it, so that a stopped driver does
+not hold the ledger's row."""
+_LONGEST_TASK = 31_536_000 // 4
+"""Seconds for which a task may wait for rows."""
+_NO_LIMIT = 31_536_000 // 4
+_SLACK = 60.0
+"""Seconds after the server's own timeout at which the client gives up."""
+_LONGEST_WAIT = 2
+"""Seconds for one lock of a table. A waiting lock request blocks all later ones, including those of readers."""
+_CLIENT = range(2000, 3000)
 
 
-class MySQLLogDatabase:
-    """The tables of one location."""
+class MySQLSession:
+    """A connection in a transaction."""
 
-    errors: tuple[type[Exception], ...] = (pymysql.MySQLError,)
+    any_text = True
 
-    def __init__(self, url: ServerUrl, options: LogOptions) -> None:
-        """Connect to nothing."""
-        self.deadline = options.timeout.total_seconds()
-        self._url = url
-        self._options = options
-        self._tables = dict(zip(("entries", "blobs"), options.tables(), strict=True))
-        self._server = MySQLServer(url, self.deadline)
+    def __init__(self, connection: LoadConnection) -> None:
+        self._connection = connection
+        self._points = 0
 
-    def key(self) -> str:
-        return f"{self._url} {self._options.prefix}"
+    def execute(self, statement: str, given: Any = (), /) -> Result:
+        """Execute a statement with parameters; its other % are doubled."""
+        cursor: Any = self._connection.cursor()
+        cursor.execute(statement, given)
+        found: Result = cursor
+        return found
 
-    def name(self) -> str:
-        return self._server.name()
+    def send(self, statement: bytes, data: bytes | memoryview | None = None) -> tuple[int, int]:
+        """Execute an INSERT as it is, or a LOAD DATA LOCAL with data; return the numbers of rows and of warnings."""
+        self._connection.sending = data
+        with self._connection.cursor() as cursor:
+            cursor.execute(statement)
+            return cursor.rowcount, cursor.warning_count
+
+    def first_warning(self) -> MySQLRefusal:
+        """Return the first warning of the last statement as the reason why a row is rejected."""
+        found = self.execute("SHOW WARNINGS LIMIT 1").fetchone()
+        return MySQLRefusal(
+            "the server would change a value" if found is None else str(found[2]), found and str(found[1])
+        )
+
+    @property
+    def records(self) -> int:
+        """The number of rows that the last INSERT was given, whether it inserted or updated them."""
+        return self._connection.records
+
+    @property
+    def is_mariadb(self) -> bool:
+        """Whether the server is MariaDB."""
+        return "MariaDB" in self._connection.get_server_info()
 
     @contextmanager
-    def transaction(self, *, snapshot: bool) -> Iterator[LogSession]:
-        with self._server.connection() as connection:
-            session = _MySQLSession(connection, self._names())
-            session.run(f"SET TRANSACTION ISOLATION LEVEL {'REPEATABLE READ' if snapshot else 'READ COMMITTED'}")
-            session.run("START TRANSACTION WITH CONSISTENT SNAPSHOT" if snapshot else "START TRANSACTION")
+    def savepoint(self, *, undo: bool = False) -> Iterator[None]:
+        """Undo the changes of a block if it raises; with `undo` in any case."""
+        self._points += 1
+        name = f"outfall_{self._points}"
+        self.execute(f"SAVEPOINT {name}")
+        try:
+            yield
+        except Exception:
+            # A deadlock has rolled back the transaction, with the savepoint; the error itself says so.
+            with suppress(pymysql.MySQLError):
+                self.execute(f"ROLLBACK TO SAVEPOINT {name}")
+            raise
+        if undo:
+            self.execute(f"ROLLBACK TO SAVEPOINT {name}")
+        self.execute(f"RELEASE SAVEPOINT {name}")
+
+
+@dataclass(frozen=True)
+class MySQLDatabase(SqlDatabase):
+    """The database of a sink. Has no connection of its own; picklable."""
+
+    errors = pymysql.MySQLError
+    locks = "performance_schema.metadata_locks, information_schema.innodb_trx and the process list"
+
+    options: MySQLOptions
+
+    def name(self) -> str:
+        return self._server().name()
+
+    def server(self) -> str:
+        server = self._server()
+        host, port = server.address()
+        return f"{'localhost' if server.is_here() else host.lower()}:{port}"
+
+    def database_name(self) -> str:
+        return self._server().database()
+
+    def translated(self, doing: str, error: Any, step: str | None = None) -> OutfallError:
+        return translated(self, doing, error, step)
+
+    def hides(self, error: Any) -> bool:
+        return quotes_rows(error) and self.options.log_rows != "full"
+
+    def reason(self, error: Any) -> str:
+        return describe(error) if self.options.log_rows == "full" else shown(error)
+
+    def remedy(self, error: Any) -> str:
+        return remedy(error) or self.unavailable()
+
+    def unavailable(self) -> str:
+        """Return what to check if the server does not respond."""
+        return (
+            "check why the server does not respond or has no connection left: the sink needs one connection per running"
+            f" task and one for the driver{self.tls_advice()}"
+        )
+
+    def tls_advice(self) -> str:
+        """Return advice about TLS if the certificate is verified; otherwise an empty string."""
+        if not self._server().verifies():
+            return ""
+        return (
+            "; the server's certificate is verified (tls=verify): set tls_ca=FILE in the dsn for a private authority,"
+            " or tls=prefer for a server without TLS"
+        )
+
+    def may_pass(self, error: BaseException, *, starting: bool = False) -> bool:
+        return may_pass_later(error) and not (starting and is_refused(error))
+
+    def waited_for_lock(self, error: BaseException | None) -> bool:
+        return error is not None and code_of(error) in (1205, 3572)
+
+    @contextmanager
+    def transaction(self, *, undo: bool = False) -> Iterator[MySQLSession]:
+        with self._server().connection() as connection:
+            session = MySQLSession(connection)
+            statement = math.ceil(self.options.statement_milliseconds / 1000)
+            silence = min(statement, _LONGEST_SILENCE) if statement else _LONGEST_SILENCE
+            self._begin(session, silence=silence, statement=statement)
+            try:
+                yield session
+            except Exception as error:
+                if code_of(error) not in _CLIENT:
+                    with suppress(pymysql.MySQLError):
+                        session.execute("ROLLBACK")
+                raise
+            session.execute("ROLLBACK" if undo else "COMMIT")
+
+    @contextmanager
+    def task(self) -> Iterator[MySQLSession]:
+        """Lend a session in a transaction that lasts as long as its task has rows. Without a COMMIT it leaves nothing.
+
+        Only a wait for a lock is limited: a stopped attempt may hold the lock.
+        """
+        with self._server().connection() as connection:
+            session = MySQLSession(connection)
+            self._begin(session, silence=_LONGEST_TASK, statement=0)
+            self.check_strict(session)
             yield session
-            session.run("COMMIT")
 
-    def server(self, session: LogSession) -> str:
-        found = _variables(session)
-        if "ON" in (found.get("read_only"), found.get("super_read_only")):
-            raise pymysql.OperationalError(1836, "the server is read-only, as a replica is")
-        # MariaDB has no UUID, and before 10.6.19 no `server_uid`.
-        unique = found.get("server_uuid") or found.get("server_uid") or f"{found['hostname']}:{found['port']}"
-        ((database,),) = session.run("SELECT database()")
-        return f"server {unique} id {found['server_id']} database {database}"
+    def check_strict(self, session: MySQLSession) -> None:
+        """Reject a session whose settings something between here and the server has not set, or has set back.
 
-    def prepare(self) -> None:
-        with self.transaction(snapshot=False) as session:
-            flushed = _setting(session, "innodb_flush_log_at_trx_commit")
-            engines = self._engines(session)
-        # MariaDB's 3 flushes as 1 does.
-        if flushed not in ("1", "3"):
-            self._unsafe(f"its setting innodb_flush_log_at_trx_commit is {flushed}")
-        if len(engines) < len(self._tables):
-            # Each CREATE commits, so they are outside of any transaction that needs them.
-            with self._server.connection() as connection:
-                session = _MySQLSession(connection, self._names())
-                for name, statement in _CREATE.items():
-                    if self._tables[name] not in engines:
-                        session.run(statement)
-                engines = self._engines(session)
-        for name, engine in engines.items():
-            if engine != "InnoDB":
-                raise ConfigurationError(
-                    f"the table {name} of the recovery log in {self.name()} has the engine {engine}",
-                    why="it has no transactions, so an entry could be there in part",
-                    do=f"run ALTER TABLE {name} ENGINE = InnoDB",
-                )
-
-    def passes(self, error: BaseException) -> bool:
-        return may_pass(error)
-
-    def is_taken(self, error: Exception) -> bool:
-        return code_of(error) == _DUPLICATE_KEY
-
-    def is_absent(self, error: Exception) -> bool:
-        return code_of(error) == _NO_SUCH_TABLE
-
-    def reason(self, error: BaseException) -> str:
-        return describe(error)
-
-    def explained(self, error: Exception, doing: str, step_id: str | None) -> OutfallError:
-        kind, do = self._meaning(error)
-        return kind(f"{doing} in {self.name()} failed", step=step_id, why=describe(error), do=do)
-
-    def _meaning(self, error: Exception) -> tuple[type[OutfallError], str]:
-        code = code_of(error)
-        if is_refused(error):
-            return ConfigurationError, (
-                "correct user and database in the recovery location, give the password (?password=env:NAME, MYSQL_PWD"
-                " or ~/.my.cnf), create the database, or give the user access; for a certificate of a private authority"
-                " set ?tls_ca=FILE"
+        Raises `TargetError`: values would be truncated in silence.
+        """
+        mode, zone = session.execute("SELECT @@SESSION.sql_mode, @@SESSION.time_zone").fetchone()
+        if STRICT not in str(mode).split(",") or zone != "+00:00":
+            raise TargetError(
+                f"the session in {self.name()} has sql_mode {mode!r} and time_zone {zone!r}",
+                why="the sink has set others, and without them the server would change values in silence",
+                do="let the proxy between Spark and the server keep the settings of a session, or connect directly",
             )
-        if code in READ_ONLY:
-            return TransientError, "connect to the primary; the next run continues from the recorded state"
-        if may_pass(error):
-            advice = "; the server's certificate is verified: set tls_ca for a private authority, or tls=prefer for a"
-            do = "check why the server does not respond" + (
-                f"{advice} server without TLS" if self._server.verifies() else ""
-            )
-            return TransientError, f"{do}; the next run continues from the recorded state"
-        if code in (ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR):
-            tables = " and ".join(self._tables.values())
-            return ConfigurationError, (
-                f"grant SELECT, INSERT, UPDATE and DELETE on {tables} in {self._server.database()}; without tables also"
-                " CREATE"
-            )
-        if code == 1665:
-            return ConfigurationError, "set binlog_format to ROW or MIXED on the server, as its default is"
-        return ConfigurationError, "correct the tables, the server, or the recovery location"
 
-    def _engines(self, session: LogSession) -> dict[str, str]:
-        names = tuple(self._tables.values())
-        return {name: str(engine) for name, engine in session.run(_ENGINES, self._server.database(), *names)}
+    @contextmanager
+    def making(self, session: MySQLSession, names: Sequence[str]) -> Iterator[None]:
+        session.execute("SET lock_wait_timeout = %s", (_LONGEST_WAIT,))
+        locks = ["outfall " + hashlib.sha256(name.encode()).hexdigest()[:40] for name in sorted(names)]
+        try:
+            for lock in locks:
+                if session.execute("SELECT GET_LOCK(%s, %s)", (lock, _LONGEST_WAIT)).fetchone()[0] != 1:
+                    raise pymysql.OperationalError(1205, "another session is making the same tables")
+            yield
+        finally:
+            # Locks of a name outlive transactions, and each statement that makes a table commits.
+            with suppress(pymysql.MySQLError):
+                for lock in locks:
+                    session.execute("DO RELEASE_LOCK(%s)", (lock,))
 
-    def _names(self) -> dict[str, str]:
-        # Only letters, digits and underscores, so that they contain no quote.
-        return {kind: f"`{name}`" for kind, name in self._tables.items()}
+    def _begin(self, session: MySQLSession, *, silence: int, statement: int) -> None:
+        """Begin a transaction with the timeouts of this sink, instead of those of the user."""
+        waits = math.ceil(self.options.statement_milliseconds / 1000) or _NO_LIMIT
+        limit = f", max_statement_time = {statement}" if session.is_mariadb else ""
+        session.execute(
+            f"SET wait_timeout = {silence}, innodb_lock_wait_timeout = {waits}, lock_wait_timeout = {waits}{limit}"
+        )
+        session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        session.execute("START TRANSACTION")
 
-    def _unsafe(self, why: str) -> None:
-        if not self._options.allow_unsafe:
-            raise ConfigurationError(
-                f"the server {self.name()} cannot keep a recovery log",
-                why=f"{why}, so it loses acknowledged entries if it or its host fails",
-                do="run SET PERSIST innodb_flush_log_at_trx_commit = 1 (MariaDB: SET GLOBAL, and in its configuration),"
-                " or add allow_unsafe=true to the location, if a crash may lose acknowledged entries",
-            )
-        _log.warning(
-            "The server %s loses acknowledged entries of the recovery log if it or its host fails: %s. What to do: set"
-            " it to 1.",
-            self.name(),
-            why,
+    def _server(self) -> MySQLServer:
+        url, secret = parse_dsn(resolve_secret(self.options.dsn))
+        bound = self.options.statement_milliseconds
+        return MySQLServer(
+            url,
+            bound / 1000 + _SLACK if bound else None,
+            secret,
+            max(1, int(self.options.connect_timeout.total_seconds())),
+            "the dsn",
         )
 
 
-class _MySQLSession:
-    """A connection, with or without an open transaction."""
+def parse_dsn(dsn: str) -> tuple[ServerUrl, SecretStr | None]:
+    """Return the URL without its password, and the password.
 
-    def __init__(self, connection: Connection[Any], names: dict[str, str]) -> None:
-        self._connection = connection
-        self._names = names
-
-    def run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._connection.cursor() as cursor:
-            cursor.execute(statement.format(**self._names), values or None)
-            return list(cursor.fetchall()) if cursor.description else []
-
-
-def _variables(session: LogSession) -> dict[str, str]:
-    names = ", ".join(["%s"] * len(_VARIABLES))
-    rows = session.run(f"SHOW GLOBAL VARIABLES WHERE variable_name IN ({names})", *_VARIABLES)
-    return {str(name).lower(): str(value) for name, value in rows}
-
-
-def _setting(session: LogSession, name: str) -> str:
-    ((_, value),) = session.run("SHOW GLOBAL VARIABLES WHERE variable_name = %s", name)
-    return str(value)
+    Raises `ConfigurationError` without a quote, because text that cannot be parsed may be a password.
+    """
+    scheme, found, _ = dsn.partition("://")
+    split = urlsplit(dsn.strip())
+    user, _, host = split.netloc.rpartition("@")
+    user, colon, password = user.partition(":")
+    given = dict(parse_qsl(split.query, keep_blank_values=True))
+    path = unquote(split.path).strip("/")
+    fits = found and scheme in ("mysql", "mariadb") and host and path and "/" not in path
+    if not fits or "@" in user + password + path + split.fragment or split.fragment:
+        raise ConfigurationError(
+            "the dsn cannot be parsed",
+            do="write mysql://user@host:3306/database, with user and password percent-encoded (@ as %40, / as %2F,"
+            " % as %25)",
+        )
+    for name in given:
+        if name not in PARAMETERS:
+            near = nearest_name(name, PARAMETERS)
+            raise ConfigurationError(
+                f"the dsn has an unknown parameter {name!r}",
+                do=f"did you mean {near!r}?" if near else f"use only {', '.join(PARAMETERS)}",
+            )
+    place = f"{user}@{host}/{split.path.strip('/')}" if user else f"{host}/{split.path.strip('/')}"
+    return ServerUrl("mysql", place, given), SecretStr(unquote(password)) if colon else None

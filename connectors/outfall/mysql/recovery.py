@@ -46,7 +46,7 @@ class MySQLRecoveryConfig(SqlRecoveryConfig):
     _parameters: ClassVar[tuple[str, ...]] = PARAMETERS
 
     def _database(self, server: ServerUrl, options: LogOptions) -> LogDatabase:
-        from outfall.mysql.database import MySQLLogDatabase
+        from outfall.mysql.log_database import MySQLLogDatabase
 
         return MySQLLogDatabase(server, options)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.integration.mysql.support import Target
 from tests.integration.support.mariadb import MariaDB, Server, mariadb, own_server
 
 
@@ -34,3 +35,9 @@ def mortal(own_mariadb: Server) -> Iterator[Server]:
 def database(server: MariaDB) -> str:
     """An empty database."""
     return server.new_database()
+
+
+@pytest.fixture
+def target(server: MariaDB, database: str) -> Target:
+    """A table `t` in it."""
+    return Target(server, database)

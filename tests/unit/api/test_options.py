@@ -25,6 +25,7 @@ from outfall.iceberg.options import IcebergOptions
 from outfall.kafka import KafkaSink
 from outfall.kafka.options import KafkaOptions
 from outfall.kinesis import KinesisSink
+from outfall.mysql.options import MySQLOptions
 from outfall.options import (
     Duration,
     Limit,
@@ -306,6 +307,7 @@ def test_the_options_door_names_the_nearest_option() -> None:
         ("apis", SourceOptions),
         ("file", FileOptions),
         ("postgres", PostgresOptions),
+        ("mysql", MySQLOptions),
         ("s3", S3Options),
         ("http", HttpOptions),
         ("kafka", KafkaOptions),

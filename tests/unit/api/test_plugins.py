@@ -90,15 +90,15 @@ def test_an_unknown_sink_is_told_which_there_are(third_party: Path, name: str) -
         make_sink(name, {})
     assert f"there is no sink '{name}'" in str(refused.value)
     assert (
-        "delta, dynamodb, fanout, file, http, iceberg, kafka, kinesis, letterbox, opensearch, postgres, redis, s3"
-        in str(refused.value)
+        "delta, dynamodb, fanout, file, http, iceberg, kafka, kinesis, letterbox, mysql, opensearch, postgres, redis,"
+        " s3" in str(refused.value)
     )
     assert ("did you mean 'letterbox'?" in str(refused.value)) == (name == "leterbox")
 
 
 def test_a_missing_sink_is_told_which_there_are(third_party: Path) -> None:
     with pytest.raises(
-        ConfigurationError, match=r'the option "sink" is missing.*kinesis, letterbox, opensearch, postgres'
+        ConfigurationError, match=r'the option "sink" is missing.*kinesis, letterbox, mysql, opensearch, postgres'
     ):
         split_options({"path": "/a"})
 

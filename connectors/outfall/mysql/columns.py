@@ -1,0 +1,233 @@
+"""The user's table as the server describes it: its columns and indexes, and whether it keeps rows and finds keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pymysql
+
+from outfall.errors import TargetError
+from outfall.mysql.errors import is_denied
+from outfall.mysql.names import quote
+from outfall.mysql.options import MySQLOptions
+from outfall.sql.database import Session
+from outfall.sql.dialect import SqlName, compose
+
+_COLUMNS = """
+SELECT column_name, data_type, column_type, is_nullable = 'YES', extra, column_default IS NOT NULL,
+       coalesce(character_maximum_length, 0), coalesce(numeric_precision, 0), coalesce(numeric_scale, 0),
+       coalesce(datetime_precision, 0), character_set_name, collation_name
+FROM information_schema.columns WHERE table_schema = coalesce(%s, database()) AND table_name = %s
+ORDER BY ordinal_position
+"""
+_TABLE = """
+SELECT table_type, engine FROM information_schema.tables
+WHERE table_schema = coalesce(%s, database()) AND table_name = %s
+"""
+_INDEXES = """
+SELECT index_name, column_name, sub_part FROM information_schema.statistics
+WHERE table_schema = coalesce(%s, database()) AND table_name = %s AND non_unique = 0 ORDER BY index_name, seq_in_index
+"""
+_WIDTH = re.compile(r"\b((?:tiny|small|medium|big)?int)\(\d+\)")
+_WORDS = re.compile(r"'((?:[^']|'')*)'")
+_WIDER = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
+"""The integer types, and their bytes."""
+
+
+@dataclass(frozen=True)
+class MySQLColumn:
+    """One column. `type` is SQL without display widths, which the servers show differently."""
+
+    name: str
+    kind: str
+    """The name of the type, for example `varchar`."""
+    type: str
+    not_null: bool = False
+    generated: bool = False
+    auto_increment: bool = False
+    has_default: bool = False
+    length: int = 0
+    """The characters of a string, or the bytes of a binary."""
+    precision: int = 0
+    scale: int = 0
+    fraction: int = 0
+    """The digits of fractions of a second."""
+    charset: str | None = None
+    collation: str | None = None
+
+    @property
+    def definition(self) -> str:
+        """The type with its character set and collation, as SQL."""
+        if self.charset is None:
+            return self.type
+        return f"{self.type} CHARACTER SET {self.charset} COLLATE {self.collation}"
+
+    @property
+    def unsigned(self) -> bool:
+        """Whether a number cannot be negative."""
+        return "unsigned" in self.type
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of an integer; 0 for other types."""
+        return _WIDER.get(self.kind, 0)
+
+    @property
+    def words(self) -> list[str]:
+        """The words of an ENUM."""
+        return [word.replace("''", "'") for word in _WORDS.findall(self.type)] if self.kind == "enum" else []
+
+    @property
+    def writable(self) -> bool:
+        """Whether rows may have a value for it."""
+        return not self.generated
+
+    @property
+    def needed(self) -> bool:
+        """Whether an inserted row must have a value for it."""
+        return self.writable and self.not_null and not self.has_default and not self.auto_increment
+
+    def stores_all_of(self, other: MySQLColumn) -> bool:
+        """Return whether an assignment stores each value of another column unchanged, and compares it alike."""
+        if self.definition == other.definition:
+            return True
+        if self.kind == other.kind == "varchar":
+            return (self.charset, self.collation) == (other.charset, other.collation) and self.length >= other.length
+        return 0 < other.bytes <= self.bytes and self.unsigned == other.unsigned
+
+
+def read_columns(session: Session, table: SqlName) -> list[MySQLColumn]:
+    """Read the columns of a table or view, in their order; none if it is missing."""
+    found = session.execute(_COLUMNS, (table.schema or table.found, table.name)).fetchall()
+    return [_column(*row) for row in found]
+
+
+def _column(
+    name: str, kind: str, type: Any, nullable: int, extra: str, has_default: int, length: int, precision: int,
+    scale: int, fraction: int, charset: str | None, collation: str | None,
+) -> MySQLColumn:  # fmt: skip
+    extras = extra.lower()
+    text = type.decode() if isinstance(type, bytes) else str(type)
+    return MySQLColumn(
+        name, kind.lower(), _WIDTH.sub(r"\1", text), not nullable,
+        # An expression as the default, in MySQL, is DEFAULT_GENERATED.
+        "generated" in extras.replace("default_generated", ""), "auto_increment" in extras, bool(has_default),
+        int(length), int(precision), int(scale), int(fraction), charset, collation,
+    )  # fmt: skip
+
+
+def read_primary_key(session: Session, table: SqlName) -> list[str]:
+    """Return the columns of a table's primary key; empty if it has none."""
+    return [name for name, _ in _unique(session, table).get("PRIMARY", [])]
+
+
+def check_relation(session: Session, table: SqlName) -> None:
+    """Reject a table that would lose or hide rows without an error. A missing table passes. Changes nothing.
+
+    Raises `TargetError` if it is no table, or its engine has no transactions.
+    """
+    found = session.execute(_TABLE, (table.schema or table.found, table.name)).fetchone()
+    if found is None:
+        return
+    kind, engine = found
+    if str(kind).upper() not in ("BASE TABLE", "SYSTEM VERSIONED"):
+        raise TargetError(
+            f"{table} is a {str(kind).lower()}",
+            why="the server does not say which table, and so which engine and which keys, take its rows",
+            do="write to the table below it",
+        )
+    if str(engine).lower() != "innodb":
+        raise TargetError(
+            f"{table} has the engine {engine}",
+            why="the sink publishes in transactions of InnoDB; without them a crash could leave a part of an epoch, or"
+            " write it twice",
+            do=f"ALTER TABLE {table.quoted} ENGINE = InnoDB",
+        )
+
+
+def check_keys(options: MySQLOptions, session: Session, table: SqlName, given: Sequence[str] | None) -> None:
+    """Reject a table in which an upsert would not find exactly the row of a key. Changes nothing.
+
+    `given` are the columns of the rows, if they are known. Raises `TargetError`.
+    """
+    columns = {column.name: column for column in read_columns(session, table)}
+    if options.write_mode != "upsert" or not columns:
+        return
+    keys, indexes = options.key_columns, _unique(session, table)
+    listed = ", ".join(quote(key).replace("%%", "%") for key in keys)
+    ours = [name for name, parts in indexes.items() if sorted(map(_whole, parts)) == sorted(keys)]
+    if not ours:
+        raise TargetError(
+            f"{table} has no unique index on {', '.join(keys)}",
+            why="an upsert needs it to find the row of a key; one on prefixes or expressions compares other values",
+            do=f"CREATE UNIQUE INDEX outfall_key ON {table.quoted} ({listed})",
+        )
+    for name, parts in indexes.items():
+        numbered = any(
+            part in columns and columns[part].auto_increment and part not in (given or ()) for part, _ in parts
+        )
+        if name not in ours and not numbered:
+            raise TargetError(
+                f"{table} has a second unique index, {name}",
+                why="ON DUPLICATE KEY UPDATE updates the row that any unique index finds, which may have another key",
+                do=f"drop the index {name}, or make it not unique; a column that the server numbers may stay, if the"
+                " rows do not have it",
+            )
+
+
+def _whole(part: tuple[str, int | None]) -> str:
+    name, prefix = part
+    return name if prefix is None else ""
+
+
+def _unique(session: Session, table: SqlName) -> dict[str, list[tuple[str, int | None]]]:
+    """Return the unique indexes with their columns; an expression has no name, and a prefix a length."""
+    found: dict[str, list[tuple[str, int | None]]] = {}
+    for index, column, prefix in session.execute(_INDEXES, (table.schema or table.found, table.name)).fetchall():
+        found.setdefault(str(index), []).append((column or "", prefix))
+    return found
+
+
+_NEEDED = {"append": ("INSERT",), "upsert": ("INSERT", "UPDATE", "SELECT"), "delete": ("DELETE", "SELECT")}
+"""The privileges needed on the table, by `write_mode`."""
+
+
+def check_rights(options: MySQLOptions, session: Any, table: SqlName, names: Sequence[SqlName]) -> list[str]:
+    """Return a sentence for each existing table that its privileges are granted: the target, then the sink's own.
+
+    Raises `TargetError` for a privilege that the server does not show for this user.
+    """
+    wanted = {table: _NEEDED[options.write_mode] + (("DELETE",) if options.deletes else ())}
+    wanted |= dict.fromkeys(names, ("SELECT", "INSERT", "UPDATE", "DELETE"))
+    found = []
+    for name, rights in wanted.items():
+        if not read_columns(session, name):
+            found.append(f"{name} does not exist yet, or is not shown to this user")
+            continue
+        for right in dict.fromkeys(rights):
+            _check_right(session, name, right)
+        found.append(f"{', '.join(dict.fromkeys(rights))} on {name} granted")
+    return found
+
+
+def _check_right(session: Any, name: SqlName, right: str) -> None:
+    column = quote(next(column.name for column in read_columns(session, name) if column.writable))
+    # The server explains no statement that the user may not execute.
+    template = {
+        "SELECT": "EXPLAIN SELECT {1} FROM {0} WHERE false",
+        "INSERT": "EXPLAIN INSERT INTO {0} ({1}) SELECT NULL FROM (SELECT 1) AS one WHERE false",
+        "UPDATE": "EXPLAIN UPDATE {0} SET {1} = NULL WHERE false",
+        "DELETE": "EXPLAIN DELETE FROM {0} WHERE false",
+    }[right]
+    try:
+        session.execute(compose(template, name.sql, column))
+    except pymysql.MySQLError as error:
+        if not is_denied(error):
+            raise
+        user = session.execute("SELECT current_user()").fetchone()[0]
+        raise TargetError(
+            f"the privilege is missing: {right} on {name}", do=f"GRANT {right} ON {name.quoted} TO {user}"
+        ) from error

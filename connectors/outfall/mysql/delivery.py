@@ -1,0 +1,76 @@
+"""The delivery by epochs into MySQL or MariaDB."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from outfall.capabilities import Guarantee
+from outfall.mysql.columns import check_rights, read_columns
+from outfall.mysql.database import MySQLDatabase, MySQLSession
+from outfall.mysql.dialect import MySQLDialect
+from outfall.mysql.names import MySQLName
+from outfall.mysql.options import MySQLOptions
+from outfall.mysql.own_tables import ledger_ddl
+from outfall.mysql.types import arrow_type
+from outfall.sql.delivery import StagedEpochs
+
+
+class MySQLDelivery(StagedEpochs):
+    """Writes each epoch in one transaction, so readers see either all or none of it."""
+
+    options: MySQLOptions
+
+    def dialect(self, options: Any = None) -> MySQLDialect:
+        return MySQLDialect(options or self.options)
+
+    @property
+    def database(self) -> MySQLDatabase:
+        return self.dialect().database
+
+    def schema_of(self, session: MySQLSession) -> str | None:
+        return self.table.schema or self.database.database_name()
+
+    def kind(self) -> str:
+        return "mysql"
+
+    def guarantee(self) -> Guarantee:
+        return Guarantee.EXACTLY_ONCE
+
+    def requires(self) -> Sequence[str]:
+        return ("a server that keeps what it has committed (innodb_flush_log_at_trx_commit is 1)",)
+
+    def row_schema(self) -> pa.Schema | None:
+        columns = self.database.run("checking", lambda session: read_columns(session, self.table), starting=True)
+        fields = [pa.field(column.name, arrow_type(column)) for column in columns if column.writable]
+        if fields and self.options.delete_marker is not None:
+            fields.append(pa.field(self.options.delete_marker, pa.bool_()))
+        return pa.schema(fields) if fields else None
+
+    def check_connection(self) -> Sequence[str]:
+        database, schema = self.database, self.options.metadata_schema
+
+        def check(session: MySQLSession) -> Sequence[str]:
+            version, user, flush, loads = session.execute(
+                "SELECT VERSION(), CURRENT_USER(), @@innodb_flush_log_at_trx_commit, @@local_infile"
+            ).fetchone()
+            own = [MySQLName(schema, name) for name in ("ledger", "attempts", *(["refused"] if self.letters else []))]
+            self._check_table(session)
+            return [
+                f"{database.name()} responds: {version}, user {user}",
+                *check_rights(self.options, session, self.table, own),
+                "tasks load rows with LOAD DATA LOCAL" if loads else "local_infile is OFF: tasks load rows with INSERT",
+                f"innodb_flush_log_at_trx_commit is {flush}"
+                + ("" if int(flush) in (1, 3) else ": a crash of the server or its host loses acknowledged epochs"),
+            ]
+
+        with database.explained(f"checking the privileges on {self.table}"):
+            # Without retries, to report problems at once.
+            return database.run_once(check)
+
+    def _support_ddl(self, session: MySQLSession, step_id: str) -> list[str]:
+        staging = self._staging(step_id, self.schema_of(session))
+        letters = [] if self.letters is None else self.letters.missing_ddl(session)
+        return [*ledger_ddl(self.options.metadata_schema), *staging.missing_ddl(session), *letters]

@@ -1,0 +1,139 @@
+"""MySQL's dialect of SQL, which MariaDB shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from outfall.capabilities import WriterInitContext
+from outfall.mysql.columns import MySQLColumn, check_keys, check_relation, read_columns, read_primary_key
+from outfall.mysql.database import MySQLDatabase, MySQLSession
+from outfall.mysql.errors import MySQLRefusal, is_missing, is_rows_fault, may_be_misfit
+from outfall.mysql.load import StagingLoad
+from outfall.mysql.moving import MySQLMove
+from outfall.mysql.names import MySQLName, quote, why_no_name
+from outfall.mysql.options import MySQLOptions
+from outfall.mysql.own_tables import MySQLLedger, MySQLStaging
+from outfall.mysql.types import KEY_LENGTH, new_column_type, why_not
+from outfall.sql.dialect import Dialect, Fault, SqlName, StagedRows, among, compose, staging_name
+from outfall.sql.options import STAGE
+
+_ID = "_outfall_id"
+"""The primary key of a table that is created without one: clusters and replication by row want one."""
+
+
+class MySQLDialect(Dialect):
+    """MySQL or MariaDB, for the sink with these options."""
+
+    sink = "MySQLSink"
+    keeping = "ON DUPLICATE KEY UPDATE begun = begun"
+    volatile = "somebody has removed them, or the database was restored"
+
+    def __init__(self, options: MySQLOptions) -> None:
+        self.options: MySQLOptions = options
+        self.database: MySQLDatabase = MySQLDatabase(options)
+
+    def quote(self, column: str) -> str:
+        return quote(column)
+
+    def parse(self, text: str) -> MySQLName:
+        return MySQLName.parse(text)
+
+    def columns(self, session: MySQLSession, table: SqlName) -> Sequence[MySQLColumn]:
+        return read_columns(session, table)
+
+    def is_same(self, session: MySQLSession, table: SqlName, other: SqlName) -> bool:
+        query = "SELECT COUNT(DISTINCT table_schema, table_name) = 1 FROM information_schema.tables WHERE {0} OR {0}"
+        which = "(table_schema = COALESCE(%s, DATABASE()) AND table_name = %s)"
+        given = [part for name in (table, other) for part in (name.schema or name.found, name.name)]
+        # Names that differ only in case may be one table, as the server's lower_case_table_names says.
+        both = session.execute(query.format(which), given).fetchone()[0]
+        return bool(both and read_columns(session, table) and read_columns(session, other))
+
+    def row_key(self, session: MySQLSession) -> Sequence[str]:
+        return self.options.key_columns or read_primary_key(session, self.parse(self.options.table))
+
+    def check_relation(self, session: MySQLSession, table: SqlName) -> None:
+        self.database.check_strict(session)
+        check_relation(session, table)
+
+    def check_keys(self, session: MySQLSession, table: SqlName, given: Sequence[str] | None) -> None:
+        check_keys(self.options, session, table, given)
+
+    def new_type(self, kind: pa.DataType, name: str) -> str:
+        return new_column_type(kind, name)
+
+    def why_not(self, kind: pa.DataType, column: MySQLColumn) -> str | None:
+        return why_not(kind, column)
+
+    def why_no_column(self, name: str) -> str | None:
+        return why_no_name(name)
+
+    def create_table(
+        self, table: SqlName, columns: pa.Schema, key: Sequence[str] = (), *, waiting: bool = False
+    ) -> str:
+        fields = [_definition(field, is_key=field.name in key) for field in columns]
+        if key:
+            fields.append(f"PRIMARY KEY ({', '.join(map(quote, key))})")
+        else:
+            fields.append(f"{quote(_ID)} BIGINT UNSIGNED NOT NULL AUTO_INCREMENT INVISIBLE")
+            # Who removes the rows of an attempt must not search the table, where it would wait for those of others.
+            first = f"{quote(STAGE)}, " if waiting else ""
+            fields.append(f"PRIMARY KEY ({first}{quote(_ID)}), KEY ({quote(_ID)})")
+        collation = "ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+        return compose("CREATE TABLE {} ({}) {}", table.sql, ", ".join(fields), collation)
+
+    def add_column(self, table: SqlName, column: pa.Field) -> str:
+        return compose("ALTER TABLE {} ADD COLUMN {}", table.sql, _definition(column))
+
+    def after_delete(self, session: MySQLSession, table: SqlName) -> str | None:
+        # A trigger can fail a DELETE, but not skip a row.
+        return None
+
+    def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> MySQLLedger:
+        table = self.parse(self.options.table)
+        named = f"{table.schema or found_in or self.database.database_name()}.{table.name}"
+        own = MySQLName(self.options.metadata_schema, "ledger")
+        return MySQLLedger(self, own, [(named, step_id)], incarnation, step_id)
+
+    def staging(self, step_id: str, target: SqlName, found_in: str | None) -> MySQLStaging:
+        extra = self.options.own_columns()[2:]
+        name = staging_name(self.options.metadata_schema, target.found_in(found_in), step_id, extra)
+        return MySQLStaging(self, name, target)
+
+    def discard(self, session: MySQLSession, column: str, table: SqlName, attempts: str) -> None:
+        # By their numbers: a DELETE that searches would wait for the rows that a task is writing.
+        query = "SELECT DISTINCT {0} FROM {1} WHERE NOT EXISTS (SELECT 1 FROM {2} AS live WHERE live.stage = {1}.{0})"
+        found = session.execute(compose(query, column, table.sql, attempts)).fetchall()
+        for (stage,) in found:
+            session.execute(compose("DELETE FROM {} WHERE {} {}", table.sql, column, among([stage])))
+
+    def load(self, staging: SqlName, schema: pa.Schema, stage: int, context: WriterInitContext) -> StagingLoad:
+        return StagingLoad(self, staging, schema, stage, context)
+
+    def move(self, staging: SqlName, target: SqlName, attempts: Sequence[StagedRows]) -> MySQLMove:
+        return MySQLMove(self.options, target, staging, attempts)
+
+    def faults(self, error: Any) -> frozenset[Fault]:
+        found: dict[Fault, bool] = {
+            "rows": is_rows_fault(error),
+            "misfit": may_be_misfit(error),
+            "table": is_missing(error),
+        }
+        return frozenset(fault for fault, is_so in found.items() if is_so)
+
+    def refusal(self, error: Any) -> MySQLRefusal:
+        return MySQLRefusal.of(error, ordered=self.options.write_mode != "append")
+
+    def stored_refusal(self, reason: str, code: str | None, detail: str | None) -> MySQLRefusal:
+        return MySQLRefusal(reason, code, detail)
+
+
+def _definition(field: pa.Field, *, is_key: bool = False) -> str:
+    kind = new_column_type(field.type, field.name)
+    if is_key:
+        # A longer type has no index on all of it.
+        kind = {"longtext": f"varchar({KEY_LENGTH})", "longblob": f"varbinary({KEY_LENGTH})"}.get(kind, kind)
+    return f"{quote(field.name)} {kind} {'NULL' if field.nullable and not is_key else 'NOT NULL'}"

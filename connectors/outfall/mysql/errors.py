@@ -1,0 +1,157 @@
+"""Classifies the errors of MySQL and MariaDB, and translates them to Outfall's errors."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pymysql
+from pymysql.constants import ER
+
+from outfall.errors import OutfallError, TargetError, TransientError, ValueRefusedError
+from outfall.mysql.connection import READ_ONLY, code_of, describe, is_refused, may_pass
+from outfall.row_logging import RowLog
+
+if TYPE_CHECKING:
+    from outfall.mysql.database import MySQLDatabase
+
+_WITHOUT_VALUES = {
+    ER.BAD_NULL_ERROR, ER.WARN_DATA_OUT_OF_RANGE, 1265, ER.DATA_TOO_LONG, ER.NO_REFERENCED_ROW, ER.ROW_IS_REFERENCED,
+    ER.NO_REFERENCED_ROW_2, ER.ROW_IS_REFERENCED_2, ER.NO_DEFAULT_FOR_FIELD, ER.CONSTRAINT_FAILED, 3819, 1118,
+}  # fmt: skip
+"""Errors of a row whose messages name columns and constraints only: NULL, out of range, truncated, too long, foreign
+keys, no default, CHECK in both servers, a row that is too large."""
+
+_QUOTING = {
+    ER.DUP_ENTRY, 1586, ER.TRUNCATED_WRONG_VALUE, ER.TRUNCATED_WRONG_VALUE_FOR_FIELD, 1526, 1644,
+    1690, 3140, 4078,
+}  # fmt: skip
+"""Errors of a row whose messages quote a value: a duplicate, a wrong value, no partition, a trigger's SIGNAL, an
+expression that is out of range, invalid JSON, a type that does not fit."""
+
+_FOREIGN_KEY = {ER.NO_REFERENCED_ROW, ER.NO_REFERENCED_ROW_2}
+_MISFIT = {
+    ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR, ER.BAD_FIELD_ERROR, ER.NO_DEFAULT_FOR_FIELD, ER.BAD_NULL_ERROR, 1906, 3105,
+}  # fmt: skip
+"""The table may be missing or have other columns. 1906 and 3105: a generated column in MariaDB and in MySQL."""
+
+_DENIED = {
+    ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR,
+    ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR,
+}  # fmt: skip
+
+_INDEX = re.compile(r"for key '([\w.$ ]+)'$")
+
+_REMEDIES = {
+    1205: "find the session that holds the lock in information_schema.innodb_trx and the process list",
+    1206: "raise innodb_buffer_pool_size",
+    1180: "look into the server's log; in a Galera cluster an epoch must not exceed wsrep_max_ws_size",
+    1153: "raise max_allowed_packet of the server",
+    1665: "set binlog_format to ROW or MIXED on the server, as its default is",
+    1317: "start the query again, unless somebody stopped the statement on purpose",
+    1969: "find the session that locks the table; for large epochs, raise the option statement_timeout",
+    3024: "find the session that locks the table; for large epochs, raise the option statement_timeout",
+    3100: "raise group_replication_transaction_size_limit, or make the epochs smaller",
+    3750: "create the table with a primary key yourself, or set sql_require_primary_key to OFF",
+    ER.DISK_FULL: "free disk space on the server",
+} | dict.fromkeys(READ_ONLY, "connect to the primary; a replica takes no writes")
+
+
+def is_rows_fault(error: BaseException) -> bool:
+    """Return whether rows caused the error: a value, a constraint, or a trigger that rejects them."""
+    return code_of(error) in _WITHOUT_VALUES | _QUOTING
+
+
+def may_be_misfit(error: BaseException) -> bool:
+    """Return whether the table may be missing or have other columns than those of the statement."""
+    return code_of(error) in _MISFIT
+
+
+def is_missing(error: BaseException) -> bool:
+    """Return whether a table is missing."""
+    return code_of(error) in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR)
+
+
+def is_denied(error: BaseException) -> bool:
+    """Return whether a privilege is missing."""
+    return code_of(error) in _DENIED
+
+
+def quotes_rows(error: BaseException) -> bool:
+    """Return whether the message of an error may quote a value."""
+    return code_of(error) in _QUOTING
+
+
+def shown(error: BaseException) -> str:
+    """Return the server's message and number; a name instead of a message that may quote a value."""
+    return describe(error) if not quotes_rows(error) else _without_values(code_of(error), str(error.args[1]))
+
+
+def remedy(error: BaseException) -> str | None:
+    """Return what to do about an error of the server's resources or limits."""
+    return _REMEDIES.get(code_of(error))
+
+
+def translated(database: MySQLDatabase, doing: str, error: pymysql.MySQLError, step: str | None) -> OutfallError:
+    """Return Outfall's error for one of PyMySQL's."""
+    kind, do = _meaning(database, error)
+    full = database.options.log_rows == "full"
+    why = describe(error) if full else shown(error)
+    if quotes_rows(error) and not full:
+        # A traceback shows the text of the cause too.
+        error.args = (code_of(error), why)
+    return kind(f"{doing} in {database.name()} failed", step=step, why=why, do=do)
+
+
+def _meaning(database: MySQLDatabase, error: BaseException) -> tuple[type[OutfallError], str]:
+    if may_pass(error):
+        do = "if the query has failed, start it again: no rows are lost"
+        return TransientError, f"{remedy(error) or database.unavailable()}; {do}"
+    if is_rows_fault(error):
+        return ValueRefusedError, "correct or leave out the row, or change the table"
+    if is_denied(error) and not is_refused(error):
+        return (
+            TargetError,
+            "grant the privilege to the sink's user; MySQLSink.ddl() prints SQL for a DBA",
+        )
+    if is_refused(error):
+        return TargetError, (
+            f"correct user, password and database in the dsn, or give the user access{database.tls_advice()}"
+        )
+    return TargetError, remedy(error) or "correct the table, the options or the server"
+
+
+def _without_values(code: int, message: str) -> str:
+    name = next((name for name, number in vars(ER).items() if number == code), "the row is rejected")
+    index = _INDEX.search(message)
+    text = name.lower().replace("_", " ") + (f" for key {index[1]}" if index else "")
+    return f'{text} (error {code}); log_rows="full" shows the message'
+
+
+@dataclass(frozen=True)
+class MySQLRefusal:
+    """The reason why a row was rejected."""
+
+    reason: str
+    code: str | None = None
+    """The number of the server's error, if it rejected the row."""
+    detail: str | None = None
+    do: str = "correct or leave out the row, or change the table"
+    may_pass: bool = False
+    """Whether the row may be accepted after the one that its foreign key names. Not by an upsert: the order of its rows
+    decides."""
+
+    @classmethod
+    def of(cls, error: BaseException, *, ordered: bool = False) -> MySQLRefusal:
+        """Return the reason from an error of the server; `ordered` if the rows must be written in order."""
+        code = code_of(error)
+        return cls(str(error.args[1]), str(code), may_pass=code in _FOREIGN_KEY and not ordered)
+
+    def told(self, log: RowLog) -> str:
+        """Return the reason with the number, with as much of the row as `log_rows` permits."""
+        if self.code is None:
+            return self.reason
+        if int(self.code) in _QUOTING and not log.full:
+            return _without_values(int(self.code), self.reason)
+        return f"{self.reason} (error {self.code})"

@@ -1,0 +1,85 @@
+"""`MySQLSink`: rows in a table of MySQL or MariaDB, each written exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Literal
+
+from outfall.delegating_sink import DelegatingSink
+from outfall.existing import OnExistingRows
+from outfall.mysql.delivery import MySQLDelivery
+from outfall.mysql.options import MySQLOptions
+from outfall.options import arguments_for, make_options, names_arguments
+from outfall.row_logging import LogRows
+
+
+class MySQLSink(DelegatingSink):
+    """Writes rows into a table of MySQL or MariaDB: appends, upserts or deletes them exactly once.
+
+    Item type: rows (dicts or Arrow batches), whose columns match those of the table by name.
+
+    Requirements: MySQL 8.0.23 or MariaDB 10.6, or later; a table with the engine InnoDB, unless
+    `create_table="if_missing"`; the privilege to create the database `outfall`, or the tables that `ddl()` prints; for
+    upserts, a unique index on the keys and no other one. LOAD DATA LOCAL is used if the server's `local_infile` is ON.
+
+    Parallelism: each Spark task loads its rows into a staging table over its own connection. The driver publishes them
+    together with the epoch's number in one transaction, so readers see either all or none of an epoch.
+
+    Guarantee: exactly once, after retries, crashes, stale tasks and lost acknowledgments.
+
+    Args:
+        dsn: the connection, `mysql://user@host/database`; also `env:NAME` or `file:PATH`. See `MySQLOptions`, as for
+            all arguments.
+        table: `name`, `database.name` or parts in backticks.
+
+    Raises:
+        ConfigurationError: names every option that is wrong.
+    """
+
+    delegate: MySQLDelivery
+
+    @names_arguments
+    def __init__(
+        self,
+        dsn: str,
+        table: str,
+        *,
+        write_mode: Literal["append", "upsert", "delete"] = "append",
+        key_columns: str | Sequence[str] = (),
+        update_columns: str | Sequence[str] = (),
+        order_column: str | None = None,
+        delete_marker: str | None = None,
+        on_existing: OnExistingRows = "check",
+        on_rewind: Literal["error"] = "error",
+        dead_letter_table: str | None = None,
+        max_dead_letters: int = 1000,
+        log_rows: LogRows = "keys",
+        create_table: Literal["never", "if_missing"] = "never",
+        schema_evolution: Literal["fail", "add_columns"] = "fail",
+        metadata_schema: str = "outfall",
+        create_staging: Literal["if_missing", "never"] = "if_missing",
+        connect_timeout: timedelta | float | str = 10,
+        statement_timeout: timedelta | float | str = 600,
+        retry_deadline: timedelta | float | str = 300,
+    ) -> None:
+        super().__init__(MySQLDelivery(make_options(MySQLOptions, arguments_for(MySQLOptions, locals()))))
+
+    def __repr__(self) -> str:
+        return f"MySQLSink(table={str(self.delegate.table)!r}, write_mode={self.options.write_mode!r})"
+
+    @property
+    def options(self) -> MySQLOptions:
+        """The validated options."""
+        return self.delegate.options
+
+    def ddl(self, step_id: str = "sink") -> str:
+        """Return the SQL that creates the sink's own tables, for `create_staging="never"`.
+
+        Call it manually or in a DBA's script, after the table was created. Running the SQL again only changes a staging
+        table whose columns no longer match the table.
+
+        Raises:
+            TargetError: the table's columns cannot be read.
+        """
+        return self.delegate.ddl(step_id)

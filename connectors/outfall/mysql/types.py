@@ -1,0 +1,258 @@
+"""Type compatibility between Arrow and MySQL, the types of new columns, and the values that a column cannot hold.
+
+| Spark | new column | existing columns |
+| --- | --- | --- |
+| boolean | tinyint | any integer |
+| byte, short | tinyint, smallint | any integer, decimal, float, double |
+| int | int | any integer, decimal, double |
+| long | bigint | any integer, decimal |
+| float | double | float, double |
+| double | double | double |
+| decimal(p,s) | decimal(p,s) | decimal, any integer |
+| string | longtext; varchar(255) in a key | char, varchar, text, enum, json |
+| binary | longblob; varbinary(255) in a key | binary, varbinary, blob |
+| date | date | date |
+| timestamp | datetime(6), in UTC | datetime in UTC, timestamp |
+| timestamp_ntz | datetime(6) | datetime |
+| time | time(6) | time |
+| void | longtext | any |
+| struct, map, array | json | json, longtext |
+
+The server would round, truncate, pad or replace values that a column cannot hold, some of them without a warning. So
+each value is compared with its column before it is sent, and staging has the column types of the table: publishing
+converts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from outfall.errors import ConfigurationError
+from outfall.formats.types import check_json_type, is_bytes
+from outfall.mysql.columns import MySQLColumn
+from outfall.values import spark_type
+
+_INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
+_TEXTS = {"tinytext": 255, "text": 65_535, "mediumtext": (1 << 24) - 1, "longtext": (1 << 32) - 1}
+_BLOBS = {"tinyblob": 255, "blob": 65_535, "mediumblob": (1 << 24) - 1, "longblob": (1 << 32) - 1}
+_STRINGS = frozenset({"char", "varchar", "enum", "json", *_TEXTS})
+_BINARIES = frozenset({"binary", "varbinary", *_BLOBS})
+_JSON = frozenset({"json", "longtext"})
+KEY_LENGTH = 255
+"""Characters or bytes of a new key column. An index of InnoDB has at most 3072 bytes."""
+
+_EPOCH = date(1970, 1, 1)
+_DAYS = ((date(1, 1, 1) - _EPOCH).days, (date(9999, 12, 31) - _EPOCH).days)
+_DAY = 86_400_000_000
+_INSTANTS = {
+    "datetime": (_DAYS[0] * _DAY, (_DAYS[1] + 1) * _DAY - 1, "the years 1 to 9999"),
+    "timestamp": (1_000_000, 2**31 * 1_000_000 - 1, "1970-01-01 00:00:01 to 2038-01-19 03:14:07 UTC"),
+}
+"""The first and the last microsecond of a type."""
+_OUTSIDE = {"utf8": r"[\x{10000}-\x{10FFFF}]", "utf8mb3": r"[\x{10000}-\x{10FFFF}]", "ascii": r"[^\x00-\x7F]"}
+"""The characters that a character set does not have."""
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """The column types for one scalar Arrow type."""
+
+    matches: Callable[[pa.DataType], bool]
+    new: str
+    into: frozenset[str]
+    otherwise: str
+    """The remedy for a column of another type."""
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Return whether a type is Spark's string type."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+_NUMBERS = "cast it to the column's type, which may lose digits"
+_RULES = [
+    _Rule(pa.types.is_boolean, "tinyint", _INTEGERS, "cast it to the column's type"),
+    _Rule(pa.types.is_int8, "tinyint", _INTEGERS | {"decimal", "float", "double"}, _NUMBERS),
+    _Rule(pa.types.is_int16, "smallint", _INTEGERS | {"decimal", "float", "double"}, _NUMBERS),
+    _Rule(pa.types.is_int32, "int", _INTEGERS | {"decimal", "double"}, _NUMBERS),
+    _Rule(pa.types.is_int64, "bigint", _INTEGERS | {"decimal"}, _NUMBERS),
+    # A reader gets 6 digits of a FLOAT.
+    _Rule(pa.types.is_float32, "double", frozenset({"float", "double"}), _NUMBERS),
+    _Rule(pa.types.is_float64, "double", frozenset({"double"}), _NUMBERS),
+    _Rule(pa.types.is_decimal128, "decimal({0.precision},{0.scale})", _INTEGERS | {"decimal"}, _NUMBERS),
+    _Rule(is_text, "longtext", _STRINGS, "cast it to the column's type"),
+    _Rule(is_bytes, "longblob", _BINARIES, "decode it to a string"),
+    _Rule(pa.types.is_date32, "date", frozenset({"date"}), "cast it to the column's type"),
+    _Rule(
+        lambda kind: _is_timestamp(kind) and kind.tz is not None,
+        "datetime(6)",
+        frozenset({"datetime", "timestamp"}),
+        "cast it to the column's type",
+    ),
+    _Rule(
+        lambda kind: _is_timestamp(kind) and kind.tz is None,
+        "datetime(6)",
+        frozenset({"datetime"}),
+        "cast it to timestamp, which uses the session time zone",
+    ),
+    _Rule(pa.types.is_time64, "time(6)", frozenset({"time"}), "cast it to a string"),
+]
+
+
+def new_column_type(kind: pa.DataType, name: str) -> str:
+    """Return the type of a new column, as SQL. Raises `ConfigurationError` if no type preserves the values."""
+    if pa.types.is_null(kind):
+        return "longtext"
+    rule = _rule(kind)
+    if rule is not None:
+        return rule.new.format(kind)
+    if pa.types.is_nested(kind):
+        check_json_type(kind, name)
+        return "json"
+    raise ConfigurationError(
+        f"MySQL does not support column {name!r} of type {spark_type(kind)}",
+        why="no column type preserves its values",
+        do="cast it to a string",
+    )
+
+
+def why_not(kind: pa.DataType, column: MySQLColumn) -> str | None:
+    """Return why values of a type cannot be stored in a column, with the remedy; `None` if they can."""
+    problem = _why_not(kind, column)
+    return None if problem is None else f"{spark_type(kind)} cannot be stored in {column.type}: {problem}"
+
+
+_ARROW = {
+    "tinyint": pa.int8(), "smallint": pa.int16(), "mediumint": pa.int32(), "int": pa.int32(), "bigint": pa.int64(),
+    "float": pa.float32(), "double": pa.float64(), "date": pa.date32(), "datetime": pa.timestamp("us", "UTC"),
+    "timestamp": pa.timestamp("us", "UTC"),
+}  # fmt: skip
+
+
+def arrow_type(column: MySQLColumn) -> pa.DataType:
+    """Return a type whose values a column stores."""
+    if column.kind == "decimal":
+        return pa.decimal128(min(column.precision, 38), min(column.scale, 38))
+    return pa.binary() if column.kind in _BINARIES else _ARROW.get(column.kind, pa.string())
+
+
+def misfits(array: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa.Array, str]]:
+    """Yield masks of values that a column cannot hold unchanged, with the reason; NULL never is one of them."""
+    kind = array.type
+    if column.kind in _INTEGERS or column.kind == "decimal":
+        yield from _numbers(array, column)
+    elif column.kind in ("float", "double"):
+        if pa.types.is_floating(kind):
+            yield pc.invert(pc.is_finite(array)), "NaN and infinity are no numbers of the server"
+        if column.unsigned:
+            yield pc.less(array, pa.scalar(0, kind)), "the column is unsigned"
+    elif column.kind == "date":
+        days = array.cast(pa.int32())
+        yield _outside(days, *_DAYS), "a date must be in the years 1 to 9999"
+    elif column.kind in _INSTANTS:
+        first, last, years = _INSTANTS[column.kind]
+        instants = array.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+        yield _outside(instants, first, last), f"the column holds {years}"
+        yield from _fractions(instants, column)
+    elif column.kind == "time":
+        yield from _fractions(array.cast(pa.time64("us")).cast(pa.int64()), column)
+    elif is_text(kind):
+        yield from _strings(array, column)
+    elif is_bytes(kind):
+        yield from _lengths(pc.binary_length(array), column, "bytes")
+
+
+def _numbers(array: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa.Array, str]]:
+    if pa.types.is_boolean(array.type):
+        return
+    if column.kind == "decimal":
+        scale, most = column.scale, 10 ** (column.precision - column.scale) - Decimal(1).scaleb(-column.scale)
+        low, high = Decimal(0) if column.unsigned else -most, most
+    else:
+        scale, bits = 0, 8 * (3 if column.kind == "mediumint" else column.bytes)
+        low, high = (
+            (Decimal(0), Decimal(2**bits - 1))
+            if column.unsigned
+            else (Decimal(-(2 ** (bits - 1))), Decimal(2 ** (bits - 1) - 1))
+        )
+    why = f"{column.type} holds numbers from {low:f} to {high:f}"
+    if pa.types.is_integer(array.type):
+        first, last = max(int(low), -(2**63)), min(int(high), 2**63 - 1)
+        yield _outside(array.cast(pa.int64()), first, last), why
+        return
+    # Arrow compares and casts decimals only within their precision, so Python compares those that may not fit.
+    digits = array.type.precision - array.type.scale
+    if not column.unsigned and array.type.scale <= scale and 10**digits <= high + 1:
+        return
+    values = array.to_pylist()
+    unequal = (value is not None and (not low <= value <= high or value != round(value, scale)) for value in values)
+    yield pa.array(list(unequal), pa.bool_()), f"{why} with {scale} digits after the point"
+
+
+def _fractions(microseconds: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa.Array, str]]:
+    if column.fraction < 6:
+        unit = 10 ** (6 - column.fraction)
+        rest = pc.subtract(microseconds, pc.multiply(pc.divide(microseconds, unit), unit))
+        yield pc.not_equal(rest, 0), f"{column.type} keeps {column.fraction} digits of fractions of a second"
+
+
+def _strings(array: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa.Array, str]]:
+    if column.kind == "enum":
+        words = pa.array(column.words, array.type)
+        yield pc.and_(array.is_valid(), pc.invert(pc.is_in(array, words))), "it is no word of the enum"
+        return
+    if column.kind in ("char", "varchar"):
+        yield from _lengths(pc.utf8_length(array), column, "characters")
+    elif column.kind in _TEXTS:
+        yield from _lengths(pc.binary_length(array), column, "bytes")
+    if column.kind == "char":
+        yield pc.ends_with(array, " "), f"{column.type} does not keep spaces at the end"
+    if (outside := _OUTSIDE.get(column.charset or "")) is not None:
+        yield pc.match_substring_regex(array, outside), f"the character set {column.charset} lacks a character of it"
+
+
+def _lengths(lengths: pa.Array, column: MySQLColumn, unit: str) -> Iterator[tuple[pa.Array, str]]:
+    if column.kind == "binary":
+        yield pc.not_equal(lengths, column.length), f"{column.type} pads values that have not {column.length} bytes"
+        return
+    most = {**_TEXTS, **_BLOBS}.get(column.kind, column.length)
+    yield pc.greater(lengths, min(most, 2**31 - 1)), f"{column.type} holds {most} {unit}"
+
+
+def _outside(array: pa.Array, low: int, high: int) -> pa.Array:
+    kind = array.type
+    return pc.or_(pc.less(array, pa.scalar(low, kind)), pc.greater(array, pa.scalar(high, kind)))
+
+
+def _why_not(kind: pa.DataType, column: MySQLColumn) -> str | None:
+    if pa.types.is_null(kind):
+        return None
+    if column.kind in ("float", "double") and "(" in column.type:
+        return "the server rounds to the digits of the column"
+    rule = _rule(kind)
+    if rule is not None:
+        return None if column.kind in rule.into else rule.otherwise
+    if not pa.types.is_nested(kind):
+        return "no column type preserves its values; cast it to a string"
+    if column.kind not in _JSON:
+        return "write it into a column of type json, or as text with to_json()"
+    try:
+        check_json_type(kind, column.name)
+    except ConfigurationError as error:
+        return str(error)
+    return None
+
+
+def _rule(kind: pa.DataType) -> _Rule | None:
+    return next((rule for rule in _RULES if rule.matches(kind)), None)
+
+
+def _is_timestamp(kind: pa.DataType) -> bool:
+    # Spark has microseconds, and the server would truncate nanoseconds.
+    return bool(pa.types.is_timestamp(kind) and kind.unit != "ns")
