@@ -105,7 +105,8 @@ class StagingLoad(Load):
         """Return the rows that the table cannot hold unchanged, by index."""
         found: dict[int, MySQLRefusal] = {}
         marker = self._options.delete_marker
-        gone = None if marker is None else pc.fill_null(batch.column(batch.schema.get_field_index(marker)), False)
+        # A marker without any value has no type.
+        gone = None if marker is None else pc.fill_null(batch.column(marker).cast(pa.bool_()), False)
         for index, column, required in self._columns:
             values = batch.column(index)
             masks = list(misfits(values, column))

@@ -145,6 +145,8 @@ def arrow_type(column: MySQLColumn) -> pa.DataType:
 def misfits(array: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa.Array, str]]:
     """Yield masks of values that a column cannot hold unchanged, with the reason; NULL never is one of them."""
     kind = array.type
+    if pa.types.is_null(kind):
+        return
     if column.kind in _INTEGERS or column.kind == "decimal":
         yield from _numbers(array, column)
     elif column.kind in ("float", "double"):
