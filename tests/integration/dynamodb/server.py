@@ -23,7 +23,7 @@ from tests.integration.support.servers import OwnServer, free_port, listens
 from tests.integration.support.wsgi_server import served
 
 Answer = Callable[..., Any]
-_WRITES = {"PutItem", "DeleteItem", "BatchWriteItem"}
+_WRITES = {"PutItem", "DeleteItem", "BatchWriteItem", "TransactWriteItems"}
 
 
 @dataclass

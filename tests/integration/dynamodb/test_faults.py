@@ -151,12 +151,38 @@ def test_batches_without_versions_with_two_rows_of_a_key_and_unprocessed_items(d
     assert sorted(by_id(dynamo, name)) == list(range(10, 90))
 
 
-def test_throttled_and_lost_writes_are_sent_again_and_change_nothing(dynamo: Dynamo, name: str) -> None:
+@pytest.mark.parametrize("transactions", [False, True])
+def test_throttled_and_lost_writes_are_sent_again_and_change_nothing(
+    dynamo: Dynamo, name: str, transactions: bool
+) -> None:
     dynamo.new_table(name)
     dynamo.faults.throttled, dynamo.faults.lost = 0.1, 0.2
-    counts = write(sink_to(dynamo, name), [{"id": number, "text": "ä"} for number in range(200)])
+    sink = sink_to(dynamo, name, transactions=transactions)
+    counts = write(sink, [{"id": number, "text": "ä"} for number in range(200)])
     assert counts["repeated_writes"] > 10
     assert by_id(dynamo, name) == {number: {"id": number, "text": "ä"} for number in range(200)}
+
+
+def test_rows_of_a_transaction_are_one_request_unless_a_condition_fails(dynamo: Dynamo, name: str) -> None:
+    dynamo.new_table(name)
+    sink, recovery = (
+        sink_to(dynamo, name, transactions=True, delete_marker="gone", order_column="n"),
+        MemoryRecoveryConfig(),
+    )
+    rows = [{"id": number, "n": 0, "gone": False} for number in range(100)]
+    write(sink, rows, recovery=recovery)
+    assert dynamo.faults.calls < 12  # four, and the records
+    # Each key twice in a task, and again in the other one.
+    twice = [row | {"n": n, "gone": n == 2 and row["id"] < 50} for row in rows for n in (2, 1)]
+    counts = write(sink, twice, [row | {"n": 1} for row in rows], epoch=1, recovery=recovery)
+    assert counts["replaced_rows"] >= 100
+    assert by_id(dynamo, name) == {number: {"id": number, "n": 2} for number in range(50, 100)}
+    zombie = attempt(sink)
+    write(sink, [{"id": 50, "n": 9, "gone": False}], epoch=2, recovery=recovery)
+    zombie.write_batch([{"id": number, "n": 0, "gone": False} for number in range(50, 60)])
+    with pytest.raises(StaleWriterError, match="newer version"):
+        zombie.flush(True)
+    assert by_id(dynamo, name)[50]["n"] == 9
 
 
 def test_what_does_not_fit_is_a_dead_letter_with_its_reason(dynamo: Dynamo, name: str, tmp_path: Path) -> None:
