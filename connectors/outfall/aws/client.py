@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 from pydantic import Field, field_validator
 
-from outfall.aws.errors import is_stale
+from outfall.async_sink import AimdLimiter, AsyncSink, BlockingSinkPartition, Limiter
+from outfall.aws.errors import classify, code_of, is_stale
+from outfall.capabilities import SupportsTarget
 from outfall.errors import ConfigurationError, TransientError
+from outfall.location import masked
 from outfall.options import Duration, SinkOptions, parse_endpoint
 from outfall.process_clients import ProcessClients, hide_secrets
+
+E = TypeVar("E")
 
 
 class ConnectionOptions(SinkOptions):
@@ -34,8 +39,8 @@ class ConnectionOptions(SinkOptions):
     _address = field_validator("endpoint_url")(parse_endpoint)
 
 
-class AwsClients(ABC):
-    """Mixin of a sink with `options` of `ConnectionOptions`: the client that its threads and tasks share."""
+class AwsSink(AsyncSink[E], SupportsTarget[Any], Generic[E]):
+    """Base of sinks for AWS services. `options` are `ConnectionOptions` too."""
 
     service: str
     options: Any
@@ -43,8 +48,24 @@ class AwsClients(ABC):
     """Whether calls pass their parameters as JSON text, with `as_json`."""
 
     @abstractmethod
+    def name(self) -> str:
+        """Return the name of the stream or table."""
+
+    def kind(self) -> str:
+        return self.service
+
     def target(self) -> str:
-        """Return the name of the target, for errors."""
+        # The same name may exist in each region, and in each emulator.
+        place = self.options.region or masked(self.options.endpoint_url or "")
+        return f"{self.service}:{place}/{self.name()}" if place else f"{self.service}:{self.name()}"
+
+    def host(self) -> str:
+        return f"{masked(self.options.endpoint_url or '')}/{self.target()}"
+
+    def limiter(self) -> Limiter:
+        # Proportional, because the shards and partitions of a target are throttled independently: a hot key must not
+        # throttle all others.
+        return AimdLimiter(self.options.max_batch_size * self.options.max_in_flight_requests, proportional=True)
 
     def client(self) -> Any:
         """Return a client that threads and tasks share. Credentials come from boto3's default chain.
@@ -62,6 +83,15 @@ class AwsClients(ABC):
                 do="correct region, endpoint_url or the credentials",
             ) from error
 
+    def call(self, method: str, **arguments: Any) -> Any:
+        """Call a method of the client. After a credential error, the next call uses new credentials."""
+        client = self.client()
+        try:
+            return getattr(client, method)(**arguments)
+        except Exception as error:
+            self.renew(client, error)
+            raise
+
     def renew(self, client: Any, error: BaseException | None) -> None:
         """Make the next call of `client` read the credentials again, if an error shows that they are stale."""
         if error is not None and is_stale(error):
@@ -78,6 +108,15 @@ class AwsClients(ABC):
             options.max_in_flight_requests,
             self.sends_json,
         )
+
+
+class AwsPartition(BlockingSinkPartition[E], Generic[E]):
+    """A partition whose `send` calls an AWS service."""
+
+    classify = staticmethod(classify)
+
+    def code_of(self, error: Exception) -> str:
+        return code_of(error) or super().code_of(error)
 
 
 @dataclass(frozen=True)

@@ -6,22 +6,21 @@ import base64
 import json
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Unpack
 
 import pyarrow as pa
 from botocore.exceptions import ClientError
 
-from outfall.async_sink import AimdLimiter, ErrorAction, Limiter, RequestOutcome
-from outfall.aws.client import AwsClients, as_json
+from outfall.async_sink import ErrorAction, RequestOutcome
+from outfall.aws.client import AwsPartition, AwsSink, as_json
 from outfall.aws.errors import FAILURES, classify, code_of
 from outfall.capabilities import TargetContext
 from outfall.dynamodb.attributes import Attribute, Item, check_types, items_of, size_of
 from outfall.dynamodb.options import DynamoDBOptions, DynamoDBSettings
 from outfall.dynamodb.table import DynamoDBRecords, DynamoDBTable, describe
 from outfall.errors import ConfigurationError, OutfallError, ValueRefusedError
-from outfall.location import masked
 from outfall.options import make_options, names_arguments
 from outfall.versioned import Answer, KeyedBatch, KeyedRow, Outcomes, Version, VersionedPartition, VersionedSink
 from outfall.wrappers import WithDeadLetters
@@ -57,7 +56,7 @@ class DynamoDBSink(WithDeadLetters):
         super().__init__(sink, dead_letter)
 
 
-class DynamoDBRequestSink(AwsClients, VersionedSink):
+class DynamoDBRequestSink(AwsSink[KeyedRow], VersionedSink):
     """Creates the partitions of a `DynamoDBSink`."""
 
     shown_as = "DynamoDBSink"
@@ -72,19 +71,8 @@ class DynamoDBRequestSink(AwsClients, VersionedSink):
     def __repr__(self) -> str:
         return f"DynamoDBSink({self.options.table!r})"
 
-    def kind(self) -> str:
-        return "dynamodb"
-
-    def target(self) -> str:
-        place = self.options.region or masked(self.options.endpoint_url or "")
-        return f"dynamodb:{place}/{self.options.table}" if place else f"dynamodb:{self.options.table}"
-
-    def host(self) -> str:
-        return f"{masked(self.options.endpoint_url or '')}/{self.target()}"
-
-    def limiter(self) -> Limiter:
-        # Proportional, because the partitions of a table are throttled independently.
-        return AimdLimiter(self.options.max_batch_size * self.options.max_in_flight_requests, proportional=True)
+    def name(self) -> str:
+        return str(self.options.table)
 
     def requires(self) -> Sequence[str]:
         found = super().requires()
@@ -162,21 +150,16 @@ class DynamoDBRequestSink(AwsClients, VersionedSink):
         return found
 
 
-class DynamoDBPartition(VersionedPartition):
+class DynamoDBPartition(AwsPartition[KeyedRow], VersionedPartition):
     """Writes rows, each on condition of its version, or in batches without versions."""
 
     sink: DynamoDBRequestSink
-
-    classify = staticmethod(classify)
 
     def __init__(self, sink: DynamoDBRequestSink) -> None:
         super().__init__(sink)
         self._keys = sink.table().keys
         self._ttl_attribute = sink.table().ttl
         self._condition = self._on_condition(_OLDER, self._version_text("")[:_NUMBER])
-
-    def code_of(self, error: Exception) -> str:
-        return code_of(error) or super().code_of(error)
 
     def writes(self, changes: KeyedBatch) -> tuple[Sequence[Hashable], Sequence[str], Sequence[int]]:
         items = items_of(changes.rows, self.options.set_columns)
@@ -192,30 +175,30 @@ class DynamoDBPartition(VersionedPartition):
         return keys, found, sizes
 
     def send(self, entries: Sequence[KeyedRow]) -> RequestOutcome[KeyedRow]:
-        client, outcomes = self.sink.client(), Outcomes()
+        outcomes = Outcomes()
         if self.version is None:
-            self._batch(client, entries, outcomes)
-        elif not (self.options.transactions and self._transaction(client, entries, outcomes)):
-            self._one_by_one(client, entries, outcomes)
+            self._batch(entries, outcomes)
+        elif not (self.options.transactions and self._transaction(entries, outcomes)):
+            self._one_by_one(entries, outcomes)
         return outcomes.result(self.settle)
 
-    def _batch(self, client: Any, entries: Sequence[KeyedRow], outcomes: Outcomes) -> None:
+    def _batch(self, entries: Sequence[KeyedRow], outcomes: Outcomes) -> None:
         table, writes = self.options.table, ",".join([entry.write for entry in entries])
         body = f'{{"RequestItems":{{{json.dumps(table)}:[{writes}]}}}}'
-        left = self._call(client.batch_write_item, body, RequestItems={table: []})["UnprocessedItems"].get(table, [])
+        left = self._call("batch_write_item", body, RequestItems={table: []})["UnprocessedItems"].get(table, [])
         if left:
             items = [one["PutRequest"]["Item"] if "PutRequest" in one else one["DeleteRequest"]["Key"] for one in left]
             keys = {tuple(_key_part(item[name], name) for name in self._keys) for item in items}
             rows = [entry for entry in entries if entry.key in keys]
             outcomes.failed(rows, ErrorAction.RETRY, f"{len(left)} items were not processed")
 
-    def _transaction(self, client: Any, entries: Sequence[KeyedRow], outcomes: Outcomes) -> bool:
+    def _transaction(self, entries: Sequence[KeyedRow], outcomes: Outcomes) -> bool:
         """Write rows together if no condition fails. Returns whether nothing is left to do."""
         if len({entry.key for entry in entries}) < len(entries):
             return False  # a transaction has no key twice
         writes = [f'{{"{"Delete" if _removes(entry) else "Put"}":{entry.write}}}' for entry in entries]
         try:
-            self._call(client.transact_write_items, f'{{"TransactItems":[{",".join(writes)}]}}', TransactItems=[])
+            self._call("transact_write_items", f'{{"TransactItems":[{",".join(writes)}]}}', TransactItems=[])
         except ClientError as error:
             if code_of(error) != "TransactionCanceledException":
                 raise
@@ -228,10 +211,10 @@ class DynamoDBPartition(VersionedPartition):
             return bool(passing)
         return True
 
-    def _one_by_one(self, client: Any, entries: Sequence[KeyedRow], outcomes: Outcomes) -> None:
+    def _one_by_one(self, entries: Sequence[KeyedRow], outcomes: Outcomes) -> None:
         for number, entry in enumerate(entries):
             try:
-                outcomes.answered(entry, self._write(client, entry))
+                outcomes.answered(entry, self._write(entry))
             except FAILURES as error:
                 action, code = classify(error), self.code_of(error)
                 rows = entries[number:] if action is ErrorAction.RETRY else [entry]
@@ -239,19 +222,19 @@ class DynamoDBPartition(VersionedPartition):
                 if action is not ErrorAction.DEAD_LETTER:
                     return
 
-    def _write(self, client: Any, entry: KeyedRow) -> Answer:
+    def _write(self, entry: KeyedRow) -> Answer:
         """Write one row if no row of this version or a higher one is stored; otherwise compare what is stored."""
         ours = self._version_text(entry.rank)
         body, answer = entry.write, Answer.WRITTEN
-        call = client.delete_item if _removes(entry) else client.put_item
+        method = "delete_item" if _removes(entry) else "put_item"
         while True:
             try:
-                self._call(call, body, TableName=self.options.table)
+                self._call(method, body, TableName=self.options.table)
                 return answer
             except ClientError as error:
                 if code_of(error) != _CONDITION:
                     raise
-                theirs = self._found(client, entry, error)
+                theirs = self._found(entry, error)
             if theirs is None or theirs[:_NUMBER] < ours[:_NUMBER]:
                 # It has changed since: compare again.
                 body, answer = entry.write, Answer.WRITTEN
@@ -265,7 +248,7 @@ class DynamoDBPartition(VersionedPartition):
             body = entry.write.removesuffix(self._condition) + self._on_condition("#v = :v", theirs)
             answer = Answer.REPLACED
 
-    def _found(self, client: Any, entry: KeyedRow, error: ClientError) -> str | None:
+    def _found(self, entry: KeyedRow, error: ClientError) -> str | None:
         """Return the stored version of a row: from the error, or where the service does not return it, by reading."""
         item: Any = error.response.get("Item")
         if item is None:
@@ -273,17 +256,13 @@ class DynamoDBPartition(VersionedPartition):
             item = written.get("Item") or written["Key"]
             key = {name: item[name] for name in self._keys}
             body = json.dumps({"TableName": self.options.table, "Key": key, "ConsistentRead": True})
-            item = self._call(client.get_item, body, TableName=self.options.table).get("Item")
+            item = self._call("get_item", body, TableName=self.options.table).get("Item")
         found = (item or {}).get(self.options.version_attribute)
         return None if found is None else str(found.get("S", ""))
 
-    def _call(self, call: Callable[..., Any], body: str, **names: Any) -> Any:
+    def _call(self, method: str, body: str, **names: Any) -> Any:
         """Call the service. `names` are the parameters by which boto3 chooses the endpoint."""
-        try:
-            return call(**names, **as_json(body))
-        except FAILURES as error:
-            self.sink.renew(call.__self__, error)  # type: ignore[attr-defined]
-            raise
+        return self.sink.call(method, **names, **as_json(body))
 
     def _encoded(self, item: Item, rank: str, gone: bool) -> str:
         """Return a row as a request contains it, as JSON."""

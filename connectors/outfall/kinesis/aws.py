@@ -9,20 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from outfall.async_sink import (
-    AimdLimiter,
-    AsyncSink,
-    BlockingSinkPartition,
-    Limiter,
-    RefusedEntry,
-    RequestOutcome,
-)
-from outfall.aws.client import AwsClients, ConnectionOptions
-from outfall.aws.errors import AT_FAULT, classify, code_of
-from outfall.capabilities import SupportsTarget
+from outfall.async_sink import RefusedEntry, RequestOutcome
+from outfall.aws.client import AwsPartition, AwsSink, ConnectionOptions
+from outfall.aws.errors import AT_FAULT
 from outfall.errors import ConfigurationError, OutfallError
 from outfall.kinesis.records import AwsRecord, AwsRecordSerializer
-from outfall.location import masked
 from outfall.values import spark_type
 
 
@@ -36,7 +27,7 @@ class AwsOptions(ConnectionOptions):
     )
 
 
-class AwsSink(AwsClients, AsyncSink[AwsRecord], SupportsTarget[Any]):
+class StreamSink(AwsSink[AwsRecord]):
     """A sink that sends records of bytes."""
 
     named_by: str
@@ -46,13 +37,7 @@ class AwsSink(AwsClients, AsyncSink[AwsRecord], SupportsTarget[Any]):
     options: Any
 
     def name(self) -> str:
-        """The name of the stream."""
         return str(getattr(self.options, self.named_by))
-
-    def target(self) -> str:
-        # The same name may exist in each region, and in each emulator.
-        place = self.options.region or masked(self.options.endpoint_url or "")
-        return f"{self.service}:{place}/{self.name()}" if place else f"{self.service}:{self.name()}"
 
     def columns(self) -> dict[str, str]:
         """The columns in the options, by option."""
@@ -60,16 +45,6 @@ class AwsSink(AwsClients, AsyncSink[AwsRecord], SupportsTarget[Any]):
 
     def key_columns(self) -> Sequence[str]:
         return [column for option, column in self.columns().items() if option == "partition_key"]
-
-    def kind(self) -> str:
-        return self.service
-
-    def host(self) -> str:
-        return f"{masked(self.options.endpoint_url or '')}/{self.target()}"
-
-    def limiter(self) -> Limiter:
-        # Proportional, because the shards of a stream fail independently: a hot key must not throttle all others.
-        return AimdLimiter(self.options.max_batch_size * self.options.max_in_flight_requests, proportional=True)
 
     def entry_serializer(self) -> AwsRecordSerializer:
         return AwsRecordSerializer()
@@ -103,31 +78,16 @@ class AwsSink(AwsClients, AsyncSink[AwsRecord], SupportsTarget[Any]):
             raise
 
 
-class AwsPartition(BlockingSinkPartition[AwsRecord]):
+class StreamPartition(AwsPartition[AwsRecord]):
     """Sends records by one call, whose response lists the failed records."""
 
     options: Any
+    sink: StreamSink
 
-    classify = staticmethod(classify)
-
-    sink: AwsSink
-
-    def __init__(self, sink: AwsSink) -> None:
+    def __init__(self, sink: StreamSink) -> None:
         """Create a client, if this process has none."""
         super().__init__(sink)
         sink.client()
-
-    def put(self, method: str, **arguments: Any) -> dict[str, Any]:
-        """Call a method of the client. After a credential error, the next call uses new credentials."""
-        client = self.sink.client()
-        try:
-            return getattr(client, method)(**arguments)  # type: ignore[no-any-return]
-        except Exception as error:
-            self.sink.renew(client, error)
-            raise
-
-    def code_of(self, error: Exception) -> str:
-        return code_of(error) or super().code_of(error)
 
     def text_of(self, entry: AwsRecord) -> str:
         return entry["Data"].decode(errors="backslashreplace").rstrip("\n")

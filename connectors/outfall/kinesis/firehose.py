@@ -10,7 +10,7 @@ import pyarrow as pa
 from pydantic import ByteSize, Field
 
 from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, RequestOutcome
-from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
+from outfall.kinesis.aws import AwsOptions, StreamPartition, StreamSink
 from outfall.kinesis.preflight import look_at_delivery_stream
 from outfall.kinesis.records import AwsRecord, data_of
 from outfall.options import SinkOptions, arguments_for, make_options, names_arguments
@@ -79,7 +79,7 @@ class FirehoseSink(WithDeadLetters):
         super().__init__(sink, dead_letter)
 
 
-class FirehoseRequestSink(AwsSink):
+class FirehoseRequestSink(StreamSink):
     """Creates the partitions of a `FirehoseSink`."""
 
     shown_as = "FirehoseSink"
@@ -91,7 +91,7 @@ class FirehoseRequestSink(AwsSink):
         return FirehosePartition(self)
 
 
-class FirehosePartition(AwsPartition):
+class FirehosePartition(StreamPartition):
     """Sends records."""
 
     def convert(self, batch: pa.RecordBatch) -> Sequence[AwsRecord]:
@@ -102,5 +102,5 @@ class FirehosePartition(AwsPartition):
 
     def send(self, entries: Sequence[AwsRecord]) -> RequestOutcome[AwsRecord]:
         stream = self.options.delivery_stream
-        answer = self.put("put_record_batch", DeliveryStreamName=stream, Records=list(entries))
+        answer = self.sink.call("put_record_batch", DeliveryStreamName=stream, Records=list(entries))
         return self.outcome(entries, answer["RequestResponses"])

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pydantic import ByteSize, Field
 
 from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, RequestOutcome
-from outfall.kinesis.aws import AwsOptions, AwsPartition, AwsSink
+from outfall.kinesis.aws import AwsOptions, StreamPartition, StreamSink
 from outfall.kinesis.preflight import addressed, look_at_stream
 from outfall.kinesis.records import AwsRecord, data_of, partition_keys, texts_of
 from outfall.options import SinkOptions, arguments_for, make_options, names_arguments
@@ -100,7 +100,7 @@ class KinesisSink(WithDeadLetters):
         super().__init__(sink, dead_letter)
 
 
-class KinesisRequestSink(AwsSink):
+class KinesisRequestSink(StreamSink):
     """Creates the partitions of a `KinesisSink`."""
 
     shown_as = "KinesisSink"
@@ -117,7 +117,7 @@ class KinesisRequestSink(AwsSink):
         return KinesisPartition(self)
 
 
-class KinesisPartition(AwsPartition):
+class KinesisPartition(StreamPartition):
     """Sends records."""
 
     sink: KinesisRequestSink
@@ -138,7 +138,7 @@ class KinesisPartition(AwsPartition):
         return entry["PartitionKey"] if self.options.ordered else None
 
     def send(self, entries: Sequence[AwsRecord]) -> RequestOutcome[AwsRecord]:
-        answer = self.put("put_records", **addressed(self.options.stream), Records=list(entries))
+        answer = self.sink.call("put_records", **addressed(self.options.stream), Records=list(entries))
         return self.outcome(entries, answer["Records"])
 
     def _keys(self, batch: pa.RecordBatch) -> Sequence[str]:

@@ -12,6 +12,7 @@ from outfall.async_sink import ErrorAction
 from outfall.formats import FormatOptions
 from outfall.formats.jsonl import JsonlEncoder
 from outfall.formats.strings import concat, literal
+from outfall.opensearch.client import PASSING, is_block
 from outfall.versioned import KeyedBatch, Version
 
 VERSION_FIELD = "outfall_version"
@@ -83,12 +84,11 @@ CONFLICT = 409
 
 def action_on(item: dict[str, Any]) -> ErrorAction | None:
     """Return what to do about the item of a response; `None` if it is done."""
-    status, error = item["status"], item.get("error") or {}
-    name = error.get("type", "") if isinstance(error, dict) else str(error)
+    status, error = item["status"], item.get("error")
     if status < 300 or (status == 404 and not error):  # the document to delete does not exist
         return None
     # An index without a primary shard, a full disk (a block for writes), a full queue.
-    if status in (CONFLICT, 429, 500, 502, 503, 504) or name == "cluster_block_exception":
+    if status in (CONFLICT, *PASSING) or is_block(error):
         return ErrorAction.RETRY
     return ErrorAction.FATAL if status in (401, 403, 404) else ErrorAction.DEAD_LETTER
 

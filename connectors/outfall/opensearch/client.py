@@ -23,6 +23,11 @@ PASSING = (429, 500, 502, 503, 504)
 """Statuses that pass: too many requests, and servers that are busy, starting or away."""
 
 
+def is_block(error: Any) -> bool:
+    """Whether an error of the cluster is a block, for example of a full disk, which ends with its cause."""
+    return isinstance(error, dict) and str(error.get("type", "")).endswith("block_exception")
+
+
 @dataclass(frozen=True)
 class ClusterResponse:
     """The response of a cluster."""
@@ -33,9 +38,17 @@ class ClusterResponse:
     after: float | None
     """The pause in seconds that it requests (`Retry-After`)."""
 
+    @property
+    def passes(self) -> bool:
+        """Whether it is an error that may pass: too many requests, servers that are busy or away, full disks."""
+        return self.status in PASSING or (self.status >= 300 and is_block(self._error()))
+
+    def _error(self) -> Any:
+        return self.body.get("error") if isinstance(self.body, dict) else self.body
+
     def reason(self) -> str:
         """Return the error in the server's words, shortened."""
-        error = self.body.get("error") if isinstance(self.body, dict) else self.body
+        error = self._error()
         if isinstance(error, dict):
             error = f"{error.get('type')}: {error.get('reason')}"
         return f"status {self.status}, {str(error)[:500]}"
@@ -161,7 +174,7 @@ def check(response: ClusterResponse, what: str) -> ClusterResponse:
     """Return a successful response. Raises `TransientError` or `TargetError` for another one."""
     if response.status < 300:
         return response
-    if response.status in PASSING:
+    if response.passes:
         raise TransientError(f"{what} failed", why=response.reason(), do="try again; if it persists, check the cluster")
     do = "correct the credentials or their permissions" if response.status in (401, 403) else "correct the options"
     raise TargetError(f"{what} failed", why=response.reason(), do=do)

@@ -28,7 +28,6 @@ from outfall.opensearch.bulk import (
     reason_of,
 )
 from outfall.opensearch.client import (
-    PASSING,
     ClusterResponse,
     OpenSearchAccess,
     OpenSearchClient,
@@ -324,7 +323,7 @@ def _items(response: ClusterResponse) -> list[dict[str, Any]]:
 
 def _failed(entries: Sequence[KeyedRow], response: ClusterResponse) -> RequestOutcome[KeyedRow]:
     """Return what a request comes to that the cluster rejected as a whole."""
-    if response.status in PASSING:
+    if response.passes:
         return RequestOutcome(
             retry=entries, reason=response.reason(), after=response.after, hold_host=response.after is not None
         )

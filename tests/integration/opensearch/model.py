@@ -183,10 +183,10 @@ class Cluster:
         self.ask("POST", "/_faults", {"refused": 0.0, "items": 0.0, "lost": 0.0} | shares)
 
     def raw(self, index: str) -> dict[str, dict[str, Any]]:
-        """Every document by its id, as it is stored."""
+        """Every document by its id, as it is stored; none if the index is missing."""
         self.ask("POST", f"/{index}/_refresh")
-        hits = self.ask("POST", f"/{index}/_search?size=10000", {"query": {"match_all": {}}})["hits"]["hits"]
-        return {hit["_id"]: hit["_source"] for hit in hits}
+        found = self.ask("POST", f"/{index}/_search?size=10000", {"query": {"match_all": {}}})
+        return {hit["_id"]: hit["_source"] for hit in found.get("hits", {"hits": []})["hits"]}
 
     def rows(self, index: str) -> dict[str, dict[str, Any]]:
         """Every row by its id, as a reader sees it that leaves out tombstones, without the version."""

@@ -30,6 +30,8 @@ public class OpenSearchNode extends Node {
             .put("transport.type", "netty4")
             .put("cluster.name", "peer")
             .put("discovery.type", "single-node")
+            // Or it creates no index on a disk that is almost full.
+            .put("cluster.routing.allocation.disk.threshold_enabled", false)
             .build();
         new OpenSearchNode(settings).start();
         Thread.currentThread().join();

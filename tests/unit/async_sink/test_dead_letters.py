@@ -14,6 +14,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from outfall.async_sink import AsyncSink, AsyncSinkSettings
+from outfall.aws.client import AwsSink
 from outfall.capabilities import SupportsPreWriteTopology
 from outfall.capability_checks import capabilities_of
 from outfall.contexts import WriterInitContext
@@ -21,7 +22,6 @@ from outfall.errors import CapabilityError, ConfigurationError, ValueRefusedErro
 from outfall.file import FileSink
 from outfall.http import HttpSink, Response
 from outfall.kinesis import FirehoseSink, KinesisSink
-from outfall.kinesis.aws import AwsSink
 from outfall.testing import ByReference, LocalDriver, MemoryRecoveryConfig
 from outfall.wrappers import DeadLetteringSink, WithDeadLetters
 from tests.unit.async_sink.test_blocking import LinesSink

@@ -10,10 +10,10 @@ import pytest
 from botocore.exceptions import EndpointConnectionError, NoCredentialsError
 from botocore.stub import Stubber
 
+from outfall.aws.client import AwsSink
 from outfall.cli.commands.doctor import Examination
 from outfall.errors import TargetError, TransientError
 from outfall.kinesis import FirehoseSink, KinesisSink
-from outfall.kinesis.aws import AwsSink
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/s"
 NOT_SENT = "was not tested: a test record would stay"

@@ -20,11 +20,11 @@ from botocore.exceptions import (
 from botocore.parsers import ResponseParserError
 
 from outfall.async_sink import AsyncSinkOptions, ErrorAction
+from outfall.aws.client import AwsPartition
 from outfall.capabilities import Guarantee
 from outfall.capability_checks import check_sink, resolve
 from outfall.errors import ConfigurationError, SerializationError, TransientError, ValueRefusedError
 from outfall.kinesis import FirehoseSink, KinesisSink, sink_from_options
-from outfall.kinesis.aws import AwsPartition
 from outfall.kinesis.firehose import FirehoseOptions
 from outfall.kinesis.records import AwsRecordSerializer
 from outfall.kinesis.stream import KinesisOptions

@@ -17,7 +17,7 @@ from outfall.errors import ConfigurationError
 from outfall.formats.strings import TEXT
 from outfall.opensearch import OpenSearchSink
 from outfall.opensearch.bulk import action_on, actions, if_unchanged, reason_of
-from outfall.opensearch.client import OpenSearchAccess, OpenSearchClient
+from outfall.opensearch.client import ClusterResponse, OpenSearchAccess, OpenSearchClient
 from outfall.opensearch.options import OpenSearchOptions
 from outfall.options import options_table
 from outfall.source_options import make_sink
@@ -76,6 +76,19 @@ def test_a_sink_by_options_is_the_same_and_says_its_guarantee() -> None:
 )
 def test_items_of_a_response_are_told_apart(item: dict[str, Any], action: ErrorAction | None) -> None:
     assert action_on(item) is action
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "passes"),
+    [
+        (200, "none", False),
+        (503, "no_shard_available_action_exception", True),
+        (403, "index_create_block_exception", True),  # a disk that is almost full
+        (403, "security_exception", False),
+    ],
+)
+def test_responses_that_may_pass(status: int, kind: str, passes: bool) -> None:
+    assert ClusterResponse(status, {"error": {"type": kind}}, None).passes is passes
 
 
 def test_the_reason_names_the_cause() -> None:
