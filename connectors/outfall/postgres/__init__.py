@@ -4,7 +4,8 @@
 sink, options       `PostgresSink`, the public class, which delegates to one of three deliveries; its options
 delivery            the base of the deliveries in PostgreSQL, and the delivery by epochs, on `outfall.sql`
 dialect             PostgreSQL's dialect of SQL for that base
-staging/            by epochs: tasks `load` rows into `staging_table` with COPY, `moving` moves them by `publish_sql`
+staging/            by epochs: tasks `load` rows into `staging_table` with COPY, `moving` moves them by `publish_sql`;
+                    `change_moving` applies changes by `change_sql`, beside the `tombstones` of deleted keys
 offsets/            by offsets: tasks publish independently, by `parts` or by the offsets of their `source`
 ledger              the ledger's tables, and the rows of parts
 copy/               converts values to column types, and sends them with COPY

@@ -56,8 +56,9 @@ class PostgresDelivery(SqlDelivery):
     def requires(self) -> Sequence[str]:
         kept = "a server that keeps what it has committed (synchronous_commit is not off)"
         if self.options.allow_unlogged:
-            return (kept, "a server that does not crash, which would empty unlogged tables and lose their rows")
-        return (kept,)
+            kept_tables = "a server that does not crash, which would empty unlogged tables and lose their rows"
+            return (kept, kept_tables, *self._retained())
+        return (kept, *self._retained())
 
     def row_schema(self) -> pa.Schema | None:
         if self.options.payload_column is not None:
@@ -77,7 +78,9 @@ class PostgresDelivery(SqlDelivery):
         def check(session: PostgresConnection) -> Sequence[str]:
             named = self.options.dead_letter_table
             letters = None if named is None else TableName.parse(named)
-            found = check_rights(session, database, self.table, letters)
+            tombstones = self._tombstones_in(self.schema_of(session))
+            own: Any = None if tombstones is None else tombstones.table
+            found = check_rights(session, database, self.table, letters, own)
             self._check_table(session)
             relation = read_relation(session, self.table)
             return found if relation is None else [*found, relation.sentence(self.table)]
@@ -101,7 +104,7 @@ class PostgresStagedDelivery(PostgresDelivery, StagedDelivery):
         schema = self.options.metadata_schema
         staging = self._staging(step_id, self.schema_of(session))
         letters = [] if self.letters is None else self.letters.missing_ddl(session)
-        tombstones = self._tombstones
+        tombstones = self._tombstones_in(self.schema_of(session))
         buried = [] if tombstones is None else tombstones.missing_ddl(session)
         return [*ledger_ddl(schema), *token_ddl(schema), *staging.missing_ddl(session), *letters, *buried]
 

@@ -13,6 +13,8 @@ writer          one attempt: loads its rows into staging in one transaction
 moving          moves rows from staging into the table, all or those that it accepts
 publish         publishes an epoch from staging in one transaction
 dead_letters    the tables of rejected rows
+changes         which rows are changes, for the write mode `changes`
+tombstones      the sequences of keys that changes have deleted, in one table per target
 ```
 
 Nothing here assumes that DDL can be rolled back: `SqlDatabase.make` creates tables before the first row is written.

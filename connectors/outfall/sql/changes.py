@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from outfall.errors import ValueRefusedError
 from outfall.formats.types import is_bytes
 from outfall.sql.options import SqlOptions
 from outfall.values import spark_type
@@ -74,7 +75,16 @@ class ChangeCheck:
         self._keys = options.key_columns
 
     def problems(self, batch: pa.RecordBatch) -> Mapping[int, Problem]:
-        """Return the rows that cannot be applied, in their order, each with its first problem."""
+        """Return the rows that cannot be applied, in their order, each with its first problem.
+
+        Raises `ValueRefusedError` if the batch lacks a column that an option names.
+        """
+        for name in (self._operation, self._sequence, *self._keys):
+            if name not in batch.schema.names:
+                raise ValueRefusedError(
+                    f"the rows have no column {name!r}, which an option names",
+                    do="add the column, or correct the option",
+                )
         found: dict[int, Problem] = {}
         for mask, problem in self._rules(batch):
             if pc.any(mask).as_py():
@@ -83,7 +93,9 @@ class ChangeCheck:
         return dict(sorted(found.items()))
 
     def _rules(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, Problem]]:
-        operation = pc.utf8_lower(batch.column(self._operation))
+        # A batch of rows from Python may have no operation at all.
+        operation = batch.column(self._operation)
+        operation = pc.utf8_lower(operation.cast(pa.string()) if pa.types.is_null(operation.type) else operation)
         written = _among(operation, WRITES)
         yield pc.is_null(operation), _NO_OPERATION
         yield _among(operation, _TRUNCATIONS), _TRUNCATION

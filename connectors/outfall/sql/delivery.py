@@ -100,6 +100,13 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         found = replace(self.table, schema=self.found_in(starting=True))
         return f"{self.database.server()} {self.database.database_name()}/{found}"
 
+    def _retained(self) -> Sequence[str]:
+        """Return what `requires` says of changes: that older ones do not come when a delete is forgotten."""
+        kept = self.options.tombstone_retention
+        if self.options.write_mode != "changes" or not kept:
+            return ()
+        return (f"no change that arrives later than tombstone_retention ({kept}) after a newer delete of its key",)
+
     def in_save_mode(self, mode: SaveMode | None) -> Self:
         changed = copy.copy(self)
         changed.options = options_in_save_mode(self.options, mode)
@@ -166,15 +173,15 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         """Return the tables of a step, with the sink's options or with others."""
         step, found_in, dialect = context.step_id, self.found_in(starting=starting), self.dialect(options)
         ledger, staging = dialect.ledger(context.incarnation, step, found_in), self._staging(step, found_in)
-        return StepTables(step, dialect, self._resolved, ledger, staging, self.letters, self._tombstones)
+        tombstones = self._tombstones_in(found_in)
+        return StepTables(step, dialect, self._resolved, ledger, staging, self.letters, tombstones)
 
     def _staging(self, step_id: str, found_in: str | None) -> Staging:
         return self.dialect().staging(step_id, self._resolved, found_in)
 
-    @property
-    def _tombstones(self) -> Tombstones | None:
-        """The sequences of deleted keys; `None` unless the rows are changes. The table's schema must be known."""
-        return self.dialect().tombstones(self._resolved) if self.options.write_mode == "changes" else None
+    def _tombstones_in(self, schema: str | None) -> Tombstones | None:
+        """Return the sequences of deleted keys of the table in a schema; `None` unless the rows are changes."""
+        return self.dialect().tombstones(self.table.resolved(schema)) if self.options.write_mode == "changes" else None
 
     @property
     def _table_options(self) -> Any:

@@ -89,10 +89,9 @@ class Tombstones(ABC):
 def tombstones_name(dialect: Dialect, target: SqlName) -> SqlName:
     """Return the name of the table for a target and its keys. It is deterministic, so that a DBA can create it.
 
-    Other keys have another table, because a delete is known by its key.
+    It is the same however the target is spelled. Other keys have another table, because a delete is known by its key.
     """
-    table = target.found_in(target.found)
-    text = "/".join([f"{table.schema or ''}.{table.name}", *sorted(dialect.options.key_columns)])
+    text = "/".join([f"{target.schema or target.found or ''}.{target.name}", *sorted(dialect.options.key_columns)])
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    readable = re.sub(r"[^A-Za-z0-9_]", "_", table.name)[:38]
-    return table.beside(dialect.options.metadata_schema, f"tombstones_{readable}_{digest}")
+    readable = re.sub(r"[^A-Za-z0-9_]", "_", target.name)[:38]
+    return target.beside(dialect.options.metadata_schema, f"tombstones_{readable}_{digest}")

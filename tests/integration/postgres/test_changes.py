@@ -14,8 +14,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from psycopg.conninfo import make_conninfo
 
 from outfall.errors import CommitRefusedError, ConfigurationError, OutfallError, TargetError, ValueRefusedError
+from outfall.postgres import PostgresSink
 from outfall.recovery import history
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
@@ -231,7 +233,8 @@ def test_a_table_without_a_unique_index_and_an_operation_that_is_no_string_are_r
 def test_another_query_and_a_new_checkpoint_know_what_was_deleted(dsn: str, recovery: str) -> None:
     target = Target(dsn, TABLE)
     run(target.sink(**CHANGES), recovery, 0, [change("d", 1, None, 5), change("c", 2, "b", 5)])
-    LocalDriver(target.sink(**CHANGES), f"{recovery}/new", step_id="other").run_epoch(
+    sink = PostgresSink(dsn, '"public".T', **CHANGES)
+    LocalDriver(sink, f"{recovery}/new", step_id="other").run_epoch(
         0, [[change("u", 1, "late", 4), change("d", 2, None, 4)]]
     )
     assert held(target) == [(2, "b", 5)]
@@ -335,6 +338,14 @@ def test_where_the_sink_may_create_nothing_a_dba_creates_the_tombstones(dsn: str
     target.run(sink.ddl())
     run(sink, recovery, 0, [change("d", 1, None, 9)])
     assert tombstones(target) == [(1, 9)]
+
+
+def test_tombstones_of_another_user_without_privileges_are_named(dsn: str, recovery: str, role: str) -> None:
+    target = Target(dsn, TABLE)
+    run(target.sink(**CHANGES), recovery, 0, [change("d", 1, None, 9)])
+    target.run(f"GRANT ALL ON SCHEMA outfall TO {role}; GRANT ALL ON t, outfall.ledger, outfall.attempts TO {role}")
+    with pytest.raises(TargetError, match=r"privilege is missing: SELECT.* on outfall.tombstones_t_\w+"):
+        PostgresSink(make_conninfo(dsn, user=role), "t", **CHANGES).check_connection()
 
 
 def test_a_recorded_epoch_is_finished_also_if_the_tombstones_were_dropped(dsn: str, recovery: str) -> None:

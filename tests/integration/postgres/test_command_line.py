@@ -53,6 +53,10 @@ def test_rights_that_are_missing_are_named_before_the_first_row(dsn: str, role: 
         ({"write_mode": "upsert", "key_columns": "id"}, "INSERT, UPDATE, SELECT"),
         ({"write_mode": "upsert", "key_columns": "id", "delete_marker": "gone"}, "INSERT, UPDATE, SELECT, DELETE"),
         ({"write_mode": "delete", "key_columns": "id"}, "DELETE, SELECT"),
+        (
+            {"write_mode": "changes", "key_columns": "id", "operation_column": "op", "sequence_column": "offset"},
+            "INSERT, UPDATE, DELETE, SELECT",
+        ),
     ],
 )
 def test_all_rights_that_the_options_need_are_asked_for(
@@ -76,7 +80,7 @@ def test_all_rights_that_the_options_need_are_asked_for(
         missing("INSERT on s.dead")
         target.run(f"GRANT INSERT ON s.dead TO {role}")
     assert f"{rights} on s.t granted" in sink.check_connection()
-    if dead and options.get("write_mode") == "upsert":
+    if dead and options.get("write_mode") in ("upsert", "changes"):
         target.run(f'REVOKE TEMPORARY ON DATABASE "{conninfo_to_dict(dsn)["dbname"]}" FROM PUBLIC')
         missing("TEMPORARY on the database")
 

@@ -124,6 +124,32 @@ class DeletedTables(Tables):
         return {"write_mode": "delete", "key_columns": "id"}
 
 
+class ChangedTables(Tables):
+    """Every third row is a delete; what is read are the rows of the table and the tombstones."""
+
+    columns = "id bigint PRIMARY KEY, text text NOT NULL, lsn bigint"
+    not_claimed = Tables.not_claimed | {"equal_rows": ONE_ROW_PER_KEY}
+
+    def sink_options(self, target: str) -> dict[str, Any]:
+        return {
+            "write_mode": "changes",
+            "key_columns": "id",
+            "operation_column": "op",
+            "sequence_column": "lsn",
+        }
+
+    def row(self, number: int) -> Any:
+        row: dict[str, Any] = super().row(number)
+        gone = number % 3 == 0
+        return {"op": "d" if gone else "c", "id": row["id"], "text": "" if gone else row["text"], "lsn": number}
+
+    def read(self, target: Any) -> Iterable[Any]:
+        found = self._run(f"SELECT 'c', id, text, lsn FROM {target}")
+        for (name,) in self._run(f"SELECT tablename FROM pg_tables WHERE tablename LIKE 'tombstones_{target}%'"):
+            found += self._run(f"SELECT 'd', id, '', _outfall_sequence FROM outfall.{name}")
+        return [dict(zip(("op", "id", "text", "lsn"), row, strict=True)) for row in found]
+
+
 class SortedTables(Tables):
     """Every third row is refused; what is read are the rows of the table and its dead letters."""
 
@@ -179,6 +205,7 @@ SHORTEST = ["one_epoch", "several_epochs", "counts_are_facts", "lost_log", "two_
         pytest.param(Tables, CLEANING, marks=pytest.mark.thorough),
         (UpsertedTables, SHORTEST),
         pytest.param(DeletedTables, SHORTEST, marks=pytest.mark.thorough),
+        (ChangedTables, SHORTEST),
         (SortedTables, SHORTEST),
     ],
 )
@@ -218,6 +245,11 @@ class TestUpsertedRows(UpsertedTables, Suite):
 
 @pytest.mark.long
 class TestDeletedRows(DeletedTables, Suite):
+    pass
+
+
+@pytest.mark.long
+class TestChanges(ChangedTables, Suite):
     pass
 
 

@@ -73,3 +73,14 @@ def test_counts_are_those_of_the_flights_however_often_the_driver_is_killed(tmp_
     assert target.run('SELECT * FROM t ORDER BY carrier COLLATE "C"') == sorted(wanted)
     assert sum(row[1] for row in wanted) == rows.num_rows
     assert pc.sum(rows["distance"]).as_py() == sum(row[2] for row in wanted)
+
+
+@pytest.mark.long
+def test_the_newest_change_of_each_key_is_there_however_often_the_driver_is_killed(tmp_path: Path, dsn: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (tailnum text PRIMARY KEY, id integer, distance integer NOT NULL)")
+    job, rows = make_job(tmp_path, "changes", "objects", dsn=dsn, steps=STEPS)
+    job.run_all()
+    newest = {row["tailnum"] or "": row for row in sorted(rows.to_pylist(), key=lambda row: row["id"])}
+    wanted = sorted((key, row["id"], row["distance"]) for key, row in newest.items() if row["id"] % 7)
+    assert target.run('SELECT * FROM t ORDER BY tailnum COLLATE "C"') == wanted
+    assert len(wanted) < len(newest)

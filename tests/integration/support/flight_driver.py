@@ -126,6 +126,17 @@ def table_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
         counts = df.groupBy("carrier").agg(sf.count("id").alias("flights"), sf.sum("distance").alias("distance"))
         sink = PostgresSink(given.dsn, "t", write_mode="upsert", key_columns="carrier")
         return write_stream(counts, sink, checkpoint=given.checkpoint).outputMode("update")
+    if given.mode == "changes":
+        rows = df.selectExpr("coalesce(tailnum, '') AS tailnum", "id", "distance", "IF(id % 7 = 0, 'd', 'u') AS op")
+        sink = PostgresSink(
+            given.dsn,
+            "t",
+            write_mode="changes",
+            key_columns="tailnum",
+            operation_column="op",
+            sequence_column="id",
+        )
+        return write_stream(rows, sink, checkpoint=given.checkpoint)
     if given.mode == "source offsets":
         sink = PostgresSink(given.dsn, "t", offset_columns="id")
         return write_stream(df, sink, checkpoint=given.checkpoint)

@@ -28,6 +28,7 @@ from outfall.source_options import make_sink
 from outfall.sql.dialect import StagedRows, staging_name
 
 DSN = "postgresql://app:hunter2@db.example:6432/warehouse"
+CHANGES = {"write_mode": "changes", "key_columns": "id", "operation_column": "op", "sequence_column": "v"}
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,15 @@ DSN = "postgresql://app:hunter2@db.example:6432/warehouse"
         ),
         ({"write_mode": "upsert", "key_columns": "id", "delete_marker": "v", "order_column": "v"}, "is not stored"),
         ({"write_mode": "upsert", "key_columns": "id", "delete_marker": "v", "update_columns": "v"}, "is not stored"),
+        ({"write_mode": "changes", "key_columns": "id", "sequence_column": "v"}, "needs operation_column"),
+        ({"write_mode": "changes", "key_columns": "id", "operation_column": "op"}, "needs sequence_column"),
+        ({"write_mode": "changes", "sequence_column": "v", "operation_column": "op"}, "needs key_columns"),
+        (CHANGES | {"sequence_column": "id"}, "differs between the changes of a key"),
+        (CHANGES | {"sequence_column": "op"}, "operation_column is not stored"),
+        (CHANGES | {"order_column": "v"}, "order_column is an option of write_mode upsert"),
+        (CHANGES | {"conflict_where": "v > 0"}, "conflict_where is an option of write_mode upsert"),
+        (CHANGES | {"parts": 3}, "write_mode changes excludes offset_columns and parts"),
+        ({"tombstone_retention": 9}, "tombstone_retention is an option of write_mode changes"),
         ({"statement_timeout": "soon"}, "statement_timeout"),
         ({"statement_timeout": "30 days"}, "longer than 24 days, the limit of the server; 0 means no timeout"),
         ({"statement_timeout": -1}, "must not be negative"),

@@ -38,10 +38,15 @@ def needed_rights(options: PostgresOptions) -> list[str]:
 
 
 def check_rights(
-    connection: PostgresConnection, database: PostgresDatabase, table: TableName, letters: TableName | None
+    connection: PostgresConnection,
+    database: PostgresDatabase,
+    table: TableName,
+    letters: TableName | None,
+    tombstones: TableName | None,
 ) -> Sequence[str]:
     """Return one sentence each about the server, the user and the granted privileges.
 
+    `letters` and `tombstones` are the tables for dead letters and for sequences of deleted keys, if there are any.
     Raises `TargetError` if a required privilege is missing.
     """
     version, user = connection.execute("SELECT current_setting('server_version'), current_user").fetchone() or ("", "")
@@ -56,9 +61,9 @@ def check_rights(
         if options.by_key:
             found.append(_temporary(connection, database.database_name(), user))
     found.append(_on_schema(connection, schema, user, made_by_others))
-    own = ["ledger", "parts" if options.parts else "attempts", *(["refused"] if letters else [])]
-    for name in own:
-        check_granted(connection, TableName(schema, name), OWN_RIGHTS)
+    names = ["ledger", "parts" if options.parts else "attempts", *(["refused"] if letters else [])]
+    for own in [*(TableName(schema, name) for name in names), *([tombstones] if tombstones else [])]:
+        check_granted(connection, own, OWN_RIGHTS)
     if is_there(connection, TableName(schema, "ledger")):
         tokens = find_tokens(connection, schema)
         if tokens == "missing" or (tokens == "may be added" and made_by_others):

@@ -1,0 +1,72 @@
+"""Which rows are changes, without a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from outfall.errors import ValueRefusedError
+from outfall.postgres.options import PostgresOptions
+from outfall.sql.changes import ChangeCheck, why_no_sequence
+
+OPTIONS = PostgresOptions.model_validate(
+    {"dsn": "host=db", "table": "t", "write_mode": "changes", "key_columns": ["a", "b"]}
+    | {"operation_column": "op", "sequence_column": "lsn"}
+)
+FINE = {"op": "c", "a": 1, "b": "x", "lsn": 1, "text": "y", "data": b"z"}
+
+
+def problems(*rows: dict[str, Any], large: bool = False) -> dict[int, str]:
+    batch = pa.RecordBatch.from_pylist([FINE, *(FINE | row for row in rows)])
+    if large:
+        kinds = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
+        batch = batch.cast(pa.schema([(field.name, kinds.get(field.type, field.type)) for field in batch.schema]))
+    return {row - 1: problem.reason for row, problem in ChangeCheck(OPTIONS).problems(batch).items()}
+
+
+def test_operations_are_known_in_upper_and_lower_case() -> None:
+    words = ["c", "r", "u", "i", "d", "insert", "update", "upsert", "delete", "I", "U", "D", "INSERT", "Delete"]
+    assert problems(*({"op": word} for word in words)) == {}
+    unknown = ["", " c", "m", "+I", "update_preimage", "deletes"]
+    assert list(problems(*({"op": word} for word in unknown))) == list(range(len(unknown)))
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_each_row_has_its_first_problem(large: bool) -> None:
+    placeholder = "__debezium_unavailable_value"
+    given: list[dict[str, Any]] = [
+        {"op": None, "lsn": None}, {"op": "T", "a": None}, {"a": None}, {"b": None}, {"op": "d", "lsn": None},
+        {"op": "d", "text": placeholder}, {"text": placeholder}, {"data": placeholder.encode()},
+        {"text": f"{placeholder}s"}, {"text": None, "data": None},
+    ]  # fmt: skip
+    found = problems(*given, large=large)
+    assert [found.get(row, "") for row in range(len(given))] == [
+        "its operation is NULL", "it is a truncation, which has no key", "its key column 'a' is NULL",
+        "its key column 'b' is NULL", "its sequence, in column 'lsn', is NULL", "",
+        f"its column 'text' holds {placeholder}, and not the value",
+        f"its column 'data' holds {placeholder}, and not the value", "", "",
+    ]  # fmt: skip
+
+
+def test_a_batch_without_a_column_of_an_option_is_refused() -> None:
+    for name in ("op", "lsn", "a", "b"):
+        batch = pa.RecordBatch.from_pylist([{key: value for key, value in FINE.items() if key != name}])
+        with pytest.raises(ValueRefusedError, match=f"no column '{name}'"):
+            ChangeCheck(OPTIONS).problems(batch)
+    empty = pa.RecordBatch.from_pylist([FINE | {"op": None}])
+    assert list(ChangeCheck(OPTIONS).problems(empty)) == [0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits"),
+    [
+        (pa.int8(), True), (pa.decimal128(38, 0), True), (pa.date32(), True), (pa.timestamp("us"), True),
+        (pa.large_string(), True), (pa.binary(), True), (pa.float32(), False), (pa.bool_(), False),
+        (pa.list_(pa.int64()), False), (pa.time64("us"), False), (pa.null(), False),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_types_without_one_order_are_no_sequences(kind: pa.DataType, fits: bool) -> None:
+    assert (why_no_sequence(kind) is None) == fits
