@@ -153,12 +153,14 @@ class MySQLServer:
         if password is None and os.path.exists(os.path.expanduser("~/.my.cnf")):
             given = {"read_default_file": "~/.my.cnf"}
         try:
-            return LoadConnection(
+            connection = LoadConnection(
                 host=host, port=port, user=unquote(urlsplit(str(self.url)).username or "") or None,
                 database=self.database(), charset="utf8mb4", connect_timeout=self.connect_timeout,
                 read_timeout=self.timeout, write_timeout=self.timeout, autocommit=True, local_infile=True,
                 init_command=_SESSION, **self._tls(), **given,
             )  # fmt: skip
+            _wait_for_others(connection)
+            return connection
         except pymysql.MySQLError as error:
             # The server has received the password, and its message may repeat it.
             hidden = Redaction([password or ""])
@@ -199,6 +201,19 @@ class MySQLServer:
                 why=str(error),
                 do="give the path of a PEM file on each host that connects as tls_ca",
             ) from error
+
+
+def _wait_for_others(connection: Connection[Any]) -> None:
+    """Have a node of Galera answer only with what the other nodes had committed before it was asked.
+
+    A proxy may lead each connection to another node, where rows and record of the last epoch would seem to be lost
+    (MariaDB Knowledge Base, "Galera Cluster System Variables", wsrep_sync_wait).
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW VARIABLES LIKE 'wsrep_on'")
+        found = cursor.fetchone()
+        if found is not None and found[1] == "ON":
+            cursor.execute("SET SESSION wsrep_sync_wait = 1")
 
 
 def code_of(error: BaseException) -> int:

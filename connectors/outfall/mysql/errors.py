@@ -41,12 +41,15 @@ _DENIED = {
     ER.SPECIFIC_ACCESS_DENIED_ERROR, ER.ACCESS_DENIED_ERROR,
 }  # fmt: skip
 
+_UNKNOWN = 1105
+"""Galera has no number of its own for a transaction that is too large."""
+
 _INDEX = re.compile(r"for key '([\w.$ ]+)'$")
 
 _REMEDIES = {
     1205: "find the session that holds the lock in information_schema.innodb_trx and the process list",
     1206: "raise innodb_buffer_pool_size",
-    1180: "look into the server's log; in a Galera cluster an epoch must not exceed wsrep_max_ws_size",
+    1180: "look into the server's log",
     1153: "raise max_allowed_packet of the server",
     1665: "set binlog_format to ROW or MIXED on the server, as its default is",
     1317: "start the query again, unless somebody stopped the statement on purpose",
@@ -90,6 +93,8 @@ def shown(error: BaseException) -> str:
 
 def remedy(error: BaseException) -> str | None:
     """Return what to do about an error of the server's resources or limits."""
+    if code_of(error) == _UNKNOWN and "writeset size" in str(error.args[1]):
+        return "raise wsrep_max_ws_size on the nodes of the cluster, or make the epochs smaller"
     return _REMEDIES.get(code_of(error))
 
 

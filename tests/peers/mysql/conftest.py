@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,3 +23,9 @@ def cluster() -> Iterator[Galera]:
     """Two nodes that no test stops."""
     with galera() as found:
         yield found
+
+
+@pytest.fixture
+def recovery_path(tmp_path: Path) -> str:
+    """Where a query's log is."""
+    return str(tmp_path / "recovery")

@@ -1,0 +1,101 @@
+"""Two nodes of Galera that both take writes: a commit may fail at its end, and another node may lag."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from outfall.errors import OutfallError
+from tests.integration.mysql.support import Target, listening, rows, run
+from tests.peers.support.galera import Galera
+
+TABLE = "CREATE TABLE t (id BIGINT PRIMARY KEY, name TEXT)"
+MODES: dict[str, dict[str, Any]] = {"append": {}, "upsert": {"write_mode": "upsert", "key_columns": "id"}}
+
+
+def test_a_commit_that_another_node_contradicts_is_repeated(cluster: Galera, tmp_path: Any) -> None:
+    """The other node changes a row of the epoch between its INSERT and its COMMIT, where no lock holds it off."""
+    first, second = cluster.clients
+    target = Target(first, first.new_database(), TABLE)
+    sink = target.sink(write_mode="upsert", key_columns="id")
+    run(sink, tmp_path, 0, rows(1, 2))
+    meddled: list[str] = []
+
+    def meddle(step: str) -> None:
+        meddled.append(step)
+        if step == "sql: before COMMIT" and 0 < meddled.count("sql: moving") <= 2:
+            second.run(f"UPDATE t SET name = 'theirs {len(meddled)}' WHERE id = 1", target.database)
+
+    with listening(meddle):
+        result = run(sink, tmp_path, 1, [{"id": 1, "name": "ours"}, {"id": 3, "name": "ours"}])
+    assert result.counts["retries"] == 2
+    for node in cluster.clients:
+        found = node.run("SET wsrep_sync_wait = 1; SELECT id, name FROM t ORDER BY id", target.database)
+        assert found == [("1", "ours"), ("2", "n2"), ("3", "ours")]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_drivers_of_one_epoch_on_two_nodes_publish_it_once(cluster: Galera, tmp_path: Any, mode: str) -> None:
+    first, second = cluster.clients
+    target = Target(first, first.new_database(), TABLE)
+    there = Target.__new__(Target)
+    there.server, there.database = second, target.database
+    run(target.sink(**MODES[mode]), tmp_path, 0, rows(1, 2))
+    others: list[OutfallError | None] = []
+
+    def other() -> None:
+        try:
+            run(there.sink(**MODES[mode]), tmp_path, 1, rows(3, 4))
+            others.append(None)
+        except OutfallError as error:
+            others.append(error)
+
+    started: list[threading.Thread] = []
+
+    def start(step: str) -> None:
+        if step == "sql: before COMMIT" and not started and threading.current_thread() is threading.main_thread():
+            started.append(threading.Thread(target=other))
+            started[0].start()
+            started[0].join()
+
+    errors = []
+    with listening(start):
+        try:
+            run(target.sink(**MODES[mode]), tmp_path, 1, rows(3, 4))
+        except OutfallError as error:
+            errors.append(error)
+    assert started
+    run(target.sink(**MODES[mode]), tmp_path, 2, rows(5))
+    for node in (target, there):
+        found = node.run("SET wsrep_sync_wait = 1; SELECT id FROM t ORDER BY id")
+        assert found == [(str(number),) for number in range(1, 6)]
+
+
+def test_a_query_that_moves_from_node_to_node_writes_each_row_once(cluster: Galera, tmp_path: Any) -> None:
+    """Without a wait, the next node may not yet have what the last one has confirmed."""
+    first, second = cluster.clients
+    target = Target(first, first.new_database(), TABLE)
+    there = Target.__new__(Target)
+    there.server, there.database = second, target.database
+    for epoch in range(30):
+        run((target, there)[epoch % 2].sink(), tmp_path, epoch, rows(2 * epoch, 2 * epoch + 1))
+    assert target.ids() == list(range(60))
+
+
+def test_an_epoch_that_is_too_large_for_the_cluster_is_refused_with_the_way_out(cluster: Galera, tmp_path: Any) -> None:
+    first, _ = cluster.clients
+    target = Target(first, first.new_database(), TABLE)
+    sink = target.sink(retry_deadline="2 seconds")
+    many = [{"id": number, "name": "x" * 1000} for number in range(500)]
+    ((size,),) = first.run("SELECT @@wsrep_max_ws_size")
+    first.run("SET GLOBAL wsrep_max_ws_size = 100000")
+    try:
+        with pytest.raises(OutfallError, match="wsrep_max_ws_size"):
+            run(sink, tmp_path, 0, many)
+    finally:
+        first.run(f"SET GLOBAL wsrep_max_ws_size = {size}")
+    assert target.ids() == []
+    run(sink, tmp_path, 0, many)
+    assert target.ids() == list(range(500))
