@@ -16,7 +16,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from functools import lru_cache
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -225,8 +225,9 @@ class _Flight:
         self.touch()
 
     def end(self, end: Response | ExchangeError) -> None:
-        """Report the result, once."""
+        """Report the result, once. The connection keeps the flight that opened it, and needs no body any more."""
         done, self._done = self._done, None
+        self.call = self.call._replace(body=b"")
         if done is not None:
             done(end)
 
@@ -333,20 +334,23 @@ class _Network:
     @classmethod
     def start(cls) -> _Network:
         """Run a loop in a new thread."""
-        loop = asyncio.new_event_loop()
+        loop = Context().run(asyncio.new_event_loop)
         threading.Thread(target=loop.run_forever, name="outfall-http", daemon=True).start()
         return cls(loop)
 
     def soon(self, job: Callable[[], Any]) -> None:
-        """Schedule a job in the loop. Waking the loop costs a system call, so many jobs share one."""
+        """Schedule a job in the loop. Waking the loop costs a system call, so many jobs share one.
+
+        It does not run in the caller's context, which a connection would keep, and with it the partition.
+        """
         self._jobs.append(job)
         if not self._woken:
             self._woken = True
-            self.loop.call_soon_threadsafe(self._work)
+            self.loop.call_soon_threadsafe(self._work, context=Context())
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a job in the loop, and wait for it."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result()
+        return Context().run(asyncio.run_coroutine_threadsafe, work, self.loop).result()
 
     def session(self, options: HttpOptions) -> aiohttp.ClientSession:
         """Return the session that sinks with the same trust and authentication share.
