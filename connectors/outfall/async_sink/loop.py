@@ -61,6 +61,7 @@ class RequestLoop(Generic[E]):
         Entries are added even if a later one raises.
         """
         buffer, most = self._buffer, self._options.max_buffered_requests
+        at_once = self._options.max_in_flight_requests
         for entry, size, key in entries:
             while buffer.count >= most:
                 self._send(buffer.next_number)
@@ -69,7 +70,7 @@ class RequestLoop(Generic[E]):
             if self._timer is None and not buffer.count:
                 self._timer = since + self._options.max_time_in_buffer_ms / 1000
             buffer.add(entry, size, key, since)
-            if self._is_full():
+            if self._requests.count < at_once and self._is_full():
                 self._send(self._send_below)
 
     def turn(self) -> None:
