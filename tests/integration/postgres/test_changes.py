@@ -260,6 +260,19 @@ def test_tombstones_are_forgotten_by_the_clock_of_the_server_after_their_retenti
     assert tombstones(target) == left
 
 
+def test_an_epoch_forgets_the_oldest_tombstones_and_a_bounded_number(
+    dsn: str, recovery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outfall.sql.tombstones._FORGOTTEN_AT_LEAST", 1)
+    target = Target(dsn, TABLE)
+    sink = target.sink(**CHANGES)
+    run(sink, recovery, 0, [change("d", number, None, 9) for number in range(5)])
+    ((name,),) = target.run("SELECT tablename FROM pg_tables WHERE tablename LIKE 'tombstones%'")
+    target.run(f"UPDATE outfall.\"{name}\" SET _outfall_deleted = now() - (20 - id) * interval '1 day'")
+    run(sink, recovery, 1, [change("c", 7, "a", 9)])
+    assert tombstones(target) == [(3, 9), (4, 9)]
+
+
 def test_two_queries_that_write_one_table_wait_for_each_other(dsn: str, recovery: str) -> None:
     """A delete that is being published is not passed by an older change of another query."""
     target = Target(dsn, TABLE)
