@@ -154,7 +154,7 @@ def check_keys(options: MySQLOptions, session: Session, table: SqlName, given: S
     `given` are the columns of the rows, if they are known. Raises `TargetError`.
     """
     columns = {column.name: column for column in read_columns(session, table)}
-    if options.write_mode != "upsert" or not columns:
+    if not options.by_key or not columns:
         return
     keys, indexes = options.key_columns, _unique(session, table)
     listed = ", ".join(quote(key).replace("%%", "%") for key in keys)
@@ -162,7 +162,7 @@ def check_keys(options: MySQLOptions, session: Session, table: SqlName, given: S
     if not ours:
         raise TargetError(
             f"{table} has no unique index on {', '.join(keys)}",
-            why="an upsert needs it to find the row of a key; one on prefixes or expressions compares other values",
+            why="the sink needs it to find the row of a key; one on prefixes or expressions compares other values",
             do=f"CREATE UNIQUE INDEX outfall_key ON {table.quoted} ({listed})",
         )
     for name, parts in indexes.items():
@@ -191,7 +191,12 @@ def _unique(session: Session, table: SqlName) -> dict[str, list[tuple[str, int |
     return found
 
 
-_NEEDED = {"append": ("INSERT",), "upsert": ("INSERT", "UPDATE", "SELECT"), "delete": ("DELETE", "SELECT")}
+_NEEDED = {
+    "append": ("INSERT",),
+    "upsert": ("INSERT", "UPDATE", "SELECT"),
+    "delete": ("DELETE", "SELECT"),
+    "changes": ("INSERT", "UPDATE", "DELETE", "SELECT"),
+}
 """The privileges needed on the table, by `write_mode`."""
 
 

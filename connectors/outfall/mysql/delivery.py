@@ -16,6 +16,7 @@ from outfall.mysql.options import MySQLOptions
 from outfall.mysql.own_tables import ledger_ddl
 from outfall.mysql.types import arrow_type
 from outfall.sql.delivery import StagedEpochs
+from outfall.sql.dialect import SqlName
 
 
 class MySQLDelivery(StagedEpochs):
@@ -40,13 +41,15 @@ class MySQLDelivery(StagedEpochs):
         return Guarantee.EXACTLY_ONCE
 
     def requires(self) -> Sequence[str]:
-        return ("a server that keeps what it has committed (innodb_flush_log_at_trx_commit is 1)",)
+        return ("a server that keeps what it has committed (innodb_flush_log_at_trx_commit is 1)", *self._retained())
 
     def row_schema(self) -> pa.Schema | None:
         columns = self.database.run("checking", lambda session: read_columns(session, self.table), starting=True)
         fields = [pa.field(column.name, arrow_type(column)) for column in columns if column.writable]
         if fields and self.options.delete_marker is not None:
             fields.append(pa.field(self.options.delete_marker, pa.bool_()))
+        if fields and self.options.operation_column is not None:
+            fields.append(pa.field(self.options.operation_column, pa.string()))
         return pa.schema(fields) if fields else None
 
     def check_connection(self) -> Sequence[str]:
@@ -56,7 +59,10 @@ class MySQLDelivery(StagedEpochs):
             version, user, flush, loads = session.execute(
                 "SELECT VERSION(), CURRENT_USER(), @@innodb_flush_log_at_trx_commit, @@local_infile"
             ).fetchone()
-            own = [MySQLName(schema, name) for name in ("ledger", "attempts", *(["refused"] if self.letters else []))]
+            own: list[SqlName] = [MySQLName(schema, name) for name in ("ledger", "attempts")]
+            own += [MySQLName(schema, "refused")] if self.letters else []
+            tombstones = self._tombstones_in(self.schema_of(session))
+            own += [] if tombstones is None else [tombstones.table]
             self._check_table(session)
             return [
                 f"{database.name()} responds: {version}, user {user}",
@@ -73,4 +79,6 @@ class MySQLDelivery(StagedEpochs):
     def _support_ddl(self, session: MySQLSession, step_id: str) -> list[str]:
         staging = self._staging(step_id, self.schema_of(session))
         letters = [] if self.letters is None else self.letters.missing_ddl(session)
-        return [*ledger_ddl(self.options.metadata_schema), *staging.missing_ddl(session), *letters]
+        tombstones = self._tombstones_in(self.schema_of(session))
+        buried = [] if tombstones is None else tombstones.missing_ddl(session)
+        return [*ledger_ddl(self.options.metadata_schema), *staging.missing_ddl(session), *letters, *buried]

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.capabilities import WriterInitContext
+from outfall.mysql.changes import MySQLChangeMove, MySQLTombstones
 from outfall.mysql.columns import MySQLColumn, check_keys, check_relation, read_columns, read_primary_key
 from outfall.mysql.database import MySQLDatabase, MySQLSession
 from outfall.mysql.errors import MySQLRefusal, is_missing, is_rows_fault, may_be_misfit
@@ -16,7 +17,7 @@ from outfall.mysql.moving import MySQLMove
 from outfall.mysql.names import MySQLName, quote, why_no_name
 from outfall.mysql.options import MySQLOptions
 from outfall.mysql.own_tables import MySQLLedger, MySQLStaging
-from outfall.mysql.types import KEY_LENGTH, new_column_type, why_not
+from outfall.mysql.types import KEY_LENGTH, new_column_type, why_no_sequence, why_not
 from outfall.sql.dialect import Dialect, Fault, SqlName, StagedRows, among, compose, staging_name
 from outfall.sql.options import STAGE
 
@@ -68,6 +69,9 @@ class MySQLDialect(Dialect):
     def why_not(self, kind: pa.DataType, column: MySQLColumn) -> str | None:
         return why_not(kind, column)
 
+    def why_no_sequence(self, kind: pa.DataType, column: Any) -> str | None:
+        return why_no_sequence(kind, column)
+
     def why_no_column(self, name: str) -> str | None:
         return why_no_name(name)
 
@@ -114,7 +118,12 @@ class MySQLDialect(Dialect):
         return StagingLoad(self, staging, schema, stage, context)
 
     def move(self, staging: SqlName, target: SqlName, attempts: Sequence[StagedRows]) -> MySQLMove:
-        return MySQLMove(self.options, target, staging, attempts)
+        if self.options.write_mode != "changes":
+            return MySQLMove(self.options, target, staging, attempts)
+        return MySQLChangeMove(self.options, target, staging, self.tombstones(target).table, attempts)
+
+    def tombstones(self, target: SqlName) -> MySQLTombstones:
+        return MySQLTombstones(self, target)
 
     def faults(self, error: Any) -> frozenset[Fault]:
         found: dict[Fault, bool] = {

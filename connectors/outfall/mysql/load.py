@@ -22,6 +22,7 @@ from outfall.mysql.columns import MySQLColumn, read_columns
 from outfall.mysql.encode import RowEncoder
 from outfall.mysql.errors import MySQLRefusal, is_rows_fault
 from outfall.mysql.types import misfits
+from outfall.sql.changes import removals
 from outfall.sql.dead_letters import batch_row_name, row_log
 from outfall.sql.dialect import Load, SqlName, isolate
 from outfall.sql.writer import set_aside, staging_columns
@@ -104,9 +105,7 @@ class StagingLoad(Load):
     def _misfits(self, batch: pa.RecordBatch) -> dict[int, MySQLRefusal]:
         """Return the rows that the table cannot hold unchanged, by index."""
         found: dict[int, MySQLRefusal] = {}
-        marker = self._options.delete_marker
-        # A marker without any value has no type.
-        gone = None if marker is None else pc.fill_null(batch.column(marker).cast(pa.bool_()), False)
+        gone = self._removals(batch)
         for index, column, required in self._columns:
             values = batch.column(index)
             masks = list(misfits(values, column))
@@ -122,6 +121,15 @@ class StagingLoad(Load):
                     for row in pc.indices_nonzero(pc.fill_null(mask, False)).to_pylist():
                         found.setdefault(row, refusal)
         return found
+
+    def _removals(self, batch: pa.RecordBatch) -> pa.Array | None:
+        """Return which rows are removals; `None` if none can be."""
+        options = self._options
+        if options.operation_column is not None:
+            return removals(batch.column(options.operation_column))
+        marker = options.delete_marker
+        # A marker without any value has no type.
+        return None if marker is None else pc.fill_null(batch.column(marker).cast(pa.bool_()), False)
 
     def _refuse(self, batch: pa.RecordBatch, row: int, refusal: MySQLRefusal) -> None:
         """Keep a rejected row as a dead letter, or raise its error."""

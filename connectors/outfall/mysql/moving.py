@@ -53,13 +53,12 @@ class MySQLMove(Move):
         return self.these(session, f"{_STAGE} {among(self.expected)}") if self.columns else 0
 
     def places(self, session: MySQLSession) -> Places:
-        order = self._options.order_column
+        order = self._options.ordered_by
         return Numbered(session, self) if order is None else Ordered(session, self, quote(order))
 
     def row_text(self, place: str) -> str:
         shown = {name: quote(name) for name in self.columns}
-        if self._options.delete_marker:
-            shown[self._options.delete_marker] = _MARKER
+        shown |= {name: quote(staged) for name, staged in self._options.not_stored.items()}
         pairs = ", ".join(f"{_text(name)}, {column}" for name, column in shown.items())
         return compose("SELECT JSON_OBJECT({}) FROM {} WHERE {}", pairs, self.staging.sql, _at(place))
 
@@ -70,10 +69,12 @@ class MySQLMove(Move):
                 return session.execute(self._append(condition)).rowcount
             case "delete":
                 return session.execute(self._delete(condition)).rowcount
-            case _:
+            case "upsert":
                 removed = session.execute(self._removal(condition)).rowcount if self._options.delete_marker else 0
                 session.execute(self._upsert(condition))
                 return removed + session.records
+            case "changes":
+                raise NotImplementedError("see changes")
 
     def _append(self, condition: str) -> str:
         return compose(
@@ -116,7 +117,7 @@ class MySQLMove(Move):
         """Return the assignments of an existing row."""
         options, table = self._options, self._table.sql
         wanted = [name for name in options.update_columns or self.columns if name not in options.key_columns]
-        ordered = options.order_column
+        ordered = options.ordered_by
         if ordered is None:
             key = quote(options.key_columns[0])
             return ", ".join(f"{quote(name)} = latest.{quote(name)}" for name in wanted) or f"{key} = {table}.{key}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, SecretStr, field_validator
 
-from outfall.sql.options import MARKER, ROW, STAGE, SqlOptions
+from outfall.sql.options import ROW, STAGE, SqlOptions
 
 LONGEST = 64
 """Characters of an identifier."""
@@ -44,4 +44,4 @@ class MySQLOptions(SqlOptions):
 
     def own_columns(self) -> list[str]:
         # The rows are numbered in each mode: their number is their address.
-        return [STAGE, ROW, *([MARKER] if self.delete_marker else [])]
+        return [STAGE, ROW, *self.not_stored.values()]

@@ -13,7 +13,7 @@ from outfall.mysql.database import MySQLSession
 from outfall.mysql.names import MySQLName, quote
 from outfall.sql.dialect import compose
 from outfall.sql.ledger import StepLedger
-from outfall.sql.options import MARKER, ROW, STAGE
+from outfall.sql.options import MARKER, OPERATION, ROW, STAGE
 from outfall.sql.staging import Staging
 from outfall.sql.table import missing
 
@@ -21,7 +21,7 @@ from outfall.sql.table import missing
 _NAME = "VARCHAR({}) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL"
 _TIME = "TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6)"
 _END = "ENGINE = InnoDB CHARACTER SET utf8mb4"
-_OWN = {STAGE: "BIGINT NOT NULL", ROW: "BIGINT NOT NULL", MARKER: "TINYINT"}
+_OWN = {STAGE: "BIGINT NOT NULL", ROW: "BIGINT NOT NULL", MARKER: "TINYINT", OPERATION: "VARCHAR(16)"}
 
 
 class MySQLLedger(StepLedger):

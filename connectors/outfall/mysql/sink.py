@@ -15,13 +15,14 @@ from outfall.row_logging import LogRows
 
 
 class MySQLSink(DelegatingSink):
-    """Writes rows into a table of MySQL or MariaDB: appends, upserts or deletes them exactly once.
+    """Writes rows into a table of MySQL or MariaDB: appends, upserts, deletes or applies changes exactly once.
 
     Item type: rows (dicts or Arrow batches), whose columns match those of the table by name.
 
     Requirements: MySQL 8.0.23 or MariaDB 10.6, or later; a table with the engine InnoDB, unless
     `create_table="if_missing"`; the privilege to create the database `outfall`, or the tables that `ddl()` prints; for
-    upserts, a unique index on the keys and no other one. LOAD DATA LOCAL is used if the server's `local_infile` is ON.
+    upserts and changes, a unique index on the keys and no other one. LOAD DATA LOCAL is used if the server's
+    `local_infile` is ON.
 
     Parallelism: each Spark task loads its rows into a staging table over its own connection. The driver publishes them
     together with the epoch's number in one transaction, so readers see either all or none of an epoch.
@@ -45,11 +46,14 @@ class MySQLSink(DelegatingSink):
         dsn: str,
         table: str,
         *,
-        write_mode: Literal["append", "upsert", "delete"] = "append",
+        write_mode: Literal["append", "upsert", "delete", "changes"] = "append",
         key_columns: str | Sequence[str] = (),
         update_columns: str | Sequence[str] = (),
         order_column: str | None = None,
         delete_marker: str | None = None,
+        operation_column: str | None = None,
+        sequence_column: str | None = None,
+        tombstone_retention: timedelta | float | str = timedelta(days=7),
         on_existing: OnExistingRows = "check",
         on_rewind: Literal["error"] = "error",
         dead_letter_table: str | None = None,

@@ -142,6 +142,28 @@ def arrow_type(column: MySQLColumn) -> pa.DataType:
     return pa.binary() if column.kind in _BINARIES else _ARROW.get(column.kind, pa.string())
 
 
+_ORDERED = _INTEGERS | _BINARIES | {"decimal", "date", "datetime", "timestamp"}
+
+
+def why_no_sequence(kind: pa.DataType, column: MySQLColumn | None) -> str | None:
+    """Return why a column cannot store the sequence of changes, whose values have a type; `None` if it can.
+
+    `column` is `None` for a column that the sink creates.
+    """
+    by_bytes = "have a varchar column with a collation that ends with _bin, or cast it to a number or a timestamp"
+    if not is_text(kind):
+        if column is None or column.kind in _ORDERED:
+            return None
+        return f"{column.type} has no order that suits a sequence"
+    if column is None:
+        return f"a new column of type longtext may have a collation that takes different texts for equal: {by_bytes}"
+    if column.kind not in ("varchar", *_TEXTS):
+        return f"{column.type} has no order that suits a sequence: {by_bytes}"
+    if not (column.collation or "").endswith("_bin"):
+        return f"{column.definition} is ordered by a collation that may take different texts for equal: {by_bytes}"
+    return None
+
+
 def misfits(array: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa.Array, str]]:
     """Yield masks of values that a column cannot hold unchanged, with the reason; NULL never is one of them."""
     kind = array.type

@@ -123,6 +123,11 @@ class ChangeCheck:
                 )
 
 
+def removals(operation: pa.Array) -> pa.Array:
+    """Return which operations remove a row. They are among those that are known."""
+    return _among(pc.utf8_lower(operation), REMOVALS)
+
+
 def why_no_operation(field: pa.Field) -> list[str]:
     """Return why a column cannot hold operations; nothing if it can."""
     if pa.types.is_string(field.type) or pa.types.is_large_string(field.type):
