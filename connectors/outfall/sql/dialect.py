@@ -304,13 +304,13 @@ class Dialect(ABC):
     def why_not(self, kind: pa.DataType, column: Any) -> str | None:
         """Return why values of a type cannot be stored in a column, with the remedy; `None` if they can."""
 
+    @abstractmethod
     def why_no_sequence(self, kind: pa.DataType, column: Any) -> str | None:
         """Return why a column cannot store the sequence of changes, with the remedy; `None` if it can.
 
         The column orders values of the type in one way only, and never regards different values as equal. `column` is
         `None` for one that the sink creates.
         """
-        return "the sink has no write mode changes"
 
     @abstractmethod
     def why_no_column(self, name: str) -> str | None:
@@ -352,9 +352,9 @@ class Dialect(ABC):
         )
         session.execute(statement)
 
+    @abstractmethod
     def tombstones(self, target: SqlName) -> Tombstones:
         """Return the sequences of deleted keys of a table, for `write_mode="changes"`."""
-        raise NotImplementedError
 
     def check_own(self, session: Any, table: SqlName) -> None:
         """Reject a table of the sink's own, made by somebody else, on which a privilege is missing."""
