@@ -35,13 +35,6 @@ class MySQLOptions(SqlOptions):
             raise ValueError(f"is longer than {LONGEST} characters, the limit of the server")
         return value
 
-    @field_validator("write_mode")
-    @classmethod
-    def _is_available(cls, value: str) -> str:
-        if value == "changes":
-            raise ValueError("changes is a mode of PostgresSink only; use upsert with order_column and delete_marker")
-        return value
-
     def own_columns(self) -> list[str]:
         # The rows are numbered in each mode: their number is their address.
         return [STAGE, ROW, *self.not_stored.values()]
