@@ -77,7 +77,8 @@ class SqlTarget(RecordPort[LedgerRow]):
     ahead = (
         "make sure that no other run of the query is active, and restore the newest recovery log. If it is lost,"
         " compare the table with the source, remove manually the rows that will be replayed, and start with a new"
-        " checkpoint"
+        " checkpoint. If a log in a database lost its newest entry in a failover, and both have the same epoch, run"
+        ' `outfall reset` and start once with on_existing="resume", and a stream with adopt_checkpoint=True'
     )
 
     def __init__(self, tables: StepTables[Any], schema: pa.Schema | None, session: Any) -> None:
