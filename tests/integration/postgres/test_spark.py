@@ -52,6 +52,24 @@ def test_a_stream_by_options_through_a_pooler(
 
 
 @pytest.mark.thorough
+def test_changes_are_applied_by_options(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    if pyspark_version() < (4, 1):
+        pytest.skip("options need Spark 4.1")
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, lsn bigint NOT NULL)")
+    source, checkpoint = write_source(tmp_path / "source", files=2, rows=10), tmp_path / "checkpoint"
+    options = {
+        "sink": "postgres", "dsn": dsn, "table": "t", "write_mode": "changes", "key_columns": "id",
+        "operationColumn": "op", "sequence_column": "lsn", "tombstone_retention": "2 hours",
+    }  # fmt: skip
+    frame = read_stream(spark, source).selectExpr(
+        "id % 5 AS id", "id AS lsn", "IF(id % 5 = 0, 'DELETE', 'UPDATE') AS op"
+    )
+    run(frame.writeStream.format("outfall").options(**options, checkpointLocation=str(checkpoint)))
+    newest = {number % 5: number for number in sent(spark, source)}
+    assert target.run("SELECT id, lsn FROM t ORDER BY id") == sorted(newest.items())[1:]
+
+
+@pytest.mark.thorough
 def test_counts_that_change_are_upserted_in_update_mode(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
     """What `foreachBatch` with JDBC is used for by hand: aggregates in update mode, one row per key."""
     target = Target(dsn, "CREATE TABLE t (bucket bigint PRIMARY KEY, count bigint)")
