@@ -12,6 +12,7 @@ import pytest
 from outfall.mysql import MySQLSink
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from tests.integration.mysql.support import Target
+from tests.integration.support.changes import CHANGES, as_change
 from tests.integration.support.mariadb import MariaDB
 
 ONE_ROW_PER_KEY = "a table has one row per key"
@@ -85,6 +86,27 @@ class UpsertedTables(Tables):
         return {"write_mode": "upsert", "key_columns": "id"}
 
 
+class ChangedTables(Tables):
+    """Every third row is a delete; what is read are the rows of the table and the tombstones."""
+
+    columns = "id BIGINT PRIMARY KEY, text LONGTEXT NOT NULL, lsn BIGINT"
+    not_claimed = Tables.not_claimed | {"equal_rows": ONE_ROW_PER_KEY}
+
+    def sink_options(self, target: str) -> dict[str, Any]:
+        return CHANGES
+
+    def row(self, number: int) -> Any:
+        return as_change(super().row(number))
+
+    def read(self, target: Any) -> Iterable[Any]:
+        queries = [f"SELECT JSON_OBJECT('op', 'c', 'id', id, 'text', text, 'lsn', lsn) AS `row` FROM {target}"]
+        queries += [
+            f"SELECT JSON_OBJECT('op', 'd', 'id', id, 'text', '', 'lsn', _outfall_sequence) AS `row` FROM {name}"
+            for name in self._named(f"tombstones_{target}%")
+        ]
+        return [row for query in queries for row in self.home.json(query)]
+
+
 class SortedTables(Tables):
     """Every third row is refused; what is read are the rows of the table and its dead letters."""
 
@@ -130,6 +152,7 @@ SHORTEST = ["one_epoch", "several_epochs", "counts_are_facts", "lost_log", "two_
         pytest.param(Tables, STALLING, marks=pytest.mark.thorough),
         pytest.param(Tables, CLEANING, marks=pytest.mark.thorough),
         (UpsertedTables, SHORTEST),
+        (ChangedTables, SHORTEST),
         (SortedTables, SHORTEST),
     ],
 )
@@ -164,6 +187,11 @@ class TestAppendedRows(Tables, Suite):
 
 @pytest.mark.long
 class TestUpsertedRows(UpsertedTables, Suite):
+    pass
+
+
+@pytest.mark.long
+class TestChanges(ChangedTables, Suite):
     pass
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from outfall.postgres import PostgresSink
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
+from tests.integration.support.changes import CHANGES, as_change
 from tests.integration.support.postgres import Databases
 
 ONE_ROW_PER_KEY = "a table has one row per key"
@@ -131,17 +132,10 @@ class ChangedTables(Tables):
     not_claimed = Tables.not_claimed | {"equal_rows": ONE_ROW_PER_KEY}
 
     def sink_options(self, target: str) -> dict[str, Any]:
-        return {
-            "write_mode": "changes",
-            "key_columns": "id",
-            "operation_column": "op",
-            "sequence_column": "lsn",
-        }
+        return CHANGES
 
     def row(self, number: int) -> Any:
-        row: dict[str, Any] = super().row(number)
-        gone = number % 3 == 0
-        return {"op": "d" if gone else "c", "id": row["id"], "text": "" if gone else row["text"], "lsn": number}
+        return as_change(super().row(number))
 
     def read(self, target: Any) -> Iterable[Any]:
         found = self._run(f"SELECT 'c', id, text, lsn FROM {target}")
