@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from outfall.errors import TargetError
+from outfall.errors import CommitRefusedError, TargetError, ValueRefusedError
 from outfall.postgres import PostgresSink
 from outfall.testing import LocalDriver
 from tests.integration.postgres.support import Target
@@ -75,6 +75,29 @@ def test_deleted_keys_are_compared_by_the_collation_of_their_column(icu_dsn: str
     run(sink, recovery, 0, [{"op": "d", "id": "Å", "name": None, "lsn": 9}])
     run(sink, recovery, 1, [{"op": "u", "id": "å", "name": "late", "lsn": 8}])
     assert target.run("SELECT * FROM t") == []
+
+
+def test_another_unique_index_takes_a_value_that_a_delete_gives_back_and_refuses_others(
+    dsn: str, recovery: str
+) -> None:
+    target = PostgresTable(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text UNIQUE, lsn bigint)")
+    sink = target.sink(**CHANGES)
+    run(sink, recovery, 0, [change("c", 1, "a", 1), change("c", 2, "b", 1)])
+    run(sink, recovery, 1, [change("c", 3, "a", 2), change("d", 1, None, 2)])
+    assert target.held() == [(2, "b", 1), (3, "a", 2)]
+    with pytest.raises(CommitRefusedError, match=r'key \{"id": 4\}.*unique constraint'):
+        run(sink, recovery, 2, [change("c", 4, "b", 3), change("u", 3, "z", 3)])
+    assert target.held() == [(2, "b", 1), (3, "a", 2)]
+
+
+def test_a_domain_that_is_not_null_refuses_also_a_delete(dsn: str, recovery: str) -> None:
+    target = PostgresTable(
+        dsn, "CREATE DOMAIN named AS text NOT NULL; CREATE TABLE t (id bigint PRIMARY KEY, name named, lsn bigint)"
+    )
+    with pytest.raises(ValueRefusedError, match=r"(?i)null"):
+        run(target.sink(**CHANGES), recovery, 0, [change("d", 1, None, 2)])
+    run(target.sink(**CHANGES), recovery, 0, [change("d", 1, "", 2)])
+    assert target.tombstones() == [(1, 2)]
 
 
 def test_tombstones_of_another_user_without_privileges_are_named(dsn: str, recovery: str, role: str) -> None:
