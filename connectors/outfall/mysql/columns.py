@@ -219,16 +219,18 @@ def check_rights(options: MySQLOptions, session: Any, table: SqlName, names: Seq
 
 
 def _check_right(session: Any, name: SqlName, right: str) -> None:
-    column = quote(next(column.name for column in read_columns(session, name) if column.writable))
-    # The server explains no statement that the user may not execute.
+    columns = [column for column in read_columns(session, name) if column.writable]
+    column = quote(columns[0].name)
+    # The server explains no statement that the user may not execute, and no INSERT without the columns that it needs.
+    given = [quote(each.name) for each in columns if each.needed] or [column]
     template = {
         "SELECT": "EXPLAIN SELECT {1} FROM {0} WHERE false",
-        "INSERT": "EXPLAIN INSERT INTO {0} ({1}) SELECT NULL FROM (SELECT 1) AS one WHERE false",
+        "INSERT": "EXPLAIN INSERT INTO {0} ({2}) SELECT {3} FROM (SELECT 1) AS one WHERE false",
         "UPDATE": "EXPLAIN UPDATE {0} SET {1} = NULL WHERE false",
         "DELETE": "EXPLAIN DELETE FROM {0} WHERE false",
     }[right]
     try:
-        session.execute(compose(template, name.sql, column))
+        session.execute(compose(template, name.sql, column, ", ".join(given), ", ".join(["NULL"] * len(given))))
     except pymysql.MySQLError as error:
         if not is_denied(error):
             raise

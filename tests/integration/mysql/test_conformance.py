@@ -56,14 +56,13 @@ class Tables(SinkHarness):
     def save_target(self, target: Any) -> Callable[[], None]:
         """Copy the tables of this target, and the ledger, which it shares with others."""
         names = [name for pattern in (f"%{target}%", *OWN) for name in self._named(pattern)]
-        for name in names:
-            self.home.run(
-                f"CREATE TABLE `{name[:50]}_saved` LIKE {name}; INSERT INTO `{name[:50]}_saved` SELECT * FROM {name}"
-            )
+        saved = {name: f"`{secrets.token_hex(8)}_saved`" for name in names}
+        for name, copy in saved.items():
+            self.home.run(f"CREATE TABLE {copy} LIKE {name}; INSERT INTO {copy} SELECT * FROM {name}")
 
         def restore() -> None:
-            for name in names:
-                self.home.run(f"DELETE FROM {name}; INSERT INTO {name} SELECT * FROM `{name[:50]}_saved`")
+            for name, copy in saved.items():
+                self.home.run(f"DELETE FROM {name}; INSERT INTO {name} SELECT * FROM {copy}")
 
         return restore
 

@@ -271,6 +271,11 @@ class ChangesContract:
         with pytest.raises(ConfigurationError, match="'op' is boolean, but must be a string"):
             target.sink(**CHANGES).check_schema(schema.set(0, pa.field("op", pa.bool_())))
 
+    def test_the_privileges_on_the_table_and_its_tombstones_are_checked(self, make: Make, recovery: str) -> None:
+        sink = make(TABLE).sink(**CHANGES)
+        run(sink, recovery, 0, [change("d", 1, None, 5)])
+        assert any("INSERT, UPDATE, DELETE, SELECT on t granted" in line for line in sink.check_connection())
+
     def test_another_query_and_a_new_checkpoint_know_what_was_deleted(self, make: Make, recovery: str) -> None:
         target = make(TABLE)
         run(target.sink(**CHANGES), recovery, 0, [change("d", 1, None, 5), change("c", 2, "b", 5)])

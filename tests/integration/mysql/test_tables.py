@@ -1,0 +1,218 @@
+"""The tables: made, extended, refused; rights, secrets and the command line's checks."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from outfall.errors import ConfigurationError, OutfallError, TargetError, TargetLostError, TransientError
+from outfall.mysql import MySQLSink
+from outfall.testing.crash_points import crash_at
+from tests.integration.mysql.support import Target, rows, run
+from tests.integration.support.mariadb import MariaDB, own_server
+
+ROW: dict[str, Any] = {
+    "id": 1, "name": "ä\\\t\n'😀", "data": b"\x00\xff", "share": 1.5, "day": dt.date(2020, 1, 2), "yes": True,
+    "at": dt.datetime(2020, 1, 2, 3, 4, 5, 678_901, tzinfo=dt.UTC), "paid": Decimal("1.250"), "many": [1, 2],
+    "one": {"a": 'x"y', "b": None},
+}  # fmt: skip
+
+
+def _described(sink: MySQLSink, *given: dict[str, Any]) -> MySQLSink:
+    sink.check_schema(pa.RecordBatch.from_pylist(list(given)).schema)
+    return sink
+
+
+def test_a_table_is_made_with_the_columns_of_the_rows_and_gets_new_ones(target: Target, tmp_path: Path) -> None:
+    target.run("DROP TABLE t")
+    run(_described(target.sink(create_table="if_missing"), ROW), tmp_path, 0, [ROW])
+    ((made,),) = target.run(
+        "SELECT GROUP_CONCAT(column_name, ' ', column_type ORDER BY ordinal_position SEPARATOR ', ')"
+        f" FROM information_schema.columns WHERE table_schema = '{target.database}' AND table_name = 't'"
+    )
+    assert made == (
+        "id bigint(20), name longtext, data longblob, share double, day date, yes tinyint(4), at datetime(6),"
+        " paid decimal(4,3), many longtext, one longtext, _outfall_id bigint(20) unsigned"
+    )
+    assert target.run("SELECT day, at, yes, paid, share, HEX(data), many FROM t") == [
+        ("2020-01-02", "2020-01-02 03:04:05.678901", "1", "1.250", "1.5", "00FF", "[1,2]")
+    ]
+    assert bytes.fromhex(target.run("SELECT HEX(name) FROM t")[0][0]).decode() == ROW["name"]
+    assert target.json("SELECT one AS `row` FROM t") == [ROW["one"]]
+    more = ROW | {"id": 2, "more": 7}
+    run(_described(target.sink(schema_evolution="add_columns"), more), tmp_path, 1, [more])
+    assert target.run("SELECT id, more FROM t ORDER BY id") == [("1", "NULL"), ("2", "7")]
+    with pytest.raises(ConfigurationError, match="differs only in case"):
+        _described(target.sink(schema_evolution="add_columns"), ROW | {"ID": 3})
+
+
+def test_keys_of_a_new_table_are_as_long_as_an_index_allows(target: Target, tmp_path: Path) -> None:
+    target.run("DROP TABLE t")
+    given = {"name": "a", "data": b"a", "id": 1}
+    options = {"write_mode": "upsert", "key_columns": "name, data", "create_table": "if_missing"}
+    run(_described(target.sink(**options), given), tmp_path, 0, [given, given | {"id": 2}, given | {"name": "A"}])
+    assert target.run("SELECT name, id FROM t ORDER BY name, id") == [("A", "1"), ("a", "2")]
+
+
+@pytest.mark.parametrize("engine", ["MyISAM", "Aria", "MEMORY"])
+def test_a_table_without_transactions_is_refused_and_the_advice_works(
+    server: MariaDB, database: str, tmp_path: Path, engine: str
+) -> None:
+    target = Target(server, database, f"CREATE TABLE t (id BIGINT, name VARCHAR(9)) ENGINE = {engine}")
+    with pytest.raises(TargetError, match=f"has the engine {engine}") as refused:
+        run(target.sink(), tmp_path, 0, rows(1))
+    target.run(str(refused.value.do))
+    run(target.sink(), tmp_path, 0, rows(1))
+    assert target.ids() == [1]
+
+
+def test_a_view_is_refused(target: Target, tmp_path: Path) -> None:
+    target.run("CREATE VIEW v AS SELECT * FROM t")
+    with pytest.raises(TargetError, match="v is a view"):
+        run(target.sink(table="v"), tmp_path, 0, rows(1))
+
+
+def test_an_exception_of_a_trigger_is_a_dead_letter_and_its_text_is_not_shown(target: Target, tmp_path: Path) -> None:
+    target.run(
+        "CREATE TRIGGER checks BEFORE INSERT ON t FOR EACH ROW IF NEW.id = 2 THEN SIGNAL SQLSTATE '45000'"
+        " SET MESSAGE_TEXT = 'secret n2'; END IF"
+    )
+    with pytest.raises(OutfallError, match="error 1644") as refused:
+        run(target.sink(), tmp_path / "a", 0, rows(1, 2))
+    assert "secret" not in str(refused.value)
+    run(target.sink(dead_letter_table="dead"), tmp_path / "b", 0, rows(1, 2, 3))
+    assert target.ids() == [1, 3]
+    assert target.run("SELECT reason, code FROM dead") == [("secret n2", "1644")]
+
+
+def test_existing_rows_are_kept_refused_or_replaced(target: Target, tmp_path: Path) -> None:
+    target.run("INSERT INTO t VALUES (9, 'old')")
+    with pytest.raises(OutfallError, match="t holds rows"):
+        run(target.sink(on_existing="error"), tmp_path / "a", 0, rows(1))
+    run(target.sink(on_existing="resume"), tmp_path / "b", 0, rows(1))
+    assert target.ids() == [1, 9]
+    with crash_at("sql: before COMMIT#2"):
+        run(target.sink(on_existing="overwrite"), tmp_path / "c", 0, rows(2))
+    assert target.ids() == [1, 9]
+    run(target.sink(on_existing="overwrite"), tmp_path / "c", 0, rows(2))
+    assert target.ids() == [2]
+
+
+def test_a_dropped_table_is_not_made_again(target: Target, tmp_path: Path) -> None:
+    run(target.sink(create_table="if_missing"), tmp_path, 0, rows(1))
+    target.run("DROP TABLE t")
+    with pytest.raises(TargetLostError, match="the table t is missing"):
+        run(target.sink(create_table="if_missing"), tmp_path, 1, rows(2))
+
+
+def test_staging_that_is_dropped_is_written_again(target: Target, tmp_path: Path) -> None:
+    with crash_at("after COMMITTING"):
+        run(target.sink(), tmp_path, 0, rows(1, 2))
+    ((name,),) = target.run("SHOW TABLES LIKE 'staging\\_%'")
+    target.run(f"DROP TABLE `{name}`")
+    run(target.sink(), tmp_path, 0, rows(1, 2))
+    assert target.ids() == [1, 2]
+
+
+def test_names_with_any_characters_are_quoted(server: MariaDB, database: str, tmp_path: Path) -> None:
+    target = Target(server, database, "CREATE TABLE `t`` %s ö` (`select` BIGINT PRIMARY KEY, `a``b %` TEXT)")
+    for mode in ({}, {"write_mode": "upsert", "key_columns": "select", "on_existing": "resume"}):
+        sink = target.sink(table="`t`` %s ö`", dead_letter_table="`dead %s`", **mode)
+        run(sink, tmp_path / str(len(mode)), 0, [{"select": 1, "a`b %": "x"}])
+    assert target.run("SELECT * FROM `t`` %s ö`") == [("1", "x")]
+    assert target.json("SELECT `row` FROM `dead %s`") == []
+
+
+@pytest.fixture
+def user(server: MariaDB, database: str) -> Iterator[str]:
+    """A user who may only see the database."""
+    name = f"u_{database[-12:]}"
+    server.run(
+        f"CREATE USER {name}@'%' IDENTIFIED BY 'hunter2-and-more'; GRANT REFERENCES ON {database}.* TO {name}@'%'"
+    )
+    yield name
+    server.run(f"DROP USER {name}@'%'")
+
+
+def test_the_advice_about_rights_and_tables_of_others_works(target: Target, user: str, tmp_path: Path) -> None:
+    """A user with the rights that the page names, and tables that a DBA has made by `ddl()`."""
+    dsn = target.dsn(user=f"{user}:hunter2-and-more")
+    sink = target.sink(dsn=dsn, create_staging="never")
+    with pytest.raises(TargetError, match="privilege is missing: INSERT on t") as refused:
+        sink.check_connection()
+    target.run(f"GRANT INSERT ON t TO {user}@'%'")
+    assert str(refused.value.do).startswith("GRANT INSERT ON `t` TO")
+    with pytest.raises(TargetError, match="ddl"):
+        run(sink, tmp_path, 0, rows(1))
+    target.run(target.sink().ddl())
+    for name in ("ledger", "attempts", target.run("SHOW TABLES LIKE 'staging\\_%'")[0][0]):
+        target.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON `{name}` TO {user}@'%'")
+    assert any("INSERT on t granted" in sentence for sentence in sink.check_connection())
+    run(sink, tmp_path, 0, rows(1))
+    assert target.ids() == [1]
+    # To run the statements again changes nothing.
+    target.run(target.sink().ddl())
+    run(sink, tmp_path, 1, rows(2))
+    assert target.ids() == [1, 2]
+
+
+def test_a_secret_is_in_no_text(target: Target, user: str, tmp_path: Path) -> None:
+    sink = target.sink(dsn=target.dsn(user=f"{user}:wrong-hunter2"), retry_deadline="0.2s")
+    with pytest.raises(TargetError, match="1045") as refused:
+        run(sink, tmp_path, 0, rows(1))
+    assert "hunter2" not in f"{refused.value} {sink!r} {sink.target()} {sink.options!r}"
+    with pytest.raises(ConfigurationError, match="the dsn cannot be parsed") as refused_dsn:
+        MySQLSink("mysql://u:hunter2@x@host/db", "t").target()
+    assert "hunter2" not in str(refused_dsn.value)
+
+
+def test_a_server_without_tls_is_refused_where_it_must_be_verified(target: Target, tmp_path: Path) -> None:
+    sink = target.sink(dsn=target.dsn(query="tls=verify"), retry_deadline="0.2s")
+    with pytest.raises((TargetError, TransientError), match=r"(?i)tls=prefer"):
+        run(sink, tmp_path, 0, rows(1))
+
+
+def test_a_log_in_the_same_database(target: Target) -> None:
+    location = target.server.location(target.database)
+    run(target.sink(), location.url(), 0, rows(1))
+    run(target.sink(), location.url(), 1, rows(2))
+    assert target.ids() == [1, 2]
+    assert location.steps() == ["sink"]
+
+
+def test_two_sinks_begin_at_once_in_a_database_without_a_ledger(server: MariaDB, database: str, tmp_path: Path) -> None:
+    import threading
+
+    target = Target(server, database)
+    target.run("CREATE TABLE u LIKE t")
+    failed: list[Exception] = []
+
+    def begin(table: str) -> None:
+        try:
+            run(target.sink(table=table), tmp_path / table, 0, rows(1))
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=begin, args=(table,)) for table in "tu"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failed == []
+    assert target.run("SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM u)") == [("1", "1")]
+
+
+def test_tables_get_a_primary_key_where_the_server_wants_one(tmp_path: Path) -> None:
+    with own_server(innodb_force_primary_key="ON") as server:
+        target = Target(
+            server.client, server.client.new_database(), "CREATE TABLE t (id BIGINT PRIMARY KEY, name TEXT)"
+        )
+        sink = _described(target.sink(table="made", create_table="if_missing", dead_letter_table="dead"), *rows(1))
+        run(sink, tmp_path, 0, rows(1, 2))
+        assert target.run("SELECT count(*) FROM made") == [("2",)]
