@@ -117,18 +117,17 @@ def lake_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
 
 
 def table_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
-    from outfall.postgres import PostgresSink
-
+    sink_class, name = _database(given.dsn)
     if given.api == "options":
-        options = {"sink": "postgres", "dsn": given.dsn, "table": "t", "checkpointLocation": given.checkpoint}
+        options = {"sink": name, "dsn": given.dsn, "table": "t", "checkpointLocation": given.checkpoint}
         return df.writeStream.format("outfall").options(**options)
     if given.mode == "upsert":
         counts = df.groupBy("carrier").agg(sf.count("id").alias("flights"), sf.sum("distance").alias("distance"))
-        sink = PostgresSink(given.dsn, "t", write_mode="upsert", key_columns="carrier")
+        sink = sink_class(given.dsn, "t", write_mode="upsert", key_columns="carrier")
         return write_stream(counts, sink, checkpoint=given.checkpoint).outputMode("update")
     if given.mode == "changes":
         rows = df.selectExpr("coalesce(tailnum, '') AS tailnum", "id", "distance", "IF(id % 7 = 0, 'd', 'u') AS op")
-        sink = PostgresSink(
+        sink = sink_class(
             given.dsn,
             "t",
             write_mode="changes",
@@ -138,12 +137,23 @@ def table_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
         )
         return write_stream(rows, sink, checkpoint=given.checkpoint)
     if given.mode == "source offsets":
-        sink = PostgresSink(given.dsn, "t", offset_columns="id")
+        sink = sink_class(given.dsn, "t", offset_columns="id")
         return write_stream(df, sink, checkpoint=given.checkpoint)
     if given.mode == "parts":
-        sink = PostgresSink(given.dsn, "t", parts=5, offset_keys="ledger")
+        sink = sink_class(given.dsn, "t", parts=5, offset_keys="ledger")
         return write_stream(df, sink, key="carrier", checkpoint=given.checkpoint)
-    return write_stream(df, PostgresSink(given.dsn, "t"), checkpoint=given.checkpoint, recovery=given.recovery)
+    return write_stream(df, sink_class(given.dsn, "t"), checkpoint=given.checkpoint, recovery=given.recovery)
+
+
+def _database(dsn: str) -> tuple[Any, str]:
+    """Return the sink of a database, and its name as an option."""
+    if dsn.startswith("mysql:"):
+        from outfall.mysql import MySQLSink
+
+        return MySQLSink, "mysql"
+    from outfall.postgres import PostgresSink
+
+    return PostgresSink, "postgres"
 
 
 def file_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
