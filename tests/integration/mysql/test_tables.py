@@ -80,8 +80,8 @@ def test_a_view_is_refused(target: Target, tmp_path: Path) -> None:
 
 def test_an_exception_of_a_trigger_is_a_dead_letter_and_its_text_is_not_shown(target: Target, tmp_path: Path) -> None:
     target.run(
-        "CREATE TRIGGER checks BEFORE INSERT ON t FOR EACH ROW IF NEW.id = 2 THEN SIGNAL SQLSTATE '45000'"
-        " SET MESSAGE_TEXT = 'secret n2'; END IF"
+        "DELIMITER //\nCREATE TRIGGER checks BEFORE INSERT ON t FOR EACH ROW IF NEW.id = 2 THEN SIGNAL SQLSTATE '45000'"
+        " SET MESSAGE_TEXT = 'secret n2'; END IF//"
     )
     with pytest.raises(OutfallError, match="error 1644") as refused:
         run(target.sink(), tmp_path / "a", 0, rows(1, 2))
