@@ -167,7 +167,7 @@ def test_a_server_that_stays_locked_is_given_up_with_advice(server: MariaDB, dat
         other.cursor().execute("SELECT * FROM t FOR UPDATE")
         # The wait for the lock and the statement have the same limit, and either may end first.
         with pytest.raises(
-            TransientError, match="raise the option statement_timeout|find the session that holds the lock"
+            TransientError, match=r"raise the option statement_timeout|find the session that holds the lock"
         ):
             run(sink, tmp_path, 0, rows(1))
         other.rollback()
