@@ -57,7 +57,7 @@ def test_forty_kills_and_twenty_zombies_with_lost_responses_and_partial_failures
     server: RedisServer, tmp_path: Path
 ) -> None:
     chance = random.Random(5)
-    with lives_of(server, tmp_path, epochs=150) as lives:
+    with lives_of(server, tmp_path, epochs=400) as lives:
         with repeated(disturbing(server, chance), chance):
             lives.disturb(kills=60, zombies=25)
         server.client().config_set("maxmemory", "0")
