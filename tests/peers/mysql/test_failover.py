@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from outfall.errors import EpochAbandonedError, OutfallError, TargetLostError, TransientError
-from tests.integration.mysql.support import Target, listening, rows, run
+from outfall.testing.recovery_contract import once_at
+from tests.integration.mysql.support import Target, rows, run
 from tests.peers.support.mariadb_pair import Pair
 
 TABLE = "CREATE TABLE t (id BIGINT PRIMARY KEY, name TEXT)"
@@ -25,18 +26,6 @@ LOST = ["before BEGIN", "after open target"]
 """The step of epoch 1 since which the replica has received nothing: epoch 1 is lost with its BEGIN, or without it."""
 
 SLICE = {("append", "after open target", "after open target"), ("upsert", "before BEGIN", "sql: publishing")}
-
-
-def once(wanted: str, act: Any) -> Any:
-    """Return a listener that acts when a step is reached for the first time."""
-    acts = iter([act])
-
-    def listener(step: str) -> None:
-        if step == wanted:
-            for each in acts:
-                each()
-
-    return listener
 
 
 def refusals(sink: Any, recovery: str, epoch: int, *ids: int) -> list[OutfallError]:
@@ -66,9 +55,9 @@ def test_rows_that_a_failover_loses_are_missed_before_others_are_written(
     target = Target(pair.client, pair.client.new_database(), TABLE)
     sink = target.sink(**MODES[mode])
     run(sink, recovery_path, 0, rows(0))
-    with listening(once(lost, pair.lag)):
+    with once_at(lost, pair.lag):
         run(sink, recovery_path, 1, rows(1, 11))
-    with listening(once(moment, pair.fail_over)):
+    with once_at(moment, pair.fail_over):
         errors = refusals(sink, recovery_path, 2, 2)
     if not errors:
         # Epoch 2 was completed where it is lost, which the next one finds.
@@ -92,7 +81,7 @@ def test_a_promotion_that_lost_nothing_goes_on_with_each_row_once(pair: Pair, re
         pair.catch_up()
         pair.fail_over()
 
-    with listening(once(moment, fail_over)):
+    with once_at(moment, fail_over):
         errors = refusals(sink, recovery_path, 1, 1, 2)
     assert len(errors) < 3, errors
     assert run(sink, recovery_path, 2, rows(3))
