@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pymysql
 import pytest
 
 from outfall.errors import OutfallError
 from tests.integration.mysql.support import Target, listening, rows, run
+from tests.integration.support.waiting import until
 from tests.peers.support.galera import Galera
 
 TABLE = "CREATE TABLE t (id BIGINT PRIMARY KEY, name TEXT)"
@@ -99,3 +102,30 @@ def test_an_epoch_that_is_too_large_for_the_cluster_is_refused_with_the_way_out(
     assert target.ids() == []
     run(sink, tmp_path, 0, many)
     assert target.ids() == list(range(500))
+
+
+def test_a_node_that_lags_is_waited_for(cluster: Galera, tmp_path: Any) -> None:
+    """The second node applies nothing while the first one commits an epoch; the next one begins on the second."""
+    first, second = cluster.clients
+    target, there = (Target(node, first.new_database(), "SELECT 1") for node in (first, second))
+    there.database = target.database
+    target.run(TABLE)
+    run(target.sink(), tmp_path, 0, rows(1))
+    run(there.sink(), tmp_path, 1, rows(2))
+    connection = pymysql.connect(host=second.host, port=second.port, user=second.user)
+    with connection, connection.cursor() as holding, ThreadPoolExecutor(1) as pool:
+        holding.execute("SET GLOBAL wsrep_desync = ON")
+        holding.execute("FLUSH TABLES WITH READ LOCK")
+        run(target.sink(), tmp_path, 2, rows(3))
+        lagging = pool.submit(run, there.sink(), tmp_path, 3, rows(4))
+        ours = "SELECT count(*) > 0 FROM information_schema.processlist WHERE db = %s AND command = 'Query'"
+
+        def asks() -> bool:
+            holding.execute(ours, (target.database,))
+            return lagging.done() or holding.fetchone() == (1,)
+
+        until(asks, "the sink waiting for the node", 30)
+        holding.execute("UNLOCK TABLES")
+        holding.execute("SET GLOBAL wsrep_desync = OFF")
+        lagging.result()
+    assert target.ids() == [1, 2, 3, 4]
