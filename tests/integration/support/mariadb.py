@@ -70,25 +70,40 @@ class RefusedError(Exception):
     """A statement failed; the text is the client's line, with the number of the error."""
 
 
+@dataclass(frozen=True)
+class Programs:
+    """The commands that make a server's data and that serve it, up to their options."""
+
+    make: tuple[str, ...]
+    serve: tuple[str, ...]
+
+
+def debian_programs() -> Programs:
+    """Return those of Debian's MariaDB."""
+    method = "--auth-root-authentication-method=normal"
+    return Programs(
+        make=(program("mariadb-install-db"), "--no-defaults", method, "--skip-test-db"),
+        serve=(program("mariadbd"), "--no-defaults"),
+    )
+
+
 class Server:
     """A server of our own, that may be killed and started again on its data and port."""
 
-    def __init__(self, folder: Path, **settings: str) -> None:
-        """Make its data; start nothing yet. Settings are those of `mariadbd`, with underscores."""
+    def __init__(self, folder: Path, programs: Programs | None = None, /, **settings: str) -> None:
+        """Make its data; start nothing yet. Settings are those of the server, with underscores."""
+        programs = programs or debian_programs()
         data, temporary = folder / "data", folder / "tmp"
         # A server that starts removes the temporary tables of others in the same directory.
         temporary.mkdir()
         user = unprivileged(folder, temporary)
-        made = [
-            program("mariadb-install-db"), "--no-defaults", f"--datadir={data}", f"--tmpdir={temporary}",
-            "--auth-root-authentication-method=normal",
-        ]  # fmt: skip
-        done = subprocess.run([*made, "--skip-test-db"], capture_output=True, text=True, check=False, cwd="/", **user)
+        made = [*programs.make, f"--datadir={data}", f"--tmpdir={temporary}"]
+        done = subprocess.run(made, capture_output=True, text=True, check=False, cwd="/", **user)
         assert done.returncode == 0, done.stderr[-2000:]
         self.client = MariaDB("127.0.0.1", free_port(), "root")
         given = {"innodb_buffer_pool_size": "64M", "local_infile": "ON"} | settings
         command = [
-            program("mariadbd"), "--no-defaults", f"--datadir={data}", f"--tmpdir={temporary}",
+            *programs.serve, f"--datadir={data}", f"--tmpdir={temporary}",
             f"--port={self.client.port}", "--bind-address=127.0.0.1", f"--socket={folder / 'socket'}",
             f"--pid-file={folder / 'pid'}",
             *(f"--{name.replace('_', '-')}={value}" for name, value in given.items()),
@@ -105,10 +120,10 @@ class Server:
 
 
 @contextmanager
-def own_server(**settings: str) -> Iterator[Server]:
-    """Run a server of our own."""
+def own_server(programs: Programs | None = None, /, **settings: str) -> Iterator[Server]:
+    """Run a server of our own; Debian's MariaDB unless programs are given."""
     with open_folder() as folder:
-        server = Server(folder, **settings)
+        server = Server(folder, programs, **settings)
         server.server.start()
         try:
             yield server
