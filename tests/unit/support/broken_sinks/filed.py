@@ -187,7 +187,7 @@ class HoardingSink(RenamingSink):
     partition = HoardingPartition
 
 
-@found_by("memory_over_epochs", "thirty epochs of sixty rows left")
+@found_by("memory_over_epochs", "each ten epochs of sixty rows left")
 @found_by("memory_of_a_task", "its limit is")
 class HoardsRows(Renaming):
     sink = HoardingSink
