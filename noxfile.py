@@ -36,11 +36,16 @@ PEERS = {
     "iceberg": (),
     "delta": (),
     "postgres": ("postgres-14", "postgres-18"),
-    "mysql": (),
+    "mysql": ("mysql-9.7",),
     "hdfs": (),
     "yarn": (),
     "cluster": (),
     "services": (),
+}
+
+PEER_SLICES = {
+    # By peer: those of the integration tests that run on it before each merge.
+    "mysql-9.7": ("test_values.py", "test_changes.py", "test_conformance.py"),
 }
 
 PEER_OPTIONS = {
@@ -214,14 +219,18 @@ def peers(session: nox.Session) -> None:
     session.env["OUTFALL_TEST_REQUIRE_ALL"] = "1"
     session.run("python", "-m", "tests.peers.support.jars")
     session.run("python", "-m", "tests.peers.support.postgres_binaries")
+    session.run("python", "-m", "tests.peers.support.debian")
     part = "--slice" in session.posargs
     pytest = ("python", "-m", "pytest", *IN_PARALLEL)
     for area in [name for name in session.posargs if name in PEERS] or PEERS:
         only = ("-m", "not long") if part else ()
         session.run(*pytest, f"tests/peers/{area}", *PEER_OPTIONS.get(area, ()), *only)
-        for peer in () if part else PEERS[area]:
-            served = ("python", "-m", "tests.peers.serve", peer)
-            session.run(*served, *pytest, f"tests/integration/{area}", "-m", "not long")
+        for peer in PEERS[area]:
+            folder = f"tests/integration/{area}"
+            chosen = [f"{folder}/{name}" for name in PEER_SLICES.get(peer, ())] if part else [folder]
+            if chosen:
+                served = ("python", "-m", "tests.peers.serve", peer)
+                session.run(*served, *pytest, *chosen, "-m", "not long and not thorough" if part else "not long")
 
 
 @nox.session

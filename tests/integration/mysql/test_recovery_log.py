@@ -115,13 +115,10 @@ def test_a_copy_of_the_database_is_refused_by_name_until_it_is_accepted(server: 
 def test_a_server_that_flushes_later_is_refused_unless_it_is_allowed(own_mariadb: Server, value: int) -> None:
     client = own_mariadb.client
     database = client.new_database()
-    client.run(f"SET GLOBAL innodb_flush_log_at_trx_commit = {value}")
-    try:
+    with client.settings(innodb_flush_log_at_trx_commit=str(value)):
         with pytest.raises(ConfigurationError, match=rf"innodb_flush_log_at_trx_commit is {value}.*allow_unsafe=true"):
             filled(client.location(database, prefix=f"p{value}"), 1)
         filled(client.location(database, prefix=f"q{value}", allow_unsafe=True), 1)
-    finally:
-        client.run("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
 
 
 def test_a_table_without_transactions_is_refused_and_the_advice_works(server: MariaDB, database: str) -> None:
@@ -138,14 +135,11 @@ def test_a_read_only_server_is_named_even_to_root(own_mariadb: Server) -> None:
     client = own_mariadb.client
     database = client.new_database()
     filled(client.location(database), 1)
-    client.run("SET GLOBAL read_only = ON")
-    try:
+    with client.settings(read_only="ON"):
         recovery = client.location(database, timeout=0.5)
         with pytest.raises(TransientError, match=r"read-only.*connect to the primary"):
             recovery.open("sink").append(b"x", after=1)
         assert [entry.data for entry in recovery.open_read_only("sink").read()] == [b"1"]
-    finally:
-        client.run("SET GLOBAL read_only = OFF")
 
 
 def test_rights_and_passwords_are_named_and_not_shown(server: MariaDB, database: str) -> None:

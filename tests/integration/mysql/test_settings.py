@@ -25,7 +25,7 @@ CHANGES = {"write_mode": "changes", "key_columns": "id", "sequence_column": "seq
         ("autocommit", "OFF"),
         ("default_storage_engine", "MyISAM"),
         ("sql_mode", "'ANSI,NO_BACKSLASH_ESCAPES'"),
-        ("tx_isolation", "'SERIALIZABLE'"),
+        ("transaction_isolation", "'SERIALIZABLE'"),
         ("max_allowed_packet", "16384"),
         ("time_zone", "'+05:00'"),
         ("max_sort_length", "8"),
@@ -36,19 +36,14 @@ CHANGES = {"write_mode": "changes", "key_columns": "id", "sequence_column": "seq
 def test_a_setting_changes_nothing(own_mariadb: Server, tmp_path: Path, name: str, value: str) -> None:
     client = own_mariadb.client
     target = Target(client, client.new_database(), "CREATE TABLE t (id BIGINT PRIMARY KEY, seq BIGINT, name TEXT)")
-    if name == "sql_big_selects":
-        client.run("SET GLOBAL max_join_size = 1")
-    ((before,),) = client.run(f"SELECT @@GLOBAL.{name}")
-    client.run(f"SET GLOBAL {name} = {value}")
-    try:
+    if name == "transaction_isolation" and client.is_mariadb:
+        name = "tx_isolation"
+    joins = {"max_join_size": "1"} if name == "sql_big_selects" else {}
+    with client.settings(**{name: value}, **joins):
         sink = target.sink(**UPSERT, retry_deadline="5 seconds")
         row = {"id": 1, "seq": 1, "name": "né\\😀", "gone": False}
         run(sink, tmp_path, 0, [row, row | {"id": 2}, row | {"id": 3}])
         run(sink, tmp_path, 1, [row | {"seq": 2, "gone": True}, row | {"id": 3, "seq": 0, "name": "late"}])
-    finally:
-        client.run(f"SET SESSION sql_select_limit = DEFAULT; SET GLOBAL {name} = '{before}'"
-                   if not before.isdigit() else f"SET GLOBAL {name} = {before}")  # fmt: skip
-        client.run("SET GLOBAL max_join_size = DEFAULT")
     assert [bytes.fromhex(name).decode() for (name,) in target.rows("HEX(name)")] == ["né\\😀"] * 2
     assert target.ids() == [2, 3]
 

@@ -142,16 +142,13 @@ def test_a_row_that_only_the_server_can_refuse_is_found_among_others(mortal: Ser
 
 
 def test_rows_are_sent_in_packets_that_the_server_takes(mortal: Server, tmp_path: Path) -> None:
-    mortal.client.run("SET GLOBAL local_infile = OFF, max_allowed_packet = 65536")
-    try:
+    with mortal.client.settings(local_infile="OFF", max_allowed_packet="65536"):
         target = Target(mortal.client, mortal.client.new_database(), "CREATE TABLE t (id BIGINT, name LONGTEXT)")
         given = [{"id": number, "name": "'\n" * 5000} for number in range(50)]
         run(target.sink(), tmp_path, 0, given)
         assert target.run("SELECT count(*), sum(length(name)) FROM t") == [("50", "500000")]
         with pytest.raises(ValueRefusedError, match="max_allowed_packet of the server is 65536"):
             run(target.sink(), tmp_path, 1, [{"id": 99, "name": "x" * 70_000}])
-    finally:
-        mortal.client.run("SET GLOBAL max_allowed_packet = 16777216")
 
 
 @pytest.mark.parametrize(
@@ -186,8 +183,7 @@ def test_columns_that_the_server_fills_or_hides_are_left_to_it(server: MariaDB, 
 
 
 def test_a_lax_server_in_another_zone_changes_nothing(mortal: Server, tmp_path: Path) -> None:
-    mortal.client.run("SET GLOBAL sql_mode = '', time_zone = '+05:00'")
-    try:
+    with mortal.client.settings(sql_mode="''", time_zone="'+05:00'"):
         target = Target(mortal.client, mortal.client.new_database(), "CREATE TABLE t (v TIMESTAMP(6) NULL)")
         instant = at("2020-01-02 03:04:05.000006+00:00")
         _send(target, tmp_path, pa.timestamp("us", "UTC"), instant)
@@ -195,5 +191,3 @@ def test_a_lax_server_in_another_zone_changes_nothing(mortal: Server, tmp_path: 
         target.run("DROP TABLE t; CREATE TABLE t (v TINYINT)")
         with pytest.raises(ValueRefusedError):
             _send(target, tmp_path / "b", pa.int64(), 128)
-    finally:
-        mortal.client.run("SET GLOBAL sql_mode = DEFAULT, time_zone = DEFAULT")

@@ -87,7 +87,7 @@ def test_where_epochs_end_changes_nothing(
     target = Target(
         server, database,
         "CREATE TABLE t (id BIGINT PRIMARY KEY, made TEXT, status TEXT, more INT, CHECK (status <> 'bad'));"
-        " INSERT INTO t SELECT seq, 'old', 'old', 5 FROM seq_3_to_6",
+        " INSERT INTO t (id) VALUES (3), (4), (5), (6); UPDATE t SET made = 'old', status = 'old', more = 5",
     )  # fmt: skip
     sink = target.sink(write_mode="upsert", key_columns="id", delete_marker="gone", dead_letter_table=dead, **options)
     written = [
@@ -118,7 +118,8 @@ def test_an_upsert_takes_the_row_before_one_that_is_refused(
     given = [(1, "a", 1), (1, "bad", 2), (2, "b", 1), (3, "bad", 1), (2, "c", 2)]
     run(sink, tmp_path, 0, [dict(zip(("id", "name", "version"), row, strict=True)) for row in given])
     assert target.rows() == [("1", "a", "1"), ("2", "c", "2")]
-    assert target.run("SELECT JSON_VALUE(`row`, '$.id'), code FROM dead ORDER BY 1") == [("1", "4025"), ("3", "4025")]
+    code = "4025" if server.is_mariadb else "3819"
+    assert target.run("SELECT JSON_VALUE(`row`, '$.id'), code FROM dead ORDER BY 1") == [("1", code), ("3", code)]
     assert (target.attempts(), target.staged()) == (0, 0)
 
 
@@ -129,7 +130,7 @@ def test_an_upsert_takes_the_row_before_one_that_is_refused(
         ("VARCHAR(9) COLLATE utf8mb4_general_ci", "a ", 1),
         ("VARCHAR(9) COLLATE utf8mb4_bin", "A", 2),
         ("VARCHAR(9) COLLATE utf8mb4_bin", "a ", 1),
-        ("VARCHAR(9) COLLATE utf8mb4_nopad_bin", "a ", 2),
+        ("VARCHAR(9) COLLATE nopad_bin", "a ", 2),
         ("VARBINARY(9)", b"A", 2),
     ],
 )
@@ -137,7 +138,8 @@ def test_an_upsert_takes_the_row_before_one_that_is_refused(
 def test_keys_are_equal_as_their_column_says(
     server: MariaDB, database: str, tmp_path: Path, type: str, same: Any, found: int, marker: str | None
 ) -> None:
-    target = Target(server, database, f"CREATE TABLE t (k {type} PRIMARY KEY, v BIGINT)")
+    kind = type.replace("nopad_bin", "utf8mb4_nopad_bin" if server.is_mariadb else "utf8mb4_0900_bin")
+    target = Target(server, database, f"CREATE TABLE t (k {kind} PRIMARY KEY, v BIGINT)")
     sink = target.sink(write_mode="upsert", key_columns="k", delete_marker=marker)
     first = b"a" if isinstance(same, bytes) else "a"
     given = [{"k": first, "v": 1}, {"k": same, "v": 2}]
@@ -184,7 +186,8 @@ def test_a_row_that_publishing_refuses_is_named_without_its_values(target: Targe
             [{"id": 1, "name": "secret", "version": 1}, {"id": 2, "name": "b", "version": 1}],
         )
     assert 'the row with key {"id": 2}' in str(refused.value)
-    assert "for key PRIMARY" in str(refused.value)
+    # MySQL names the table too.
+    assert str(refused.value).replace("t.PRIMARY", "PRIMARY").count("for key PRIMARY") == 1
     assert target.rows("id") == [("2",)]
 
 

@@ -1,16 +1,18 @@
-"""MariaDB, or MySQL: the server that the environment names, or Debian's MariaDB in a process of our own.
+"""MariaDB, or MySQL: the server that the environment names, or one in a process of our own.
 
 Statements go through the server's own command line client, so that no driver is needed.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -20,6 +22,8 @@ from tests.integration.support.servers import OwnServer, free_port, listens, ope
 from tests.programs import program
 
 DSN = "OUTFALL_TEST_MARIADB_DSN"
+PROGRAMS = "OUTFALL_TEST_MARIADB_PROGRAMS"
+"""The variable with the programs that servers of our own are made of, as `Programs.variable`."""
 _SECONDS = 120
 
 
@@ -31,6 +35,11 @@ class MariaDB:
     port: int
     user: str
     password: str = ""
+
+    @cached_property
+    def is_mariadb(self) -> bool:
+        """Whether it is MariaDB, and not MySQL."""
+        return "MariaDB" in self.run("SELECT VERSION()")[0][0]
 
     def run(self, statements: str, database: str = "", *options: str) -> list[tuple[str, ...]]:
         """Run statements in one session and return the rows of all, as text; NULL is `NULL`.
@@ -50,6 +59,21 @@ class MariaDB:
         if done.returncode:
             raise RefusedError(done.stderr.strip())
         return [tuple(line.split("\t")) for line in done.stdout.splitlines()]
+
+    @contextmanager
+    def settings(self, **settings: str) -> Iterator[None]:
+        """Give settings of the server other values within a block, as SQL."""
+        shown = self.run(f"SELECT {', '.join(f'@@GLOBAL.{name}' for name in settings)}")[0]
+        before = {name: value if value.isdigit() else f"'{value}'" for name, value in zip(settings, shown, strict=True)}
+        self._set(settings)
+        try:
+            yield
+        finally:
+            self._set(before)
+
+    def _set(self, settings: dict[str, str]) -> None:
+        for name, value in settings.items():
+            self.run(f"SET GLOBAL {name} = {value}")
 
     def location(self, database: str, port: int = 0, **options: Any) -> MySQLRecoveryConfig:
         """Return a recovery location in a database, also through another port of this machine."""
@@ -77,9 +101,15 @@ class Programs:
     make: tuple[str, ...]
     serve: tuple[str, ...]
 
+    def variable(self) -> dict[str, str]:
+        """Return the variable that leads the integration tests to them."""
+        return {PROGRAMS: json.dumps(asdict(self))}
 
-def debian_programs() -> Programs:
-    """Return those of Debian's MariaDB."""
+
+def found_programs() -> Programs:
+    """Return the programs that the environment names, or those of Debian's MariaDB."""
+    if given := os.environ.get(PROGRAMS):
+        return Programs(**{name: tuple(words) for name, words in json.loads(given).items()})
     method = "--auth-root-authentication-method=normal"
     return Programs(
         make=(program("mariadb-install-db"), "--no-defaults", method, "--skip-test-db"),
@@ -92,7 +122,7 @@ class Server:
 
     def __init__(self, folder: Path, programs: Programs | None = None, /, **settings: str) -> None:
         """Make its data; start nothing yet. Settings are those of the server, with underscores."""
-        programs = programs or debian_programs()
+        programs = programs or found_programs()
         data, temporary = folder / "data", folder / "tmp"
         # A server that starts removes the temporary tables of others in the same directory.
         temporary.mkdir()
@@ -121,7 +151,7 @@ class Server:
 
 @contextmanager
 def own_server(programs: Programs | None = None, /, **settings: str) -> Iterator[Server]:
-    """Run a server of our own; Debian's MariaDB unless programs are given."""
+    """Run a server of our own, of the programs that are given or found."""
     with open_folder() as folder:
         server = Server(folder, programs, **settings)
         server.server.start()

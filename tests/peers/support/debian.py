@@ -47,9 +47,9 @@ def mysql_programs() -> Iterator[Programs]:
 
 @contextmanager
 def mysql_peer() -> Iterator[dict[str, str]]:
-    """Run MySQL; yields the variable that the integration tests read."""
+    """Run MySQL; yields the variables that the integration tests read, which also start servers of their own."""
     with mysql_programs() as programs, own_server(programs) as server:
-        yield {DSN: f"mysql://root@127.0.0.1:{server.client.port}"}
+        yield {DSN: f"mysql://root@127.0.0.1:{server.client.port}"} | programs.variable()
 
 
 def _installed(peer: str) -> Path:
