@@ -41,7 +41,7 @@ class MariaDBTable(Target, ChangedTable):
         )
 
     def is_waiting(self) -> bool:
-        return bool(self.run("SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"))
+        return self.server.has_lock_wait()
 
     def widen(self) -> None:
         self.run("ALTER TABLE t MODIFY id bigint, MODIFY lsn bigint")

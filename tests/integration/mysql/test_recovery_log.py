@@ -14,6 +14,7 @@ from outfall.testing.recovery_contract import once_at
 from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
 from tests.integration.support.mariadb import MariaDB, Server
 from tests.integration.support.sql_logs import STEPS, contents, filled
+from tests.integration.support.waiting import until
 from tests.unit.support.command import done, failed
 from tests.unit.support.warehouse import PlainSink
 
@@ -78,12 +79,10 @@ def test_of_two_creators_at_one_moment_one_wins(server: MariaDB, database: str) 
             refused.append(error)
 
     thread = threading.Thread(target=second, daemon=True)
-    waiting = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
 
     def start_and_wait_until_it_waits() -> None:
         thread.start()
-        while server.run(waiting) == [("0",)]:
-            thread.join(0.05)
+        until(server.has_lock_wait, "the second waiting")
 
     with once_at("log: before commit", start_and_wait_until_it_waits):
         assert one.append(b"one", after=1) == 2
