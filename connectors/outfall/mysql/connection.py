@@ -79,7 +79,10 @@ class LoadConnection(Connection):  # type: ignore[misc]
     def _read_query_result(self, unbuffered: bool = False) -> int:
         self._result: MySQLResult | None = None
         result = _LoadResult(self)
-        result.read()
+        if unbuffered:
+            result.init_unbuffered_query()
+        else:
+            result.read()
         self._result = result
         if result.server_status is not None:
             self.server_status = result.server_status

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pymysql
 from pydantic import SecretStr
+from pymysql.cursors import SSCursor
 
 from outfall.errors import ConfigurationError, OutfallError, TargetError
 from outfall.mysql.connection import PARAMETERS, STRICT, LoadConnection, MySQLServer, code_of, describe, is_refused
@@ -50,6 +51,12 @@ class MySQLSession:
         cursor.execute(statement, given)
         found: Result = cursor
         return found
+
+    def stream(self, query: str, /) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query, without holding all of them. Its % are doubled."""
+        with self._connection.cursor(SSCursor) as cursor:
+            cursor.execute(query, ())
+            yield from iter(cursor.fetchone, None)
 
     def send(self, statement: bytes, data: bytes | memoryview | None = None) -> tuple[int, int]:
         """Execute an INSERT as it is, or a LOAD DATA LOCAL with data; return the numbers of rows and of warnings."""

@@ -13,9 +13,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
+from outfall.mysql.columns import read_columns
 from outfall.mysql.database import MySQLSession
 from outfall.mysql.names import quote
 from outfall.mysql.options import MySQLOptions
+from outfall.mysql.types import json_value
 from outfall.sql.dialect import Move, Places, SqlName, StagedRows, among, compose
 from outfall.sql.options import GONE, MARKER, ROW, STAGE
 
@@ -56,9 +58,11 @@ class MySQLMove(Move):
         order = self._options.ordered_by
         return Numbered(session, self) if order is None else Ordered(session, self, quote(order))
 
-    def row_text(self, place: str) -> str:
-        shown = {name: quote(name) for name in self.columns}
-        shown |= {name: quote(staged) for name, staged in self._options.not_stored.items()}
+    def row_text(self, session: MySQLSession, place: str) -> str:
+        found = {column.name: column for column in read_columns(session, self.staging)}
+        shown = {name: json_value(found[name]) for name in self.columns}
+        for name, staged in self._options.not_stored.items():
+            shown[name] = compose("ELT({} + 1, 'false', 'true')", _MARKER) if staged == MARKER else quote(staged)
         pairs = ", ".join(f"{_text(name)}, {column}" for name, column in shown.items())
         return compose("SELECT JSON_OBJECT({}) FROM {} WHERE {}", pairs, self.staging.sql, _at(place))
 

@@ -36,6 +36,7 @@ import pyarrow.compute as pc
 from outfall.errors import ConfigurationError
 from outfall.formats.types import check_json_type, is_bytes
 from outfall.mysql.columns import MySQLColumn
+from outfall.mysql.names import quote
 from outfall.values import spark_type
 
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
@@ -131,7 +132,11 @@ def why_not(kind: pa.DataType, column: MySQLColumn) -> str | None:
 _ARROW = {
     "tinyint": pa.int8(), "smallint": pa.int16(), "mediumint": pa.int32(), "int": pa.int32(), "bigint": pa.int64(),
     "float": pa.float32(), "double": pa.float64(), "date": pa.date32(), "datetime": pa.timestamp("us", "UTC"),
-    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp": pa.timestamp("us", "UTC"), "time": pa.time64("us"),
+}  # fmt: skip
+_UNSIGNED = {
+    "tinyint": pa.int16(), "smallint": pa.int32(), "mediumint": pa.int32(), "int": pa.int64(),
+    "bigint": pa.decimal128(20, 0),
 }  # fmt: skip
 
 
@@ -139,7 +144,24 @@ def arrow_type(column: MySQLColumn) -> pa.DataType:
     """Return a type whose values a column stores."""
     if column.kind == "decimal":
         return pa.decimal128(min(column.precision, 38), min(column.scale, 38))
+    if column.unsigned and column.kind in _UNSIGNED:
+        return _UNSIGNED[column.kind]
     return pa.binary() if column.kind in _BINARIES else _ARROW.get(column.kind, pa.string())
+
+
+def json_value(column: MySQLColumn) -> str:
+    """Return a column's value for the server's JSON_OBJECT, as the sink writes it; for a statement with parameters.
+
+    The server alone would write bytes as text, 6 digits of a FLOAT, and times without their zone.
+    """
+    name = quote(column.name)
+    if column.kind in _BINARIES:
+        return f"REPLACE(TO_BASE64({name}), '\\n', '')"
+    if column.kind == "float":
+        return f"{name} + 0e0"
+    if column.kind in _INSTANTS:
+        return f"DATE_FORMAT({name}, '%%Y-%%m-%%dT%%H:%%i:%%s.%%fZ')"
+    return name
 
 
 _ORDERED = _INTEGERS | _BINARIES | {"decimal", "date", "datetime", "timestamp"}

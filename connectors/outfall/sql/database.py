@@ -44,6 +44,9 @@ class Session(Protocol):
     def execute(self, statement: str, given: Any = (), /) -> Result:
         """Execute a statement with parameters: a sequence for `%s`, or a mapping for `%(name)s`."""
 
+    def stream(self, query: str, /) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query, without holding all of them."""
+
     def savepoint(self, *, undo: bool = False) -> AbstractContextManager[object]:
         """Return a block whose changes are undone if it raises; with `undo` in any case."""
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -171,6 +172,25 @@ def dead_letters(dialect: Dialect) -> DeadLetterTable | None:
     if table == dialect.parse(dialect.options.table):
         raise _is_the_table()
     return DeadLetterTable(dialect, table)
+
+
+def stored_letters(dialect: Dialect) -> Iterator[dict[str, Any]]:
+    """Yield the dead letters in the table that the options name, as values by the names of `DEAD_LETTER_SCHEMA`.
+
+    Raises `ConfigurationError` if it is no table of dead letters, and the database's error, translated.
+    """
+    database, table = dialect.database, dialect.parse(dialect.options.table)
+    with database.explained(f"reading the dead letters in {table}"), database.transaction() as session:
+        found = {column.name for column in dialect.columns(session, table)}
+        if absent := [name for name in _NAMES if name not in found]:
+            raise ConfigurationError(
+                f"the table {table} in {database.name()} has no dead letters",
+                why=f"it has no column {absent[0]!r}" if found else "it does not exist, or the user may not read it",
+                do=f"give the table that the option dead_letter_table of {dialect.sink} names, and a user with SELECT",
+            )
+        names = ", ".join(map(dialect.quote, _NAMES))
+        for row in session.stream(compose("SELECT {} FROM {}", names, table.sql)):
+            yield dict(zip(_NAMES, row, strict=True))
 
 
 def _values(letter: DeadLetter, session: Session) -> list[object]:

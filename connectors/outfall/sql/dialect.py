@@ -206,7 +206,7 @@ class Move(ABC):
         """Return the places of the rows, for moving those that the table accepts."""
 
     @abstractmethod
-    def row_text(self, place: str) -> str:
+    def row_text(self, session: Any, place: str) -> str:
         """Return a query for the JSON text of one staged row, encoded by the server."""
 
     def tied(self, session: Any, most: int) -> Sequence[str]:

@@ -257,7 +257,7 @@ class EpochCommitter(StagedCommitter):
                 raise self._too_many(session, move, places[-1], refusal)
             self._check_all_there(session, move, None)
             for place in places:
-                row = move.row_text(place)
+                row = move.row_text(session, place)
                 letters.add(session, row, refusal, step=self._context.step_id, epoch=self._context.epoch)
             move.leave_out(session, places)
             count += len(places)
@@ -274,7 +274,8 @@ class EpochCommitter(StagedCommitter):
             if waiting + aside + len(sorting.refused) > letters.most:
                 raise self._too_many(session, move, list(sorting.refused)[-1], refusal)
         for place, refusal in sorting.refused.items():
-            letters.add(session, move.row_text(place), refusal, step=self._context.step_id, epoch=self._context.epoch)
+            row = move.row_text(session, place)
+            letters.add(session, row, refusal, step=self._context.step_id, epoch=self._context.epoch)
         reached("sql: set aside")
         refused = len(sorting.refused)
         return _Moved(sorting.changed, aside + refused, self._skipped(move, sorting.changed + refused), move.stale)
@@ -326,7 +327,7 @@ class EpochCommitter(StagedCommitter):
 
     def row_name(self, session: Session, move: Move, place: str) -> str:
         """Return a description of a staged row, as `log_rows` permits."""
-        found = session.execute(move.row_text(place)).fetchone()
+        found = session.execute(move.row_text(session, place)).fetchone()
         return row_log(session, self._dialect).name("a row", found[0] if found else "")
 
     def _is_dropped(self, requests: Sequence[Request]) -> bool:

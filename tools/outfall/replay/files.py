@@ -22,8 +22,8 @@ from outfall.serde import parse_json
 _PLACES = Purpose(
     "location of dead letters",
     REMOTE,
-    "dead letters are read from files, postgresql: and kafka:",
-    f"give a path, or a URL: {', '.join(f'{scheme}://' for scheme in REMOTE)}, postgresql:// or kafka://",
+    "dead letters are read from files, postgresql:, mysql: and kafka:",
+    f"give a path, or a URL: {', '.join(f'{scheme}://' for scheme in REMOTE)}, postgresql://, mysql:// or kafka://",
 )
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 _NOTHING = {field.name: None if field.nullable else "" for field in DEAD_LETTER_SCHEMA}

@@ -152,6 +152,8 @@ def _boolean(text: str) -> bool:
 
 def _integer(value: Any, bits: int) -> int:
     value = _from_text(value, int, "an integer")
+    if isinstance(value, bool) and bits == 8:  # a boolean of a database that has no such type
+        return int(value)
     whole = isinstance(value, Decimal) and value == value.to_integral_value()
     made = int(value) if whole else int(_of(value, int))
     if not -(1 << bits - 1) <= made < 1 << bits - 1:

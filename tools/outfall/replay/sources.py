@@ -6,17 +6,18 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from pydantic import SecretStr
 
-from outfall.dead_letter import DEAD_LETTER_SCHEMA
-from outfall.errors import ConfigurationError, TransientError, missing_extra
+from outfall.errors import ConfigurationError, missing_extra
 from outfall.location import masked
-from outfall.options import resolve_secret
+from outfall.options import make_options, resolve_secret
 from outfall.replay.files import FileLetters
 from outfall.replay.letters import FoundLetter, letter_of
 from outfall.serde import parse_json
+from outfall.sql.dead_letters import stored_letters
+from outfall.sql.dialect import Dialect
 
 if TYPE_CHECKING:
     from outfall.kafka.client import KafkaClients
@@ -31,14 +32,14 @@ _BROKERS_WAIT = 60.0
 def letters_at(location: str) -> Source:
     """Return a source for the dead letters at a location. It connects when it is called.
 
-    A location is a path or URL of a file or a directory; `postgresql://user@host/database?table=schema.name`, plus
-    libpq parameters; or `kafka://host:9092/topic`, plus librdkafka properties as in recovery locations. Passwords are
-    given as `env:NAME` or `file:PATH`. Raises `ConfigurationError` if the location is invalid or contains a secret, and
-    `ImportError` if an extra is missing.
+    A location is a path or URL of a file or a directory; `postgresql://user@host/database?table=schema.name` or
+    `mysql://user@host/database?table=name`, plus the parameters of the sink's `dsn`; or `kafka://host:9092/topic`, plus
+    librdkafka properties as in recovery locations. Passwords are given as `env:NAME` or `file:PATH`. Raises
+    `ConfigurationError` if the location is invalid or contains a secret, and `ImportError` if an extra is missing.
     """
     scheme = urlsplit(location).scheme.lower()
-    if scheme in ("postgresql", "postgres"):
-        return _postgres(location)
+    if scheme in ("postgresql", "postgres", "mysql", "mariadb"):
+        return _table(location)
     if scheme == "kafka":
         return _kafka(location)
     return FileLetters(location if scheme else os.path.abspath(os.path.expanduser(location)))
@@ -56,55 +57,36 @@ def _reference(location: str, name: str, value: str) -> str:
     return resolve_secret(SecretStr(value))
 
 
-def _postgres(location: str) -> Source:
-    try:
-        import psycopg
-        from psycopg import sql
-        from psycopg.conninfo import make_conninfo
-
-        from outfall.postgres.names import TableName
-    except ImportError as error:
-        raise missing_extra("psycopg", "postgres") from error
-
+def _table(location: str) -> Source:
     split = urlsplit(location)
     given = dict(parse_qsl(split.query, keep_blank_values=True))
     if split.password is not None:
         raise _refused(location, "it contains a password", "append ?password=env:NAME or ?password=file:PATH instead")
-    if "table" not in given:
-        raise _refused(location, "the table is missing", "write postgresql://host/database?table=schema.name")
-    table = TableName.parse(given.pop("table"))
+    if not given.get("table"):
+        raise _refused(location, "the table is missing", f"write {split.scheme}://user@host/database?table=NAME")
+    options = {"table": given.pop("table")}
     for name in ("password", "sslpassword"):
         if name in given:
             given[name] = _reference(location, name, given[name])
-    # A database in SQL_ASCII would return bytes instead of text.
-    conninfo = make_conninfo(location.partition("?")[0], **{**given, "client_encoding": "UTF8"})
-    columns = sql.SQL(", ").join(map(sql.Identifier, DEAD_LETTER_SCHEMA.names))
-
-    def read() -> Iterator[FoundLetter]:
-        try:
-            with psycopg.connect(conninfo) as connection, connection.cursor("outfall_letters") as cursor:
-                cursor.itersize = 5000
-                cursor.execute(sql.SQL("SELECT {} FROM {}").format(columns, table.identifier()))
-                for row in cursor:
-                    yield letter_of(dict(zip(DEAD_LETTER_SCHEMA.names, row, strict=True)), f"the table {table}")
-        except psycopg.OperationalError as error:
-            raise TransientError(f"the dead letters in {table} cannot be read", why=_said(error, given)) from None
-        except psycopg.Error as error:
-            raise ConfigurationError(
-                f"the dead letters in {table} cannot be read",
-                why=_said(error, given),
-                do="give a table of dead letters and a user with read permission",
-            ) from None
-
-    return read
+    options["dsn"] = f"{location.partition('?')[0]}?{urlencode(given, quote_via=quote)}"
+    dialect = _dialect(split.scheme.lower(), options)
+    place = f"the table {options['table']} in {dialect.database.name()}"
+    return lambda: (letter_of(values, place) for values in stored_letters(dialect))
 
 
-def _said(error: Exception, given: Mapping[str, str]) -> str:
-    text = str(error).strip()
-    for name in ("password", "sslpassword"):
-        if given.get(name):
-            text = text.replace(given[name], "***")
-    return text
+def _dialect(scheme: str, options: Mapping[str, str]) -> Dialect:
+    """Return the dialect of a table, which raises `ImportError` if its extra is missing."""
+    if scheme in ("mysql", "mariadb"):
+        from outfall.mysql.dialect import MySQLDialect
+        from outfall.mysql.options import MySQLOptions
+
+        return MySQLDialect(make_options(MySQLOptions, options))
+    from outfall.postgres.connection.database import PostgresDatabase
+    from outfall.postgres.dialect import PostgresDialect
+    from outfall.postgres.options import PostgresOptions
+
+    made = make_options(PostgresOptions, options)
+    return PostgresDialect(made, PostgresDatabase(made))
 
 
 def _kafka(location: str) -> Source:

@@ -67,6 +67,9 @@ _LONGEST_WAIT = 2.0
 
 _HERE = ("localhost", "127.0.0.1", "::1")
 
+_AT_ONCE = 5000
+"""Rows of one fetch."""
+
 
 @dataclass(frozen=True)
 class PostgresDatabase(SqlDatabase):
@@ -337,6 +340,13 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
         """Execute a statement. One that is text always has parameters, and its % are doubled."""
         given = () if params is None and isinstance(query, str) else params
         return super().execute(query, given, prepare=prepare, binary=binary)
+
+    def stream(self, query: Any) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query, without holding all of them. Its % are doubled."""
+        with self.cursor("outfall") as cursor:
+            cursor.itersize = _AT_ONCE
+            cursor.execute(query, ())
+            yield from cursor
 
     def savepoint(self, *, undo: bool = False) -> AbstractContextManager[psycopg.Transaction]:
         """Return a transaction or a savepoint, which with `undo` is rolled back in any case."""

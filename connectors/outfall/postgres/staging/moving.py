@@ -69,7 +69,7 @@ class PostgresMove(Move):
         # Deferred constraints would fail all rows at COMMIT without naming one.
         session.execute(AT_ONCE)
 
-    def row_text(self, place: str) -> str:
+    def row_text(self, session: PostgresConnection, place: str) -> str:
         shown = [quote(name) for name in self.columns]
         shown += [f"{quote(staged)} AS {quote(name)}" for name, staged in self._options.not_stored.items()]
         template = "SELECT to_json(shown)::text FROM (SELECT {} FROM {} WHERE ctid = '{}'::tid) AS shown"

@@ -114,7 +114,8 @@ def replay(
     """Write dead letters into a sink, each exactly once.
 
     LETTERS is the location of the dead letters: a path or URL of a file or directory, such as s3://…;
-    postgresql://user@host/database?table=NAME; or kafka://host:9092/topic. Pass passwords as env:NAME or file:PATH.
+    postgresql://user@host/database?table=NAME or mysql://user@host/database?table=NAME; or kafka://host:9092/topic.
+    Pass passwords as env:NAME or file:PATH.
 
     After an interrupted run, the next run continues. If the sink rejects a row again, the row becomes a new dead
     letter, or the command fails if the sink has no location for dead letters. The exit code is 1 if a dead letter
