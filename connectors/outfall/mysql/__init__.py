@@ -6,7 +6,8 @@ delivery        the delivery by epochs, on `outfall.sql`
 dialect         the dialect of SQL for that base
 database        connections in transactions; names and errors of this server
 columns, types  the server's catalogue, compatible types, and values that a column cannot hold
-encode, load    rows as text for LOAD DATA LOCAL or INSERT, and one attempt that loads them into staging
+encode, send    rows as text, sent with LOAD DATA LOCAL or INSERT
+load            one attempt, which loads its rows into staging
 moving          the statements that move staged rows into the table
 own_tables      the ledger, the attempts and staging
 recovery        the location of the log, as arguments and as a URL

@@ -254,6 +254,13 @@ def _close(connection: LoadConnection) -> None:
         connection._force_close()
 
 
+def _is_fresh(connection: LoadConnection) -> bool:
+    """Return whether a connection still answers, and has the server's present limit, which it got when it was made."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@SESSION.max_allowed_packet = @@GLOBAL.max_allowed_packet")
+        return bool(cursor.fetchall() == ((1,),))
+
+
 class _Idle:
     """The idle connections of this process, one per server."""
 
@@ -268,11 +275,12 @@ class _Idle:
         if connection is None:
             return None
         try:
-            connection.ping(reconnect=False)
+            if _is_fresh(connection):
+                return connection
         except (pymysql.MySQLError, OSError):
-            _close(connection)
-            return None
-        return connection
+            pass
+        _close(connection)
+        return None
 
     def keep(self, key: tuple[int, str], connection: LoadConnection) -> None:
         """Keep a connection, or close it if there is one already."""

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.capabilities import WriterInitContext
+from outfall.errors import TargetError, ValueRefusedError
 from outfall.mysql.changes import MySQLChangeMove, MySQLTombstones
 from outfall.mysql.columns import MySQLColumn, check_keys, check_relation, read_columns, read_primary_key
 from outfall.mysql.database import MySQLDatabase, MySQLSession
@@ -17,6 +18,7 @@ from outfall.mysql.moving import MySQLMove
 from outfall.mysql.names import MySQLName, quote, why_no_name
 from outfall.mysql.options import MySQLOptions
 from outfall.mysql.own_tables import MySQLLedger, MySQLStaging
+from outfall.mysql.send import RowSender, RowTooLargeError
 from outfall.mysql.types import KEY_LENGTH, new_column_type, why_no_sequence, why_not
 from outfall.sql.dialect import Dialect, Fault, SqlName, StagedRows, among, compose, staging_name
 from outfall.sql.options import STAGE
@@ -113,6 +115,18 @@ class MySQLDialect(Dialect):
         found = session.execute(compose(query, column, table.sql, attempts)).fetchall()
         for (stage,) in found:
             session.execute(compose("DELETE FROM {} WHERE {} {}", table.sql, column, among([stage])))
+
+    def insert_letters(self, session: MySQLSession, table: SqlName, rows: pa.RecordBatch) -> None:
+        sender = RowSender(session, table, rows.schema, rows.schema.names)
+        try:
+            refusal = sender.send(rows)
+        except RowTooLargeError as error:
+            raise ValueRefusedError(
+                f"the table {table} cannot take a dead letter", why=error.why, do=error.do
+            ) from None
+        if refusal is not None:
+            do = "drop the table, and create it as MySQLSink.ddl() prints it"
+            raise TargetError(f"the table {table} rejects dead letters", why=refusal.reason, do=do)
 
     def load(self, staging: SqlName, schema: pa.Schema, stage: int, context: WriterInitContext) -> StagingLoad:
         return StagingLoad(self, staging, schema, stage, context)

@@ -51,6 +51,7 @@ _REMEDIES = {
     1206: "raise innodb_buffer_pool_size",
     1180: "look into the server's log",
     1153: "raise max_allowed_packet of the server",
+    1301: "raise max_allowed_packet of the server, so that the text of a rejected row fits",
     1665: "set binlog_format to ROW or MIXED on the server, as its default is",
     1317: "start the query again, unless somebody stopped the statement on purpose",
     1969: "find the session that locks the table; for large epochs, raise the option statement_timeout",

@@ -1,7 +1,6 @@
 """One attempt: loads its rows into staging in one transaction.
 
-Each batch is one LOAD DATA LOCAL, which turns errors into warnings, or an INSERT where the server allows no LOAD. If a
-count or a warning says that not every row is there as it was sent, the batch is undone, and INSERTs find the row.
+A batch is sent at once; if a row is rejected, ever fewer rows are sent until it is found.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pymysql
 
 from outfall.capabilities import WriterInitContext
 from outfall.dead_letter import DeadLetter
 from outfall.errors import ValueRefusedError
 from outfall.mysql.columns import MySQLColumn, read_columns
-from outfall.mysql.encode import RowEncoder
-from outfall.mysql.errors import MySQLRefusal, is_rows_fault
+from outfall.mysql.errors import MySQLRefusal
+from outfall.mysql.send import RowSender, RowTooLargeError
 from outfall.mysql.types import misfits
 from outfall.sql.changes import removals
 from outfall.sql.dead_letters import batch_row_name, row_log
@@ -33,8 +31,6 @@ if TYPE_CHECKING:
 
 _BYTES = 8 << 20
 """The Arrow size of one statement, to bound the memory for its text."""
-_ROOM = 4 << 10
-"""Bytes of `max_allowed_packet` that a statement leaves."""
 
 
 class StagingLoad(Load):
@@ -49,24 +45,21 @@ class StagingLoad(Load):
         self._options = dialect.options
         self._stage = stage
         self._seen = 0
-        self._bytes = 0
         self._lent = ExitStack()
         try:
             self.session = self._session = self._lent.enter_context(dialect.database.task())
             columns = staging_columns(self._session, dialect, staging, schema)
             self._columns = self._checked(schema)
-            found = self._session.execute("SELECT @@local_infile, @@max_allowed_packet").fetchone()
+            names = [column.name for column in columns]
+            self._schema = pa.schema([*(pa.field(name, pa.int64()) for name in names[:2]), *schema])
+            self._sender = RowSender(self._session, staging, self._schema, names)
         except BaseException:
             self.close()
             raise
-        names = [column.name for column in columns]
-        self._loads, self._packet = bool(found[0]), int(found[1])
-        self._schema = pa.schema([*(pa.field(name, pa.int64()) for name in names[:2]), *schema])
-        self._encoder = RowEncoder(staging, self._schema, names)
 
     def write(self, batch: pa.RecordBatch) -> int:
         reached("sql: copying")
-        before = self._bytes
+        before = self._sender.bytes
         # Rows are numbered from 1, also those that are rejected.
         numbers = pa.array(range(self._seen + 1, self._seen + 1 + batch.num_rows), pa.int64())
         stages = pa.repeat(pa.scalar(self._stage, pa.int64()), batch.num_rows)
@@ -79,7 +72,7 @@ class StagingLoad(Load):
         rest = staged if kept is None else staged.take(pa.array(kept, pa.int64()))
         for index, refusal in self._send(rest):
             self._refuse(batch, index if kept is None else kept[index], refusal)
-        return self._bytes - before
+        return self._sender.bytes - before
 
     def finish(self) -> int:
         return 0
@@ -145,67 +138,22 @@ class StagingLoad(Load):
         at_once = max(1, staged.num_rows * _BYTES // max(staged.nbytes, 1))
         for first in range(0, staged.num_rows, at_once):
             part = staged.slice(first, at_once)
-            if self._loads and self._load(part):
-                self.rows += part.num_rows
-                continue
-            before = len(self.letters)
-            for index, refusal in isolate(0, part.num_rows, partial(self._insert, part)):
+            refused = 0
+            for index, refusal in isolate(0, part.num_rows, partial(self._send_some, part)):
+                refused += 1
                 yield first + index, refusal
-            self.rows += part.num_rows - (len(self.letters) - before)
+            self.rows += part.num_rows - refused
 
-    def _load(self, part: pa.RecordBatch) -> bool:
-        """Send rows with LOAD DATA; return whether all are there unchanged. Otherwise none is."""
-        statement, data = self._encoder.load(part)
-        self._session.execute("SAVEPOINT outfall_load")
+    def _send_some(self, part: pa.RecordBatch, low: int, high: int) -> MySQLRefusal | None:
         try:
-            rows, warnings = self._session.send(statement, data)
-        except pymysql.MySQLError as error:
-            if not is_rows_fault(error):
-                raise
-            rows, warnings = 0, 1
-        if (rows, warnings) == (part.num_rows, 0):
-            self._bytes += len(data)
-            return True
-        self._session.execute("ROLLBACK TO SAVEPOINT outfall_load")
-        return False
-
-    def _insert(self, part: pa.RecordBatch, low: int, high: int) -> MySQLRefusal | None:
-        """Send rows with INSERT; return the reason if they are rejected. Then none is there."""
-        try:
-            with self._session.savepoint():
-                sent = self._insert_all(part.slice(low, high - low))
-        except _RefusedRowsError as error:
-            return error.refusal
-        self._bytes += sent
-        return None
-
-    def _insert_all(self, rows: pa.RecordBatch) -> int:
-        """Send rows with as few INSERTs as the server's packets allow; return the number of bytes."""
-        statement = self._encoder.insert(rows)
-        if len(statement) + _ROOM > self._packet:
-            if rows.num_rows > 1:
-                half = rows.num_rows // 2
-                return self._insert_all(rows.slice(0, half)) + self._insert_all(rows.slice(half))
-            raise _RefusedRowsError(
-                MySQLRefusal(
-                    f"the row needs {len(statement)} bytes, and max_allowed_packet of the server is {self._packet}",
-                    do="raise max_allowed_packet, or set local_infile of the server to ON",
-                )
-            )
-        try:
-            count, warnings = self._session.send(statement)
-        except pymysql.MySQLError as error:
-            if not is_rows_fault(error):
-                raise
-            raise _RefusedRowsError(MySQLRefusal.of(error)) from None
-        if warnings or count != rows.num_rows:
-            raise _RefusedRowsError(self._session.first_warning())
-        return len(statement)
-
-
-class _RefusedRowsError(Exception):
-    """The server rejects rows, or would change them."""
-
-    def __init__(self, refusal: MySQLRefusal) -> None:
-        super().__init__(refusal.reason)
-        self.refusal = refusal
+            return self._sender.send(part.slice(low, high - low))
+        except RowTooLargeError as error:
+            # No dead letter: its text is about as long.
+            log, own = row_log(self._session, self._dialect), 2
+            position = error.row.column(1)[0].as_py() - 1
+            row = pa.RecordBatch.from_arrays(error.row.columns[own:], schema=pa.schema(list(self._schema)[own:]))
+            raise ValueRefusedError(
+                f"the table {self._options.table} cannot take {batch_row_name(row, 0, log, position)}",
+                why=error.why,
+                do=f"{error.do}; or leave out the row",
+            ) from None

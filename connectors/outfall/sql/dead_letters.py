@@ -28,8 +28,7 @@ from outfall.sql.options import STAGE
 _NAMES = DEAD_LETTER_SCHEMA.names
 _NON_ASCII = re.compile(r"[^\x00-\x7F]+")
 
-_AT_ONCE = 500
-"""Dead letters of one statement."""
+_STAGED = pa.schema([pa.field(STAGE, pa.int64(), nullable=False), *DEAD_LETTER_SCHEMA])
 
 
 def too_many(
@@ -72,12 +71,9 @@ class DeadLetterTable:
 
     def stage(self, session: Session, stage: int, letters: Sequence[DeadLetter]) -> None:
         """Write the dead letters of an attempt, in the transaction that writes its rows."""
-        one = f"({', '.join(['%s'] * (1 + len(_NAMES)))})"
-        for first in range(0, len(letters), _AT_ONCE):
-            some = letters[first : first + _AT_ONCE]
-            many = ", ".join([one] * len(some))
-            statement = compose("INSERT INTO {} ({}, {}) VALUES {}", self._waiting.sql, self._stage, self._names, many)
-            session.execute(statement, [value for letter in some for value in (stage, *_values(letter, session))])
+        rows = [{STAGE: stage, **_values(letter, session)} for letter in letters]
+        if rows:
+            self._dialect.insert_letters(session, self._waiting, pa.RecordBatch.from_pylist(rows, _STAGED))
 
     def counts(self, session: Session, stages: Collection[int]) -> dict[int, int]:
         """Return the number of unpublished dead letters of each attempt; 0 if their table is missing."""
@@ -153,9 +149,8 @@ class DeadLetterTable:
 
     def missing_ddl(self, session: Session) -> list[str]:
         """Return the statements that create the missing tables for dead letters; none if they exist."""
-        staged = pa.schema([pa.field(STAGE, pa.int64(), nullable=False), *DEAD_LETTER_SCHEMA])
         made = {
-            self._waiting: self._dialect.create_table(self._waiting, staged, waiting=True),
+            self._waiting: self._dialect.create_table(self._waiting, _STAGED, waiting=True),
             self.table: self._dialect.create_table(self.table, DEAD_LETTER_SCHEMA),
         }
         return [statement for table, statement in made.items() if not self._dialect.columns(session, table)]
@@ -193,10 +188,12 @@ def stored_letters(dialect: Dialect) -> Iterator[dict[str, Any]]:
             yield dict(zip(_NAMES, row, strict=True))
 
 
-def _values(letter: DeadLetter, session: Session) -> list[object]:
+def _values(letter: DeadLetter, session: Session) -> dict[str, object]:
     """Return a dead letter's values; unless the server stores any text, with JSON's escapes of non-ASCII characters."""
-    values = (getattr(letter, name) for name in _NAMES)
-    return [_escaped(value) if isinstance(value, str) and not session.any_text else value for value in values]
+    values = {name: getattr(letter, name) for name in _NAMES}
+    if session.any_text:
+        return values
+    return {name: _escaped(value) if isinstance(value, str) else value for name, value in values.items()}
 
 
 def _escaped(text: str) -> str:

@@ -27,6 +27,10 @@ Fault = Literal["rows", "misfit", "table"]
 """What an error says: a row caused it; the table may have other columns than the statement; it may be missing."""
 
 
+_AT_ONCE = 500
+"""Rows of one INSERT."""
+
+
 class StagedRows(BaseModel):
     """The rows of one attempt, in staging."""
 
@@ -351,6 +355,15 @@ class Dialect(ABC):
             column,
         )
         session.execute(statement)
+
+    def insert_letters(self, session: Any, table: SqlName, rows: pa.RecordBatch) -> None:
+        """Insert dead letters, whose texts may be as long as any row, in the caller's transaction."""
+        names = ", ".join(map(self.quote, rows.schema.names))
+        one = f"({', '.join(['%s'] * rows.num_columns)})"
+        for first in range(0, rows.num_rows, _AT_ONCE):
+            some = rows.slice(first, _AT_ONCE).to_pylist()
+            statement = compose("INSERT INTO {} ({}) VALUES {}", table.sql, names, ", ".join([one] * len(some)))
+            session.execute(statement, [value for row in some for value in row.values()])
 
     @abstractmethod
     def tombstones(self, target: SqlName) -> Tombstones:

@@ -328,7 +328,8 @@ class EpochCommitter(StagedCommitter):
     def row_name(self, session: Session, move: Move, place: str) -> str:
         """Return a description of a staged row, as `log_rows` permits."""
         found = session.execute(move.row_text(session, place)).fetchone()
-        return row_log(session, self._dialect).name("a row", found[0] if found else "")
+        # A server may have no text for a row that is too large.
+        return row_log(session, self._dialect).name("a row", (found and found[0]) or "")
 
     def _is_dropped(self, requests: Sequence[Request]) -> bool:
         """Return whether the table is missing, although rows of this query were in it."""
