@@ -366,6 +366,16 @@ class SupportsTarget(DeclaresKind, ABC, Generic[S]):
         acts = isinstance(self, SupportsCommitter | SupportsSeal) or kind.clean_up is not SupportsTarget.clean_up
         return acts or kind.check_target is not SupportsTarget.check_target
 
+    def recovery_location(self) -> str | None:
+        """Return a recovery location in the target's own database, which an error proposes where the log cannot be.
+
+        It contains no secret, only references such as `password=env:NAME`, and is of no other query.
+
+        Returns:
+            A URL, or `None` if the target is no such database. Defaults to `None`.
+        """
+        return None
+
     def check_connection(self) -> Sequence[str]:
         """Connect to the destination and check the permissions, for `outfall doctor`. Leaves nothing behind.
 

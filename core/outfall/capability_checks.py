@@ -156,6 +156,10 @@ class ResolvedSink:
         """Return the name of the target, or `None` if the sink has none."""
         return self.sink.target() if SupportsTarget in self.capabilities else None
 
+    def recovery_location(self) -> str | None:
+        """Return a recovery location in the target's own database. See `SupportsTarget.recovery_location`."""
+        return self.sink.recovery_location() if SupportsTarget in self.capabilities else None
+
     def owns_target(self) -> bool:
         """Return whether the sink takes over the data in its target. See `SupportsTarget.owns_target`."""
         return SupportsTarget in self.capabilities and self.sink.owns_target()

@@ -55,6 +55,10 @@ class Purpose:
     """The remedy for another scheme."""
 
 
+class UnsupportedSchemeError(ConfigurationError):
+    """The scheme of a location does not fit its purpose."""
+
+
 @dataclass(frozen=True)
 class Location:
     """A directory of a filesystem. Equal locations have equal texts."""
@@ -116,7 +120,7 @@ def _without_host(rest: str, text: str, purpose: Purpose) -> str:
 
 def _remote(scheme: str, rest: str, text: str, purpose: Purpose) -> Location:
     if scheme not in purpose.schemes:
-        raise ConfigurationError(
+        raise UnsupportedSchemeError(
             f"the {purpose.what} {masked(text)!r} is not supported",
             why=f"{scheme}: {purpose.why_not}",
             do=purpose.use_instead,

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -21,7 +21,7 @@ from outfall.mysql.errors import MySQLRefusal, quotes_rows, remedy, shown, trans
 from outfall.mysql.options import MySQLOptions
 from outfall.options import nearest_name, resolve_secret
 from outfall.sql.database import Result, SqlDatabase
-from outfall.sql.log_location import ServerUrl
+from outfall.sql.log_location import REFERENCES, ServerUrl
 
 _LONGEST_SILENCE = 60
 """Seconds for which a transaction of the driver may do nothing. Then the server ends it, so that a stopped driver does
@@ -34,6 +34,7 @@ _SLACK = 60.0
 _LONGEST_WAIT = 2
 """Seconds for one lock of a table. A waiting lock request blocks all later ones, including those of readers."""
 _CLIENT = range(2000, 3000)
+_PASSWORD = "env:MYSQL_PWD"  # noqa: S105 - a variable, as of the server's own client
 
 
 class MySQLSession:
@@ -119,6 +120,13 @@ class MySQLDatabase(SqlDatabase):
 
     def database_name(self) -> str:
         return self._server().database()
+
+    def log_url(self) -> ServerUrl:
+        url = self._server().url
+        given = url.parameters.get("password", "" if self._server().secret is None else _PASSWORD)
+        named = given if given.startswith(REFERENCES) else _PASSWORD
+        rest = {name: value for name, value in url.parameters.items() if name != "password"}
+        return replace(url, parameters=rest | ({"password": named} if given else {}))
 
     def translated(self, doing: str, error: Any, step: str | None = None) -> OutfallError:
         return translated(self, doing, error, step)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from outfall.errors import OutfallError, TransientError
 from outfall.retry_log import Retry, RetryLog
 from outfall.retry_loop import retried
+from outfall.sql.log_location import ServerUrl
 from outfall.sql.options import SqlOptions
 from outfall.trace_points import reached
 
@@ -81,6 +82,10 @@ class SqlDatabase(ABC):
     @abstractmethod
     def database_name(self) -> str:
         """Return the name of the database, without the server."""
+
+    @abstractmethod
+    def log_url(self) -> ServerUrl | None:
+        """Return the location of a recovery log in this database, without secrets; `None` if a URL cannot name it."""
 
     @abstractmethod
     def transaction(self, *, undo: bool = False) -> AbstractContextManager[Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import re
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -40,6 +42,9 @@ from outfall.sql.table import Table
 from outfall.sql.target import SqlTarget, StepTables, open_tables
 from outfall.sql.tombstones import Tombstones
 from outfall.sql.writer import StagingWriter
+
+_LOG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""The name of a table that can be the name of a log."""
 
 
 class _OfStep(Protocol):
@@ -95,6 +100,16 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
     def target(self) -> str:
         # Without host and port, because a server may move. The ledger proves that it is the same database.
         return f"{self.kind().partition('/')[0]}:{self.database.database_name()}/{self.table}"
+
+    def recovery_location(self) -> str | None:
+        found = self.database.log_url()
+        if found is None:
+            return None
+        # Queries whose steps have the same id need a log each, and write to a table each.
+        log = str(self.table)
+        if not _LOG.fullmatch(log):
+            log = f"table_{hashlib.sha256(log.encode()).hexdigest()[:12]}"
+        return str(replace(found, parameters={**found.parameters, "log": log}))
 
     def place(self) -> str:
         found = replace(self.table, schema=self.found_in(starting=True))

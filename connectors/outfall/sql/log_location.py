@@ -17,7 +17,8 @@ from outfall.recovery.log import check_step_id
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 _LONGEST_TIMEOUT = timedelta(minutes=10)
-_REFERENCES = ("env:", "file:")
+REFERENCES = ("env:", "file:")
+"""What a parameter begins with that names a secret."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def server_url(text: object, scheme: str, secrets: tuple[str, ...]) -> ServerUrl
     split = urlsplit(text)
     user, _, host = split.netloc.rpartition("@")
     given = dict(parse_qsl(split.query, keep_blank_values=True))
-    literal = [name for name in secrets if name in given and not given[name].startswith(_REFERENCES)]
+    literal = [name for name in secrets if name in given and not given[name].startswith(REFERENCES)]
     problem = None
     if literal or ":" in user:
         problem = "it contains a password, which would be shown wherever the location is"

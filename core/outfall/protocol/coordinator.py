@@ -36,6 +36,7 @@ from outfall.protocol.takeover import begin_batch, begin_drain, begin_epoch, is_
 from outfall.protocol.target import clean_up_context, clean_up_target
 from outfall.protocol.validation import expected_epoch, fenced, listed_parts, log_lost
 from outfall.recovery.entries import Prepared, Skipped, StoredValue
+from outfall.recovery.location import proposing
 from outfall.recovery.log import EntryExistsError, RecoveryConfig
 from outfall.telemetry import EpochTelemetry
 from outfall.trace_points import reached
@@ -99,7 +100,11 @@ class EpochCoordinator:
                 do="give each write in a foreachBatch function its own step_id",
             )
         begin = partial(begin_batch, self._step, batch=epoch, query_id=query_id, first=position is None)
-        with self._step.telemetry.beginning(), self._step.heartbeat("begin"):
+        with (
+            self._step.telemetry.beginning(),
+            self._step.heartbeat("begin"),
+            proposing(self._step.resolved.recovery_location),
+        ):
             return take_over(self._step, position, begin)
 
     def begin_drain(self) -> Ticket | None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from outfall.errors import ConfigurationError
 from outfall.filesystems import make_durably, sync_directory
 from outfall.recovery.file_log import STATES, FileLog, entry_name, temporary_name
-from outfall.recovery.location import USE_INSTEAD
+from outfall.recovery.location import unsuitable
 from outfall.recovery.log import EntryExistsError
 from outfall.trace_points import reached
 
@@ -79,11 +79,10 @@ class LocalLog(FileLog):
             raise
 
     def _no_hard_links(self, error: OSError) -> ConfigurationError:
-        return ConfigurationError(
+        return unsuitable(
             f"the filesystem of {self._directory!r} does not support hard links",
             step=self._step_id,
             why=f"a recovery entry is created exclusively with a hard link, which failed with {error.strerror!r}",
-            do=USE_INSTEAD,
         )
 
     def _create_state(self, name: str, data: bytes) -> None:

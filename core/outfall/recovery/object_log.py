@@ -14,7 +14,7 @@ from outfall.errors import ConfigurationError, OutfallError
 from outfall.filesystems import open_filesystem
 from outfall.location import PACKAGES, Location
 from outfall.recovery.file_log import STATES, FileLog, entry_name, temporary_name
-from outfall.recovery.location import USE_INSTEAD, StoreClientError
+from outfall.recovery.location import StoreClientError, unsuitable
 from outfall.recovery.log import EntryExistsError
 from outfall.trace_points import reached
 
@@ -189,10 +189,10 @@ class ObjectStore:
             raise StoreClientError(error) from error
 
     def _no_exclusive_create(self, why: str) -> ConfigurationError:
-        return ConfigurationError(
+        return unsuitable(
             f"the filesystem of {self._location.url()!r} has no exclusive create",
             why=f"{why}, so that two drivers could write the same entry",
-            do=f"upgrade {PACKAGES.get(self._location.scheme, 'it')} or the server behind it, or {USE_INSTEAD}",
+            place=f"upgrade {PACKAGES.get(self._location.scheme, 'it')} or the server behind it, or ",
         )
 
 

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import urlsplit
 
 from outfall import plugins
+from outfall.capability_checks import resolve
 from outfall.errors import ConfigurationError
 from outfall.location import LOCAL, REMOTE, masked
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
+from outfall.recovery.location import proposing
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.sqlite import SCHEME, SqliteRecoveryConfig
+
+
+def recovery_config_for(sink: Any, location: str | RecoveryConfig) -> RecoveryConfig:
+    """Return what `recovery_config` returns. Its error proposes the database of the sink, if it has one."""
+    with proposing(resolve(sink).recovery_location):
+        return recovery_config(location)
 
 
 def recovery_config(location: str | RecoveryConfig) -> RecoveryConfig:

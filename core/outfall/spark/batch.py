@@ -20,7 +20,7 @@ from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult
 from outfall.recovery.log import RecoveryConfig
-from outfall.recovery.url import recovery_config
+from outfall.recovery.url import recovery_config, recovery_config_for
 from outfall.spark.epoch_writer import EpochWriter
 from outfall.spark.settings import NullKey, StepSettings
 
@@ -107,7 +107,7 @@ def write(
         commit=commit or CommitPolicy(),
     )
     if recovery is not None and epoch is not None:
-        location = recovery_config(recovery)
+        location = recovery_config_for(sink, recovery)
         if mode is not None:
             check_resumed_mode(mode)
         return EpochWriter(sink, location, settings, any_later=True, end_of_input=True).write(df, epoch)

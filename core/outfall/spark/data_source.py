@@ -32,7 +32,7 @@ from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.spark_checkpoint import SparkCheckpoint, has_open_batch
-from outfall.recovery.url import recovery_config
+from outfall.recovery.url import recovery_config_for
 from outfall.source_options import SourceOptions, make_sink, split_options
 from outfall.spark.batch import check_resumed_mode, end_failed, make_recovery, remove_recovery
 from outfall.spark.columns import check_schema
@@ -96,7 +96,8 @@ class OutfallDataSource(DataSource):
         if own.epoch is not None:
             raise ConfigurationError("epoch is for batch jobs; a stream has Spark's batch ids", do="omit epoch")
         location = own.recovery or checkpoint_recovery(own.checkpoint_location)
-        writer = StreamWriter(self.make_sink(own.sink, rest), own, recovery_config(location))
+        sink = self.make_sink(own.sink, rest)
+        writer = StreamWriter(sink, own, recovery_config_for(sink, location))
         # In the process that commits, the rows are already written, so there is nothing to check.
         if self._plans:
             check_schema(resolve(writer.sink), schema)
@@ -119,9 +120,9 @@ class OutfallDataSource(DataSource):
                 "epoch and recovery must be given together", do="set both for a job that can run again, or neither"
             )
         mode: SaveMode = "overwrite" if overwrite else "append"
-        recovery = None if own.recovery is None else recovery_config(own.recovery)
         on_existing = [value for name, value in rest.items() if plain_name(name.rpartition(".")[2]) == "onexisting"]
         sink = self.make_sink(own.sink, rest)
+        recovery = None if own.recovery is None else recovery_config_for(sink, own.recovery)
         check_schema(resolve(sink), schema)
         if recovery is not None:
             check_resumed_mode(mode)

@@ -17,7 +17,7 @@ from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult
 from outfall.protocol.step import EpochOptions
 from outfall.recovery.log import RecoveryConfig, check_step_id
-from outfall.recovery.url import recovery_config
+from outfall.recovery.url import recovery_config, recovery_config_for
 from outfall.spark.epoch_writer import EpochWriter
 from outfall.spark.query_identity import RunningQuery, is_connect, query_in, running_query
 from outfall.spark.settings import NullKey, StepSettings
@@ -125,7 +125,7 @@ def for_each_batch(
         adopt_checkpoint=adopt_checkpoint,
         commit=commit or CommitPolicy(),
     )
-    location = recovery_config(recovery)
+    location = recovery_config_for(sink, recovery)
     if checkpoint is None:
         checkpoint = recovery if isinstance(recovery, str) else location.url()
     return ForEachBatch(EpochWriter(sink, location, settings), checkpoint_recovery(checkpoint), location.url())

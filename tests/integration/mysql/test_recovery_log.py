@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from outfall.errors import ConfigurationError, RecordError, TransientError
+from outfall.mysql import MySQLSink
 from outfall.recovery import EntryExistsError, recovery_config
 from outfall.testing import LocalDriver
 from outfall.testing.recovery_contract import once_at
 from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
 from tests.integration.support.mariadb import MariaDB, Server
-from tests.integration.support.sql_logs import STEPS, contents, filled
+from tests.integration.support.sql_logs import STEPS, check_advice, contents, filled
 from tests.integration.support.waiting import until
 from tests.unit.support.command import done, failed
 from tests.unit.support.warehouse import PlainSink
@@ -184,3 +187,24 @@ def test_what_is_wrong_with_a_location_is_named(url: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as refused:
         recovery_config(url)
     assert "geheim" not in str(refused.value)
+
+
+def test_an_error_proposes_the_database_of_the_sink_and_that_works(
+    server: MariaDB, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user, secret = f"u{database[-16:]}", uuid.uuid4().hex
+    server.run(f"CREATE USER {user}@'%' IDENTIFIED BY '{secret}'; GRANT ALL ON {database}.* TO {user}@'%'")
+    server.run("CREATE TABLE first (id INT); CREATE TABLE `second.table` (id INT)", database)
+    dsn = f"mysql://{user}:{secret}@{server.host}:{server.port}/{database}?tls=prefer"
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("MYSQL_PWD", secret)
+        check_advice(
+            lambda table: MySQLSink(dsn, f"`{table}`", metadata_schema=database), tmp_path, secret, monkeypatch
+        )
+    assert server.run("SELECT DISTINCT log FROM recovery_entries ORDER BY log", database) == [
+        ("first/sink",),
+        ("second.table/sink",),
+    ]
+    assert server.run("SELECT id FROM first UNION ALL SELECT 10 + id FROM `second.table` ORDER BY 1", database) == [
+        ("0",), ("1",), ("10",), ("11",),
+    ]  # fmt: skip

@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -14,12 +15,13 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from outfall.errors import ConfigurationError, RecordError, TransientError
+from outfall.postgres import PostgresSink
 from outfall.recovery import EntryExistsError, recovery_config
 from outfall.testing import LocalDriver
 from outfall.testing.recovery_contract import once_at
 from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
 from tests.integration.support.postgres import Databases, Server, empty, location, pgbouncer
-from tests.integration.support.sql_logs import STEPS, contents, filled
+from tests.integration.support.sql_logs import STEPS, check_advice, contents, filled
 from tests.unit.support.command import done, failed, parsed
 from tests.unit.support.warehouse import PlainSink
 
@@ -289,3 +291,22 @@ def test_a_log_whose_tables_were_dropped_is_not_begun_anew(dsn: str) -> None:
         connection.execute("DROP SCHEMA outfall CASCADE")
     with pytest.raises(RecordError, match="entry 2 is missing"):
         log.append(b"3", after=2)
+
+
+def test_an_error_proposes_the_database_of_the_sink_and_that_works(
+    dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = uuid.uuid4().hex
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute('CREATE TABLE first (id bigint); CREATE TABLE "second.table" (id bigint)')
+        given = make_conninfo(dsn, password=secret)
+        with pytest.MonkeyPatch.context() as environment:
+            # The tests' server asks for no password, and has fsync off.
+            environment.setenv("PGPASSWORD", secret)
+            check_advice(
+                lambda table: PostgresSink(given, f'"{table}"'), tmp_path, secret, monkeypatch, "&allow_unsafe=true"
+            )
+        logs = connection.execute("SELECT DISTINCT log FROM outfall.recovery_entries ORDER BY log").fetchall()
+        assert logs == [("first/sink",), ("second.table/sink",)]
+        found = connection.execute('SELECT id FROM first UNION ALL SELECT 10 + id FROM "second.table" ORDER BY 1')
+        assert found.fetchall() == [(0,), (1,), (10,), (11,)]

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from outfall.errors import ConfigurationError
-from outfall.postgres import PostgresRecoveryConfig
+from outfall.postgres import PostgresRecoveryConfig, PostgresSink
 from outfall.recovery import recovery_config
 
 PLACE = "postgresql://writer@one:5432,two:5433/flights"
@@ -70,3 +70,29 @@ def test_what_is_wrong_is_named(url: str, message: str) -> None:
 def test_an_unknown_parameter_of_the_client_is_named_before_anything_connects() -> None:
     with pytest.raises(ConfigurationError, match="wrong_name"):
         recovery_config("postgresql://127.0.0.1:1/db?wrong_name=1").open("sink").read()
+
+
+@pytest.mark.parametrize(
+    ("dsn", "table", "location"),
+    [
+        ("postgresql://u@db:5433/flights", "t", "postgresql://u@db:5433/flights?log=t"),
+        (
+            "host=db dbname='a b' user=u@x password=geheim sslmode=require",
+            "s.t",
+            "postgresql://u%40x@db/a%20b?password=env:PGPASSWORD&sslmode=require&log=s.t",
+        ),
+        ("host=/run/pg dbname=flights", "t", "postgresql:///flights?host=/run/pg&log=t"),
+        ("postgresql://one:1,two:2/flights", "t", "postgresql:///flights?host=one,two&port=1,2&log=t"),
+        ("postgresql://db/flights", '"ä"', "postgresql://db/flights?log=table_33e6d73fee82"),
+        ("service=flights", "t", None),
+    ],
+)
+def test_a_sink_names_its_own_database_as_a_location(
+    dsn: str, table: str, location: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PGSERVICE", "PGDATABASE", "PGHOST"):
+        monkeypatch.delenv(name, raising=False)
+    sink = PostgresSink(dsn, table)
+    assert sink.recovery_location() == location
+    if location is not None:
+        assert recovery_config(location).url() == location

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import psycopg
 from psycopg import sql
@@ -30,6 +31,7 @@ from outfall.postgres.connection.errors import (
 from outfall.postgres.options import PostgresOptions
 from outfall.redaction import Redaction
 from outfall.sql.database import SqlDatabase
+from outfall.sql.log_location import ServerUrl
 
 T = TypeVar("T")
 
@@ -66,6 +68,10 @@ _LONGEST_WAIT = 2.0
 """Seconds for one lock. A waiting lock request blocks all later ones, including those of readers."""
 
 _HERE = ("localhost", "127.0.0.1", "::1")
+
+_HOST = re.compile(r"[A-Za-z0-9.-]+")
+_VARIABLES = {"password": "PGPASSWORD", "sslpassword": "PGSSLPASSWORD"}
+"""Variables for the secrets of a recovery location."""
 
 _AT_ONCE = 5000
 """Rows of one fetch."""
@@ -108,6 +114,21 @@ class PostgresDatabase(SqlDatabase):
         host = str(given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST") or "")
         port = given.get("port") or os.environ.get("PGPORT") or 5432
         return f"{service} {'localhost' if _is_here(host) else host.lower()}:{port}"
+
+    def log_url(self) -> ServerUrl | None:
+        """Return the location of a recovery log in this database, without secrets; `None` with a service file."""
+        given = {name: str(value) for name, value in self._parameters().items()}
+        if "service" in given or os.environ.get("PGSERVICE"):
+            return None
+        user, database = given.pop("user", ""), _database_of(given)
+        given.pop("dbname", None)
+        given |= {name: f"env:{_VARIABLES[name]}" for name in _VARIABLES if name in given}
+        place = f"{quote(user, safe='')}@" if user else ""
+        host, port = given.get("host", ""), given.get("port", "")
+        if _HOST.fullmatch(host):
+            place += host + (f":{port}" if port else "")
+            given = {name: value for name, value in given.items() if name not in ("host", "port")}
+        return ServerUrl("postgresql", f"{place}/{quote(database, safe='')}", given)
 
     def tls_advice(self) -> str:
         """Return advice about TLS if the certificate is verified by default; otherwise an empty string."""
