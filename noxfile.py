@@ -36,7 +36,7 @@ PEERS = {
     "iceberg": (),
     "delta": (),
     "postgres": ("postgres-14", "postgres-18"),
-    "mysql": ("mysql-9.7",),
+    "mysql": ("mysql-9.7", "mariadb-11.8"),
     "hdfs": (),
     "yarn": (),
     "cluster": (),

@@ -132,7 +132,8 @@ class Server:
         data, temporary = folder / "data", folder / "tmp"
         # A server that starts removes the temporary tables of others in the same directory.
         temporary.mkdir()
-        user = unprivileged(folder, temporary)
+        data.mkdir()
+        user = unprivileged(folder, data, temporary)
         made = [*programs.make, f"--datadir={data}", f"--tmpdir={temporary}"]
         done = subprocess.run(made, capture_output=True, text=True, check=False, cwd="/", **user)
         assert done.returncode == 0, done.stderr[-2000:]

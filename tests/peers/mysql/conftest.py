@@ -1,4 +1,4 @@
-"""A primary and a replica, and two nodes that both take writes."""
+"""A primary and a replica, of both servers, and two nodes of Galera that both take writes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.support.mariadb import Programs
+from tests.peers.support.debian import made_once, mysql_programs
 from tests.peers.support.galera import Galera, galera
-from tests.peers.support.mariadb_pair import Pair, mariadb_pair
+from tests.peers.support.replica_pair import MARIADB, MYSQL, Pair, replica_pair
 
 
-@pytest.fixture
-def pair() -> Iterator[Pair]:
+@pytest.fixture(scope="session")
+def mysql() -> Iterator[Programs]:
+    """The programs of MySQL 9.7."""
+    with mysql_programs() as programs, made_once(programs) as found:
+        yield found
+
+
+@pytest.fixture(params=["mariadb", "mysql"])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     """A primary and a replica that a test may kill: what it has promoted follows nobody any more."""
-    with mariadb_pair() as found:
+    ours = request.param == "mariadb"
+    with replica_pair(MARIADB) if ours else replica_pair(MYSQL, request.getfixturevalue("mysql")) as found:
         yield found
 
 

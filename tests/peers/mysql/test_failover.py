@@ -10,7 +10,7 @@ import pytest
 from outfall.errors import EpochAbandonedError, OutfallError, TargetLostError, TransientError
 from outfall.testing.recovery_contract import once_at
 from tests.integration.mysql.support import Target, rows, run
-from tests.peers.support.mariadb_pair import Pair
+from tests.peers.support.replica_pair import Pair
 
 TABLE = "CREATE TABLE t (id BIGINT PRIMARY KEY, name TEXT)"
 MODES: dict[str, dict[str, Any]] = {"append": {}, "upsert": {"write_mode": "upsert", "key_columns": "id"}}

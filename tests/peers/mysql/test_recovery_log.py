@@ -1,4 +1,4 @@
-"""The log in MariaDB when a replica that lags is promoted: nothing goes on in silence."""
+"""The log in MariaDB and in MySQL when a replica that lags is promoted: nothing goes on in silence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outfall.testing import LocalDriver
 from outfall.testing.recovery_contract import once_at
 from tests.integration.support.sql_logs import STEPS, filled
 from tests.peers.support.galera import Galera
-from tests.peers.support.mariadb_pair import Pair
+from tests.peers.support.replica_pair import Pair
 from tests.unit.support.command import done, failed
 from tests.unit.support.warehouse import PlainSink
 

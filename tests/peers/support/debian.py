@@ -12,37 +12,94 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.integration.support.mariadb import DSN, Programs, own_server
+from tests.integration.support.mariadb import DSN, Programs, Server, own_server
 from tests.integration.support.postgres import open_copy
 from tests.integration.support.servers import open_folder
 from tests.peers.support.jars import CACHE, cache, keep
 
-PACKAGES = {"mysql-9.7": ("sid", "mysql-server-core", "9.7.")}
-"""By peer, the release of Debian, its package, and how the version begins: sid has one version at a time."""
+
+@dataclass(frozen=True)
+class Package:
+    """A package of a release of Debian, how its version begins, and the folders below /usr that its server needs.
+
+    A release has one version at a time. What else there is, perl and systemd among it, no server needs.
+    """
+
+    release: str
+    name: str
+    version: str
+    folders: tuple[str, ...]
+
+
+_LIBRARIES = "lib/x86_64-linux-gnu"
+PACKAGES = {
+    "mysql-9.7": Package("sid", "mysql-server-core", "9.7.", ("sbin", "lib/mysql", _LIBRARIES, "share/mysql")),
+    "mariadb-11.8": Package("trixie", "mariadb-server-core", "1%3a11.8.", ("sbin", _LIBRARIES, "share/mariadb")),
+}
+"""By peer."""
 
 _MIRROR = "http://deb.debian.org/debian"
 _KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-_LIBRARIES = "lib/x86_64-linux-gnu"
 _MINUTES = 10
+_SYSTEM_TABLES = (
+    "mariadb_system_tables", "mariadb_performance_tables", "mariadb_system_tables_data",
+    "maria_add_gis_sp_bootstrap", "mariadb_sys_schema",
+)  # fmt: skip
 
 
 @contextmanager
 def mysql_programs() -> Iterator[Programs]:
     """Yield MySQL's own server, which everybody can start."""
-    with open_folder() as folder:
-        usr = open_copy(_installed("mysql-9.7"), folder / "mysql")
-        libraries = usr / _LIBRARIES
+    with _unpacked("mysql-9.7") as usr:
         server = (
-            str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries), str(usr / "sbin" / "mysqld"),
-            "--no-defaults", f"--basedir={usr}", f"--plugin-dir={usr / 'lib' / 'mysql' / 'plugin'}",
+            *_on_its_libraries(usr, "mysqld"), f"--plugin-dir={usr / 'lib' / 'mysql' / 'plugin'}",
             # Debian's package makes the folder of the default.
             "--secure-file-priv=",
         )  # fmt: skip
         yield Programs(make=(*server, "--initialize-insecure"), serve=(*server, "--mysqlx=OFF"))
+
+
+@contextmanager
+def mariadb_programs() -> Iterator[Programs]:
+    """Yield the newest MariaDB of long-term support, which everybody can start."""
+    with _unpacked("mariadb-11.8") as usr:
+        share = usr / "share" / "mariadb"
+        server = (
+            *_on_its_libraries(usr, "mariadbd"),
+            f"--lc-messages-dir={share}",
+            f"--character-sets-dir={share}/charsets",
+        )
+        # What mariadb-install-db does, whose own programs do not find the libraries.
+        begin = "CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;"
+        files = " ".join(f"{share}/{name}.sql" for name in _SYSTEM_TABLES)
+        script = f'(echo "{begin}"; cat {files}) | "$@" --bootstrap'
+        yield Programs(make=("sh", "-c", script, "sh", *server), serve=server)
+
+
+def _on_its_libraries(usr: Path, name: str) -> tuple[str, ...]:
+    """Return the command that runs a server with the C library that was fetched with it."""
+    libraries = usr / _LIBRARIES
+    return (
+        str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries), str(usr / "sbin" / name),
+        "--no-defaults", f"--basedir={usr}",
+    )  # fmt: skip
+
+
+@contextmanager
+def made_once(programs: Programs) -> Iterator[Programs]:
+    """Yield programs whose servers get copies of one server's data, since MySQL takes long to make them."""
+    with open_folder() as folder:
+        Server(folder, programs)
+        data = folder / "data"
+        # The identity of a server, which it makes again.
+        (data / "auto.cnf").unlink(missing_ok=True)
+        copy = f'for given; do case "$given" in --datadir=*) cp -R {data}/. "${{given#--datadir=}}";; esac; done'
+        yield Programs(make=("sh", "-c", copy, "sh"), serve=programs.serve)
 
 
 @contextmanager
@@ -52,19 +109,33 @@ def mysql_peer() -> Iterator[dict[str, str]]:
         yield {DSN: f"mysql://root@127.0.0.1:{server.client.port}"} | programs.variable()
 
 
+@contextmanager
+def mariadb_peer() -> Iterator[dict[str, str]]:
+    """Run MariaDB; yields the variables that the integration tests read, which also start servers of their own."""
+    with mariadb_programs() as programs, own_server(programs) as server:
+        yield {DSN: f"mysql://root@127.0.0.1:{server.client.port}"} | programs.variable()
+
+
+@contextmanager
+def _unpacked(peer: str) -> Iterator[Path]:
+    """Yield the folder of a package, which everybody can enter."""
+    with open_folder() as folder:
+        yield open_copy(_installed(peer), folder / "usr")
+
+
 def _installed(peer: str) -> Path:
     folder = cache() / f"debian-{peer}"
     if not folder.exists():
-        _fetch(*PACKAGES[peer], folder)
+        _fetch(PACKAGES[peer], folder)
     return folder
 
 
-def _fetch(release: str, package: str, version: str, folder: Path) -> None:
+def _fetch(package: Package, folder: Path) -> None:
     """Unpack beside the folder and rename, since two processes may want it and each may be killed."""
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetching-") as name:
         scratch = Path(name)
         sources, status = scratch / "sources.list", scratch / "status"
-        sources.write_text(f"deb [signed-by={_KEYS}] {_MIRROR} {release} main\n")
+        sources.write_text(f"deb [signed-by={_KEYS}] {_MIRROR} {package.release} main\n")
         # Nothing counts as installed, so that the C library comes with it.
         status.touch()
         for each in ("state/lists", "cache/archives"):
@@ -77,15 +148,16 @@ def _fetch(release: str, package: str, version: str, folder: Path) -> None:
             "-o", "APT::Sandbox::User=root",
         )  # fmt: skip
         _run(*apt, "update")
-        _run(*apt, "--yes", "--no-install-recommends", "--download-only", "install", package)
+        _run(*apt, "--yes", "--no-install-recommends", "--download-only", "install", package.name)
         archives = sorted((scratch / "cache" / "archives").glob("*.deb"))
-        if not any(each.name.startswith(f"{package}_{version}") for each in archives):
-            found = ", ".join(each.name for each in archives if each.name.startswith(f"{package}_"))
-            pytest.fail(f"Debian's {release} has {found}. What to do: change PACKAGES and the names", pytrace=False)
+        if not any(each.name.startswith(f"{package.name}_{package.version}") for each in archives):
+            found = ", ".join(each.name for each in archives if each.name.startswith(f"{package.name}_"))
+            pytest.fail(
+                f"Debian's {package.release} has {found}. What to do: change PACKAGES and the names", pytrace=False
+            )
         for archive in archives:
             _run("dpkg-deb", "--extract", str(archive), str(scratch / "root"))
-        # What else there is, perl and systemd among it, no server needs.
-        for each in ("sbin", "lib/mysql", _LIBRARIES, "share/mysql"):
+        for each in package.folders:
             shutil.copytree(scratch / "root" / "usr" / each, scratch / "usr" / each, symlinks=True)
         keep(scratch / "usr", folder)
 
