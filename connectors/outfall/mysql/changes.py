@@ -28,7 +28,8 @@ class MySQLChangeMove(MySQLMove):
     """Applies the newest change of each key.
 
     Publications of changes to one table wait for one another, for the lock of a row of the ledger: a statement does not
-    see the tombstones of a transaction that commits while it runs.
+    see the tombstones of a transaction that commits while it runs. The row is changed each time, because the nodes of a
+    cluster have no common locks, and compare what transactions have changed.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class MySQLChangeMove(MySQLMove):
         ledger = self._tombstones.beside(self._options.metadata_schema, "ledger")
         statement = compose(
             "INSERT INTO {} (incarnation, target, step, generation, begun) VALUES ('', %s, '', 0, -1)"
-            " ON DUPLICATE KEY UPDATE begun = begun",
+            " ON DUPLICATE KEY UPDATE begun = begun + 1",
             ledger.sql,
         )
         session.execute(statement, (self._tombstones.name,))

@@ -31,6 +31,8 @@ _INDEXES = """
 SELECT index_name, column_name, sub_part FROM information_schema.statistics
 WHERE table_schema = coalesce(%s, database()) AND table_name = %s AND non_unique = 0 ORDER BY index_name, seq_in_index
 """
+_GROUP = "SHOW VARIABLES WHERE variable_name = 'group_replication_group_name' AND value <> ''"
+"""Has a row on a node of Group Replication."""
 _WIDTH = re.compile(r"\b((?:tiny|small|medium|big)?int)\(\d+\)")
 _WORDS = re.compile(r"'((?:[^']|'')*)'")
 _WIDER = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
@@ -146,6 +148,19 @@ def check_relation(session: Session, table: SqlName) -> None:
             " write it twice",
             do=f"ALTER TABLE {table.quoted} ENGINE = InnoDB",
         )
+    if session.execute(_GROUP).fetchall() and not _has_row_key(session, table):
+        raise TargetError(
+            f"{table} has no primary key",
+            why="Group Replication takes no rows for a table without one",
+            do=f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (…), or ADD COLUMN outfall_id BIGINT UNSIGNED NOT NULL"
+            " AUTO_INCREMENT INVISIBLE PRIMARY KEY",
+        )
+
+
+def _has_row_key(session: Session, table: SqlName) -> bool:
+    """Return whether a table has a primary key, or a unique index that stands for one: no NULL, and no prefixes."""
+    never_null = {column.name for column in read_columns(session, table) if column.not_null}
+    return any(never_null.issuperset(map(_whole, parts)) for parts in _unique(session, table).values())
 
 
 def check_keys(options: MySQLOptions, session: Session, table: SqlName, given: Sequence[str] | None) -> None:

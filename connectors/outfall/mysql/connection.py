@@ -42,12 +42,14 @@ may skip checks, limit statements, or sort long keys by their first 1,024 bytes 
 _PASSING = {
     ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, ER.TOO_MANY_USER_CONNECTIONS,
     ER.USER_LIMIT_REACHED, ER.NORMAL_SHUTDOWN, ER.QUERY_INTERRUPTED, ER.DISK_FULL, ER.OPTION_PREVENTS_STATEMENT,
-    1047, 1053, 1180, 1412, 1792, 1836, 1927, 1969, 3024, 3101, 3572, 4031,
+    1020, 1047, 1053, 1180, 1412, 1792, 1836, 1927, 1969, 3024, 3032, 3100, 3101, 3572, *range(3781, 3784),
+    *range(3796, 3800), 4031,
 }  # fmt: skip
 """Deadlock, lock wait, too many connections, shutdown, killed, disk full, read-only. By number where PyMySQL has no
-name: a Galera node that is not ready, a commit that failed, a table that was altered meanwhile, a read-only transaction
-or server, a killed connection, statement timeouts of both servers, Group Replication's rollback, a lock that is not
-available, a client that was idle for too long."""
+name: a row that changed since it was read (MariaDB from 11.6), a Galera node that is not ready, a commit that failed, a
+table that was altered meanwhile, a read-only transaction or server, a killed connection, statement timeouts of both
+servers, an offline server, Group Replication's refusal, rollback, end and waits, a lock that is not available, a client
+that was idle for too long."""
 
 _CLIENT = range(2000, 3000)
 """The client's own errors: the connection was lost, or could not be established."""
@@ -208,17 +210,28 @@ class MySQLServer:
             ) from error
 
 
-def _wait_for_others(connection: Connection[Any]) -> None:
-    """Have a node of Galera answer only with what the other nodes had committed before it was asked.
+_WAITING = {
+    ("wsrep_on", "ON"): "wsrep_sync_wait = 1",
+    ("group_replication_consistency", "EVENTUAL"): "group_replication_consistency = 'BEFORE'",
+    ("group_replication_consistency", "BEFORE_ON_PRIMARY_FAILOVER"): "group_replication_consistency = 'BEFORE'",
+    ("group_replication_consistency", "AFTER"): "group_replication_consistency = 'BEFORE_AND_AFTER'",
+}
+"""By variable of a cluster and its value, what has a node wait."""
 
-    A proxy may lead each connection to another node, where rows and record of the last epoch would seem to be lost
-    (MariaDB Knowledge Base, "Galera Cluster System Variables", wsrep_sync_wait).
+
+def _wait_for_others(connection: Connection[Any]) -> None:
+    """Have a node of a cluster answer only with what the other nodes had committed before it was asked.
+
+    A proxy may lead each connection to another node, and a new primary may not yet have applied what it has received:
+    rows and record of the last epoch would seem to be lost (MariaDB Knowledge Base, "Galera Cluster System Variables",
+    wsrep_sync_wait; MySQL Reference Manual, "Transaction Consistency Guarantees").
     """
+    names = ", ".join(f"'{name}'" for name in dict.fromkeys(name for name, _ in _WAITING))
     with connection.cursor() as cursor:
-        cursor.execute("SHOW VARIABLES LIKE 'wsrep_on'")
-        found = cursor.fetchone()
-        if found is not None and found[1] == "ON":
-            cursor.execute("SET SESSION wsrep_sync_wait = 1")
+        cursor.execute(f"SHOW VARIABLES WHERE variable_name IN ({names})")
+        for name, value in cursor.fetchall():
+            if (name, value) in _WAITING:
+                cursor.execute(f"SET SESSION {_WAITING[name, value]}")
 
 
 def code_of(error: BaseException) -> int:

@@ -144,7 +144,8 @@ class MySQLDatabase(SqlDatabase):
         """Return what to check if the server does not respond."""
         return (
             "check why the server does not respond or has no connection left: the sink needs one connection per running"
-            f" task and one for the driver{self.tls_advice()}"
+            " task and one for the driver, and a node of a cluster commits only while it reaches most of the others"
+            f"{self.tls_advice()}"
         )
 
     def tls_advice(self) -> str:
@@ -227,6 +228,9 @@ class MySQLDatabase(SqlDatabase):
         )
         session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         session.execute("START TRANSACTION")
+        # Even to be read: a replica may lag, and a node that has left its cluster gets nothing more.
+        if str(session.execute("SELECT @@GLOBAL.read_only").fetchone()[0]).upper() not in ("0", "OFF"):
+            raise pymysql.OperationalError(1836, "the server is read-only, as a replica is")
 
     def _server(self) -> MySQLServer:
         url, secret = parse_dsn(resolve_secret(self.options.dsn))

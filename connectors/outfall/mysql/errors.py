@@ -56,7 +56,9 @@ _REMEDIES = {
     1317: "start the query again, unless somebody stopped the statement on purpose",
     1969: "find the session that locks the table; for large epochs, raise the option statement_timeout",
     3024: "find the session that locks the table; for large epochs, raise the option statement_timeout",
-    3100: "raise group_replication_transaction_size_limit, or make the epochs smaller",
+    3032: "connect to a server that is online",
+    3098: "create the table with a primary key, as Group Replication wants it",
+    3100: "raise group_replication_transaction_size_limit, or make the epochs smaller; or the node has left its group",
     3750: "create the table with a primary key yourself, or set sql_require_primary_key to OFF",
     ER.DISK_FULL: "free disk space on the server",
 } | dict.fromkeys(READ_ONLY, "connect to the primary; a replica takes no writes")

@@ -86,3 +86,16 @@ def test_a_promotion_that_lost_nothing_goes_on_with_each_row_once(pair: Pair, re
     assert len(errors) < 3, errors
     assert run(sink, recovery_path, 2, rows(3))
     assert target.ids() == [0, 1, 2, 3]
+
+
+def test_a_replica_that_lags_is_named_and_not_taken_for_a_server_that_lost_rows(pair: Pair, recovery_path: str) -> None:
+    target = Target(pair.client, pair.client.new_database(), TABLE)
+    run(target.sink(), recovery_path, 0, rows(0))
+    pair.lag()
+    run(target.sink(), recovery_path, 1, rows(1))
+    pair.lead_to(pair.replica)
+    with pytest.raises(TransientError, match=r"read-only.*connect to the primary"):
+        run(target.sink(retry_deadline=0.5), recovery_path, 2, rows(2))
+    pair.lead_to(pair.primary)
+    run(target.sink(), recovery_path, 2, rows(2))
+    assert target.ids() == [0, 1, 2]

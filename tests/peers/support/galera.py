@@ -22,6 +22,14 @@ _SECONDS = 120
 class Galera:
     """Two nodes."""
 
+    waiting = "SET wsrep_sync_wait = 1"
+    """Has a session of a node see what another one has committed."""
+    limit = "wsrep_max_ws_size"
+    """The variable that limits the bytes of a transaction."""
+    hold = ("SET GLOBAL wsrep_desync = ON", "FLUSH TABLES WITH READ LOCK")
+    """Have a node apply nothing."""
+    release = ("UNLOCK TABLES", "SET GLOBAL wsrep_desync = OFF")
+
     def __init__(self, nodes: list[Server]) -> None:
         self.nodes = nodes
 

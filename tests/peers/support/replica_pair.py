@@ -41,6 +41,9 @@ MARIADB = Replication(
 _SMALL = {
     "innodb_redo_log_capacity": "16M", "innodb_log_buffer_size": "1M", "table_open_cache": "200",
     "table_definition_cache": "400", "max_connections": "60", "performance_schema_max_table_instances": "200",
+    "performance_schema_max_thread_instances": "100", "performance_schema_error_size": "0",
+    "performance_schema_digests_size": "0", "performance_schema_max_memory_classes": "0",
+    "performance_schema_events_statements_history_long_size": "0",
 }  # fmt: skip
 """Of MySQL, since several servers share a machine."""
 
@@ -85,7 +88,11 @@ class Pair:
         """Kill the primary, and promote the replica with what it has."""
         self.primary.server.kill()
         self.replica.client.run(f"{self._how.stop}; {self._how.forget}; SET GLOBAL read_only = OFF")
-        self._proxy.lead_to("127.0.0.1", self.replica.client.port)
+        self.lead_to(self.replica)
+
+    def lead_to(self, server: Server) -> None:
+        """Have new connections to `client` reach one of them."""
+        self._proxy.lead_to("127.0.0.1", server.client.port)
 
 
 @contextmanager
