@@ -6,6 +6,7 @@ delivery        the delivery by epochs, on `outfall.sql`
 dialect         the dialect of SQL for that base
 database        connections in transactions; names and errors of this server
 columns, types  the server's catalogue, compatible types, and values that a column cannot hold
+json_text       nested values as JSON, and the JSON that MySQL would change
 encode, send    rows as text, sent with LOAD DATA LOCAL or INSERT
 load            one attempt, which loads its rows into staging
 moving          the statements that move staged rows into the table

@@ -249,7 +249,8 @@ def _check_right(session: Any, name: SqlName, right: str) -> None:
     except pymysql.MySQLError as error:
         if not is_denied(error):
             raise
-        user = session.execute("SELECT current_user()").fetchone()[0]
+        user, _, host = session.execute("SELECT current_user()").fetchone()[0].rpartition("@")
+        account = "@".join("'" + part.replace("'", "''") + "'" for part in (user, host))
         raise TargetError(
-            f"the privilege is missing: {right} on {name}", do=f"GRANT {right} ON {name.quoted} TO {user}"
+            f"the privilege is missing: {right} on {name}", do=f"GRANT {right} ON {name.quoted} TO {account}"
         ) from error

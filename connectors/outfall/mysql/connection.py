@@ -48,8 +48,8 @@ _PASSING = {
 """Deadlock, lock wait, too many connections, shutdown, killed, disk full, read-only. By number where PyMySQL has no
 name: a row that changed since it was read (MariaDB from 11.6), a Galera node that is not ready, a commit that failed, a
 table that was altered meanwhile, a read-only transaction or server, a killed connection, statement timeouts of both
-servers, an offline server, Group Replication's refusal, rollback, end and waits, a lock that is not available, a client
-that was idle for too long."""
+servers, a server in offline mode, Group Replication's refusal, rollback, end and waits, a lock that is not available, a
+client that was idle for too long."""
 
 _CLIENT = range(2000, 3000)
 """The client's own errors: the connection was lost, or could not be established."""
@@ -168,6 +168,13 @@ class MySQLServer:
             )  # fmt: skip
             _wait_for_others(connection)
             return connection
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"the user of {self.what} cannot log in",
+                why=str(error),
+                do="install that package on each host that connects; or use TLS (tls=verify or tls=prefer, and a server"
+                " that has it), over which the methods of MySQL need none",
+            ) from error
         except pymysql.MySQLError as error:
             # The server has received the password, and its message may repeat it.
             hidden = Redaction([password or ""])

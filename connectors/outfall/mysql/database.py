@@ -222,9 +222,12 @@ class MySQLDatabase(SqlDatabase):
     def _begin(self, session: MySQLSession, *, silence: int, statement: int) -> None:
         """Begin a transaction with the timeouts of this sink, instead of those of the user."""
         waits = math.ceil(self.options.statement_milliseconds / 1000) or _NO_LIMIT
-        limit = f", max_statement_time = {statement}" if session.is_mariadb else ""
+        # MySQL limits statements that only read, in milliseconds.
+        limit = (
+            f"max_statement_time = {statement}" if session.is_mariadb else f"max_execution_time = {statement * 1000}"
+        )
         session.execute(
-            f"SET wait_timeout = {silence}, innodb_lock_wait_timeout = {waits}, lock_wait_timeout = {waits}{limit}"
+            f"SET wait_timeout = {silence}, innodb_lock_wait_timeout = {waits}, lock_wait_timeout = {waits}, {limit}"
         )
         session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         session.execute("START TRANSACTION")

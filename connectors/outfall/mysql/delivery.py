@@ -66,7 +66,7 @@ class MySQLDelivery(StagedEpochs):
             self._check_table(session)
             return [
                 f"{database.name()} responds: {version}, user {user}",
-                *check_rights(self.options, session, self.table, own),
+                *check_rights(self.options, session, self.table.resolved(self.schema_of(session)), own),
                 "tasks load rows with LOAD DATA LOCAL" if loads else "local_infile is OFF: tasks load rows with INSERT",
                 f"innodb_flush_log_at_trx_commit is {flush}"
                 + ("" if int(flush) in (1, 3) else ": a crash of the server or its host loses acknowledged epochs"),

@@ -7,16 +7,13 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from outfall.formats.jsonl import JsonlEncoder
-from outfall.formats.options import FormatOptions
 from outfall.formats.types import is_bytes
+from outfall.mysql.json_text import json_text
 from outfall.mysql.names import quote
 from outfall.mysql.types import is_text
 from outfall.sql.dialect import SqlName, compose
 
 _TEXT = pa.large_string()
-_JSON = JsonlEncoder(FormatOptions(ignore_null_fields=False), pa.schema([]))
-"""A struct keeps its NULL fields, so that a missing key differs from NULL."""
 
 _ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\0": "\\0", "'": "\\'"}
 """What begins an escape, ends a field or a row of LOAD DATA, or ends a literal."""
@@ -67,7 +64,7 @@ def _text(array: pa.Array, name: str) -> pa.Array:
     """Return values as the server reads them, without escapes."""
     kind = array.type
     if pa.types.is_nested(kind):
-        return _JSON.values(array, name).cast(_TEXT)
+        return json_text(array, name)
     if is_bytes(kind):
         return pa.array([None if value is None else value.hex() for value in array.to_pylist()], _TEXT)
     if pa.types.is_boolean(kind):

@@ -18,17 +18,21 @@ if TYPE_CHECKING:
 
 _WITHOUT_VALUES = {
     ER.BAD_NULL_ERROR, ER.WARN_DATA_OUT_OF_RANGE, 1265, ER.DATA_TOO_LONG, ER.NO_REFERENCED_ROW, ER.ROW_IS_REFERENCED,
-    ER.NO_REFERENCED_ROW_2, ER.ROW_IS_REFERENCED_2, ER.NO_DEFAULT_FOR_FIELD, ER.CONSTRAINT_FAILED, 3819, 1118,
+    ER.NO_REFERENCED_ROW_2, ER.ROW_IS_REFERENCED_2, ER.NO_DEFAULT_FOR_FIELD, ER.CONSTRAINT_FAILED, 3819, 1118, 1365,
+    3151, 3156, 3157, 3699, 3751, 3752, 3903, 3904, 3905, 3906, 3907,
 }  # fmt: skip
 """Errors of a row whose messages name columns and constraints only: NULL, out of range, truncated, too long, foreign
-keys, no default, CHECK in both servers, a row that is too large."""
+keys, no default, CHECK in both servers, a row that is too large, a division by zero. In MySQL also JSON with a name
+that is too long, of another type than a generated column, or nested too deeply, a regular expression that takes too
+long, and values that an index on an expression cannot hold."""
 
 _QUOTING = {
     ER.DUP_ENTRY, 1586, ER.TRUNCATED_WRONG_VALUE, ER.TRUNCATED_WRONG_VALUE_FOR_FIELD, 1526, 1644,
-    1690, 3140, 4078,
+    1411, 1690, 3037, 3140, 3141, 3616, 3617, 4078, 6138,
 }  # fmt: skip
 """Errors of a row whose messages quote a value: a duplicate, a wrong value, no partition, a trigger's SIGNAL, an
-expression that is out of range, invalid JSON, a type that does not fit."""
+argument of a function, an expression that is out of range, invalid geometries, JSON, coordinates and vectors, a type
+that does not fit."""
 
 _FOREIGN_KEY = {ER.NO_REFERENCED_ROW, ER.NO_REFERENCED_ROW_2}
 _MISFIT = {
@@ -56,12 +60,14 @@ _REMEDIES = {
     1317: "start the query again, unless somebody stopped the statement on purpose",
     1969: "find the session that locks the table; for large epochs, raise the option statement_timeout",
     3024: "find the session that locks the table; for large epochs, raise the option statement_timeout",
-    3032: "connect to a server that is online",
+    3032: "wait until the server is ready again, or set its offline_mode to OFF",
     3098: "create the table with a primary key, as Group Replication wants it",
     3100: "raise group_replication_transaction_size_limit, or make the epochs smaller; or the node has left its group",
     3750: "create the table with a primary key yourself, or set sql_require_primary_key to OFF",
+    3973: "set subquery_to_derived=off in optimizer_switch of the server, as its default is",
     ER.DISK_FULL: "free disk space on the server",
 } | dict.fromkeys(READ_ONLY, "connect to the primary; a replica takes no writes")
+_REMEDIES[1792] += ". Or set transaction_read_only to OFF on the server (tx_read_only in MariaDB)"
 
 
 def is_rows_fault(error: BaseException) -> bool:

@@ -36,6 +36,7 @@ import pyarrow.compute as pc
 from outfall.errors import ConfigurationError
 from outfall.formats.types import check_json_type, is_bytes
 from outfall.mysql.columns import MySQLColumn
+from outfall.mysql.json_text import changed_by_mysql
 from outfall.mysql.names import quote
 from outfall.values import spark_type
 
@@ -191,7 +192,10 @@ def misfits(array: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa.Array, st
     kind = array.type
     if pa.types.is_null(kind):
         return
-    if column.kind in _INTEGERS or column.kind == "decimal":
+    if column.kind == "json":
+        if (changed := changed_by_mysql(array, column.name)) is not None:
+            yield changed, "json keeps no more than 64-bit integers and doubles, and no name twice in an object"
+    elif column.kind in _INTEGERS or column.kind == "decimal":
         yield from _numbers(array, column)
     elif column.kind in ("float", "double"):
         if pa.types.is_floating(kind):

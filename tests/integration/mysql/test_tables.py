@@ -153,8 +153,8 @@ def test_the_advice_about_rights_and_tables_of_others_works(target: Target, user
     sink = target.sink(dsn=dsn, create_staging="never")
     with pytest.raises(TargetError, match="privilege is missing: INSERT on t") as refused:
         sink.check_connection()
-    target.run(f"GRANT INSERT ON t TO {user}@'%'")
-    assert str(refused.value.do).startswith("GRANT INSERT ON `t` TO")
+    # From any database.
+    target.server.run(str(refused.value.do))
     with pytest.raises(TargetError, match="ddl"):
         run(sink, tmp_path, 0, rows(1))
     target.run(target.sink().ddl())
