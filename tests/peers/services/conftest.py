@@ -10,10 +10,17 @@ from tests.integration.support import mariadb as of_mariadb
 from tests.peers.support import opensearch as of_opensearch
 
 
+@pytest.fixture(scope="session", params=of_opensearch.PRODUCTS)
+def product(request: pytest.FixtureRequest) -> str:
+    """The product whose node the test gets."""
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(scope="session")
-def opensearch() -> Iterator[of_opensearch.OpenSearch]:
+def opensearch(product: str) -> Iterator[of_opensearch.OpenSearch]:
     """A node that is shared: nobody stops it."""
-    with of_opensearch.opensearch() as node:
+    with of_opensearch.opensearch(product) as node:
         yield node
 
 

@@ -1,4 +1,4 @@
-"""`OpenSearchSink` on a node of OpenSearch: the trials that the model passes too, kills, and a restored snapshot."""
+"""`OpenSearchSink` on nodes of OpenSearch and Elasticsearch: the trials that the model passes too, kills, and a restored snapshot."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ def lives_of(url: str, name: str, root: Path, **settings: Any) -> KeyedLives:
 
 @pytest.mark.long
 @pytest.mark.faults
-def test_forty_kills_and_twenty_zombies_with_lost_responses_and_partial_failures(tmp_path: Path) -> None:
+def test_forty_kills_and_twenty_zombies_with_lost_responses_and_partial_failures(product: str, tmp_path: Path) -> None:
     name, faults = f"t-{secrets.token_hex(6)}", BulkFaults(lost=0.2, items=0.2)
     with (
-        own_node() as node,
+        own_node(product) as node,
         faulty_bulk(node.url, faults) as url,
         lives_of(url, name, tmp_path, epochs=90, rows=20, keys=15, longest_life=0.6) as lives,
     ):
@@ -79,9 +79,9 @@ def test_forty_kills_and_twenty_zombies_with_lost_responses_and_partial_failures
 
 @pytest.mark.long
 @pytest.mark.faults
-def test_a_node_that_is_killed_and_started_again(tmp_path: Path) -> None:
+def test_a_node_that_is_killed_and_started_again(product: str, tmp_path: Path) -> None:
     name = f"t-{secrets.token_hex(6)}"
-    with own_node() as node, lives_of(node.url, name, tmp_path, epochs=60, rows=30) as lives:
+    with own_node(product) as node, lives_of(node.url, name, tmp_path, epochs=60, rows=30) as lives:
         for _ in range(3):
             before = lives.reached
             child = lives.start()
@@ -96,10 +96,10 @@ def test_a_node_that_is_killed_and_started_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_a_snapshot_that_is_restored_is_told_apart() -> None:
+def test_a_snapshot_that_is_restored_is_told_apart(product: str) -> None:
     """One that was taken after the newest BEGIN is not, as the page says."""
     name, recovery = f"t-{secrets.token_hex(6)}", MemoryRecoveryConfig()
-    with own_node() as node:
+    with own_node(product) as node:
         sink = sink_to(Cluster(node.url), name)
         write(sink, [{"id": 1}], recovery=recovery)
         snapshot(node)

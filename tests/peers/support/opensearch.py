@@ -1,4 +1,4 @@
-"""OpenSearch: the node that the environment names, or one of our own, from Maven's jars."""
+"""OpenSearch and Elasticsearch: the node that the environment names, or one of our own, from Maven's jars."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import Any
 import urllib3
 
 from tests.integration.support.servers import OwnServer, free_ports, open_folder
-from tests.peers.support.jars import class_path, java
+from tests.peers.support.jars import class_path, jars, java
 
 ADDRESS = "OUTFALL_TEST_OPENSEARCH"
-_SOURCE = Path(__file__).with_name("OpenSearchNode.java")
+PRODUCTS = ("opensearch-2.19", "elasticsearch-7.17", "elasticsearch-8.19")
+"""The profiles of the jars of nodes."""
+
 _SECONDS = 30
 
 
@@ -54,7 +56,7 @@ class OpenSearch:
 class Node(OpenSearch):
     """A node of our own, that may be killed and started again on its data and ports. It takes some ten seconds."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, product: str = PRODUCTS[0]) -> None:
         """Start nothing yet."""
         http, transport = free_ports(2)
         super().__init__(f"http://127.0.0.1:{http}")
@@ -63,8 +65,8 @@ class Node(OpenSearch):
         """Where it may keep snapshots."""
         # Java compiles the file that it is given, in memory.
         command = [
-            java(), "-Xmx512m", "-XX:TieredStopAtLevel=1", "-cp", class_path("opensearch-2.19"), str(_SOURCE),
-            str(folder), str(http), str(transport),
+            java(), "-Xmx512m", "-XX:TieredStopAtLevel=1", *_program(product, folder), str(folder), str(http),
+            str(transport),
         ]  # fmt: skip
         self.server = OwnServer(command, folder / "log", self._answers)
 
@@ -76,11 +78,40 @@ class Node(OpenSearch):
         return status == 200 and not answer["timed_out"]
 
 
+def _program(product: str, folder: Path) -> list[str]:
+    """Return the classes and the source of a node, after its plugins are where it expects them."""
+    here = Path(__file__).parent
+    if product.startswith("opensearch"):
+        return ["-cp", class_path(product), str(here / "OpenSearchNode.java")]
+    if product.startswith("elasticsearch-7"):
+        return ["-cp", class_path(product), str(here / "Elasticsearch7Node.java")]
+    # It reads the descriptors of Java's modules. A plugin has a class loader of its own, and a folder with its jars.
+    plugin = folder / "modules" / "transport-netty4"
+    plugin.mkdir(parents=True)
+    modules = []
+    for jar in jars(product).iterdir():
+        if "netty" in jar.name:
+            (plugin / jar.name).symlink_to(jar)
+        else:
+            modules.append(str(jar))
+    (version,) = (jar.stem.removeprefix("elasticsearch-") for jar in jars(product).glob("elasticsearch-8*.jar"))
+    (plugin / "plugin-descriptor.properties").write_text(
+        f"description=netty\nversion={version}\nelasticsearch.version={version}\njava.version=17\n"
+        "name=transport-netty4\nclassname=org.elasticsearch.transport.netty4.Netty4Plugin\n"
+        "modulename=org.elasticsearch.transport.netty4\n"
+    )
+    opened = "org.apache.lucene.core/org.apache.lucene.codecs.lucene99=org.elasticsearch.server"
+    return [
+        "--module-path", os.pathsep.join(modules), "--add-modules", "ALL-MODULE-PATH,jdk.net", f"--add-opens={opened}",
+        str(here / "Elasticsearch8Node.java"),
+    ]  # fmt: skip
+
+
 @contextmanager
-def own_node() -> Iterator[Node]:
+def own_node(product: str = PRODUCTS[0]) -> Iterator[Node]:
     """Run a node of our own."""
     with open_folder() as folder:
-        node = Node(folder)
+        node = Node(folder, product)
         node.server.start()
         try:
             yield node
@@ -89,10 +120,10 @@ def own_node() -> Iterator[Node]:
 
 
 @contextmanager
-def opensearch() -> Iterator[OpenSearch]:
-    """Find the node that the environment names, or run one."""
+def opensearch(product: str = PRODUCTS[0]) -> Iterator[OpenSearch]:
+    """Find the node that the environment names, or run one of a product."""
     if given := os.environ.get(ADDRESS):
         yield OpenSearch(given.rstrip("/"))
         return
-    with own_node() as node:
+    with own_node(product) as node:
         yield node
