@@ -8,9 +8,10 @@ import pytest
 
 from tests.integration.support import mariadb as of_mariadb
 from tests.peers.support import opensearch as of_opensearch
+from tests.peers.support.opensearch import OLDER, PRODUCTS
 
 
-@pytest.fixture(scope="session", params=of_opensearch.PRODUCTS)
+@pytest.fixture(scope="session", params=[*PRODUCTS, *(pytest.param(name, marks=pytest.mark.long) for name in OLDER)])
 def product(request: pytest.FixtureRequest) -> str:
     """The product whose node the test gets."""
     name: str = request.param

@@ -1,4 +1,4 @@
-"""Servers of other releases of Debian: apt fetches a package and all that it needs into a cache, and installs nothing.
+"""Programs of other releases of Debian: apt fetches a package and all that it needs into a cache, and installs nothing.
 
 They run on the C library that was fetched with them. `python -m tests.peers.support.debian` fetches all, so that a
 session without the network ends early.
@@ -6,6 +6,7 @@ session without the network ends early.
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -25,9 +26,9 @@ from tests.peers.support.jars import CACHE, cache, keep
 
 @dataclass(frozen=True)
 class Package:
-    """A package of a release of Debian, how its version begins, and the folders below /usr that its server needs.
+    """A package of a release of Debian, how its version begins, and the folders below /usr that its programs need.
 
-    A release has one version at a time. What else there is, perl and systemd among it, no server needs.
+    A release has one version at a time. What else there is, perl and systemd among it, no program needs.
     """
 
     release: str
@@ -40,6 +41,7 @@ _LIBRARIES = "lib/x86_64-linux-gnu"
 PACKAGES = {
     "mysql-9.7": Package("sid", "mysql-server-core", "9.7.", ("sbin", "lib/mysql", _LIBRARIES, "share/mysql")),
     "mariadb-11.8": Package("trixie", "mariadb-server-core", "1%3a11.8.", ("sbin", _LIBRARIES, "share/mariadb")),
+    "java-21": Package("trixie", "openjdk-21-jdk-headless", "21.", ("lib/jvm/java-21-openjdk-amd64", _LIBRARIES)),
 }
 """By peer."""
 
@@ -79,6 +81,14 @@ def mariadb_programs() -> Iterator[Programs]:
         files = " ".join(f"{share}/{name}.sql" for name in _SYSTEM_TABLES)
         script = f'(echo "{begin}"; cat {files}) | "$@" --bootstrap'
         yield Programs(make=("sh", "-c", script, "sh", *server), serve=server)
+
+
+def java_21() -> tuple[str, ...]:
+    """Return the command that runs Java 21, for what the Java of Spark is too old for."""
+    usr = _installed("java-21")
+    libraries, home = usr / _LIBRARIES, usr / "lib" / "jvm" / "java-21-openjdk-amd64"
+    path = os.pathsep.join(map(str, (home / "lib", home / "lib" / "server", libraries)))
+    return str(libraries / "ld-linux-x86-64.so.2"), "--library-path", path, str(home / "bin" / "java")
 
 
 def _on_its_libraries(usr: Path, name: str) -> tuple[str, ...]:
@@ -157,9 +167,16 @@ def _fetch(package: Package, folder: Path) -> None:
             )
         for archive in archives:
             _run("dpkg-deb", "--extract", str(archive), str(scratch / "root"))
+        root, usr = scratch / "root", scratch / "usr"
         for each in package.folders:
-            shutil.copytree(scratch / "root" / "usr" / each, scratch / "usr" / each, symlinks=True)
-        keep(scratch / "usr", folder)
+            shutil.copytree(root / "usr" / each, usr / each, symlinks=True)
+        for link in [path for path in usr.rglob("*") if path.is_symlink()]:
+            # Java's settings are below /etc. What an installation would make there is missing.
+            settings = root / os.readlink(link).lstrip("/")
+            if settings.is_relative_to(root / "etc") and settings.exists():
+                link.unlink()
+                (shutil.copytree if settings.is_dir() else shutil.copy2)(settings, link)
+        keep(usr, folder)
 
 
 def _run(*command: str) -> None:

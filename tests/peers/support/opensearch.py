@@ -12,11 +12,14 @@ from typing import Any
 import urllib3
 
 from tests.integration.support.servers import OwnServer, free_ports, open_folder
+from tests.peers.support.debian import java_21
 from tests.peers.support.jars import class_path, jars, java
 
 ADDRESS = "OUTFALL_TEST_OPENSEARCH"
-PRODUCTS = ("opensearch-2.19", "elasticsearch-7.17", "elasticsearch-8.19")
-"""The profiles of the jars of nodes."""
+PRODUCTS = ("opensearch-2.19", "elasticsearch-9.1")
+"""The newest nodes of both products, by the profiles of their jars."""
+OLDER = ("elasticsearch-7.17", "elasticsearch-8.19")
+"""What there is besides."""
 
 _SECONDS = 30
 
@@ -65,8 +68,8 @@ class Node(OpenSearch):
         """Where it may keep snapshots."""
         # Java compiles the file that it is given, in memory.
         command = [
-            java(), "-Xmx512m", "-XX:TieredStopAtLevel=1", *_program(product, folder), str(folder), str(http),
-            str(transport),
+            *((java(),) if product != "elasticsearch-9.1" else java_21()), "-Xmx512m", "-XX:TieredStopAtLevel=1",
+            *_program(product, folder), str(folder), str(http), str(transport),
         ]  # fmt: skip
         self.server = OwnServer(command, folder / "log", self._answers)
 
@@ -85,7 +88,7 @@ def _program(product: str, folder: Path) -> list[str]:
         return ["-cp", class_path(product), str(here / "OpenSearchNode.java")]
     if product.startswith("elasticsearch-7"):
         return ["-cp", class_path(product), str(here / "Elasticsearch7Node.java")]
-    # It reads the descriptors of Java's modules. A plugin has a class loader of its own, and a folder with its jars.
+    # Later ones read the descriptors of Java's modules. A plugin has a folder of its own.
     plugin = folder / "modules" / "transport-netty4"
     plugin.mkdir(parents=True)
     modules = []
@@ -94,7 +97,7 @@ def _program(product: str, folder: Path) -> list[str]:
             (plugin / jar.name).symlink_to(jar)
         else:
             modules.append(str(jar))
-    (version,) = (jar.stem.removeprefix("elasticsearch-") for jar in jars(product).glob("elasticsearch-8*.jar"))
+    (version,) = (jar.stem.removeprefix("elasticsearch-") for jar in jars(product).glob("elasticsearch-[89]*.jar"))
     (plugin / "plugin-descriptor.properties").write_text(
         f"description=netty\nversion={version}\nelasticsearch.version={version}\njava.version=17\n"
         "name=transport-netty4\nclassname=org.elasticsearch.transport.netty4.Netty4Plugin\n"
@@ -103,7 +106,7 @@ def _program(product: str, folder: Path) -> list[str]:
     opened = "org.apache.lucene.core/org.apache.lucene.codecs.lucene99=org.elasticsearch.server"
     return [
         "--module-path", os.pathsep.join(modules), "--add-modules", "ALL-MODULE-PATH,jdk.net", f"--add-opens={opened}",
-        str(here / "Elasticsearch8Node.java"),
+        str(here / "ElasticsearchNode.java"),
     ]  # fmt: skip
 
 

@@ -9,10 +9,10 @@ import org.elasticsearch.node.Node;
 import org.elasticsearch.plugins.PluginsLoader;
 
 /**
- * One node of Elasticsearch 8 on loopback, from jars alone: no distribution, so no security and no scripts.
+ * One node of Elasticsearch 8 or later on loopback, from jars alone: no distribution, so no security and no scripts.
  * Arguments: its folder, with the plugins that it has in modules/, the port of its REST interface, the port between nodes.
  */
-public class Elasticsearch8Node {
+public class ElasticsearchNode {
     public static void main(String[] arguments) throws Exception {
         LogConfigurator.configureESLogging();
         Settings settings = Settings.builder()
