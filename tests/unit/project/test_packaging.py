@@ -70,6 +70,7 @@ def test_ci_installs_the_programs_and_runs_the_test_command_of_the_readme_and_th
         "set -euo pipefail",
         'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
         "export OUTFALL_TEST_REQUIRE_ALL=1",
+        ".ci/space",
         ".ci/programs",
         readme_command("Run the tests"),
         ".venv/bin/nox --no-venv -s thorough",
