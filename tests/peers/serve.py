@@ -15,12 +15,14 @@ from functools import partial
 from tests.peers.support import apache_kafka
 from tests.peers.support.debian import mariadb_peer, mysql_peer
 from tests.peers.support.postgres_binaries import WHEELS, postgres_peer
+from tests.peers.support.redis_binaries import SERVERS, redis_peer
 
 PEERS: dict[str, Callable[[], AbstractContextManager[dict[str, str]]]] = {
     **{line: partial(apache_kafka.served, line) for line in (apache_kafka.NEWEST, apache_kafka.OLDEST)},
     **{f"postgres-{major}": partial(postgres_peer, major) for major in WHEELS},
     "mysql-9.7": mysql_peer,
     "mariadb-11.8": mariadb_peer,
+    **{server: partial(redis_peer, server) for server in SERVERS},
 }
 """By name, what runs a peer and yields the variables that lead to it."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,7 +16,14 @@ from tests.integration.support.servers import OwnServer, free_port, listens, ope
 from tests.integration.support.waiting import until
 from tests.programs import program
 
+PROGRAM = "OUTFALL_TEST_REDIS_PROGRAM"
+"""The variable with the command of the server, as JSON; else Redis as it is installed."""
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
+
+
+def _program() -> list[str]:
+    given: list[str] = json.loads(os.environ.get(PROGRAM, "[]"))
+    return given or [program("redis-server")]
 
 
 class RedisServer(OwnServer):
@@ -24,7 +33,7 @@ class RedisServer(OwnServer):
         """Start nothing yet. With TLS, `port` is the one with it, and `extra_port` the one without."""
         self.port = port
         plain = port if extra_port is None else extra_port
-        command = [program("redis-server"), "--bind", "127.0.0.1", "--port", str(plain), "--dir", str(folder)]
+        command = [*_program(), "--bind", "127.0.0.1", "--port", str(plain), "--dir", str(folder)]
         super().__init__([*command, "--save", "", *settings], folder / "log", lambda: listens(port))
         self._plain = plain
 
@@ -51,9 +60,7 @@ class RedisSentinel(OwnServer):
             f"port {port}\nbind 127.0.0.1\nsentinel monitor m 127.0.0.1 {master.port} 1\n"
             "sentinel down-after-milliseconds m 500\nsentinel failover-timeout m 2000\n"
         )
-        super().__init__(
-            [program("redis-server"), str(settings), "--sentinel"], folder / "log-sentinel", lambda: listens(port)
-        )
+        super().__init__([*_program(), str(settings), "--sentinel"], folder / "log-sentinel", lambda: listens(port))
         self.port = port
         self.url = f"redis://127.0.0.1:{port}"
 

@@ -41,6 +41,8 @@ _LIBRARIES = "lib/x86_64-linux-gnu"
 PACKAGES = {
     "mysql-9.7": Package("sid", "mysql-server-core", "9.7.", ("sbin", "lib/mysql", _LIBRARIES, "share/mysql")),
     "mariadb-11.8": Package("trixie", "mariadb-server-core", "1%3a11.8.", ("sbin", _LIBRARIES, "share/mariadb")),
+    "redis-8.0": Package("trixie", "redis-server", "5%3a8.0.", ("bin", _LIBRARIES)),
+    "valkey-8.1": Package("trixie", "valkey-server", "8.1.", ("bin", _LIBRARIES)),
     "java-21": Package("trixie", "openjdk-21-jdk-headless", "21.", ("lib/jvm/java-21-openjdk-amd64", _LIBRARIES)),
 }
 """By peer."""
@@ -57,9 +59,9 @@ _SYSTEM_TABLES = (
 @contextmanager
 def mysql_programs() -> Iterator[Programs]:
     """Yield MySQL's own server, which everybody can start."""
-    with _unpacked("mysql-9.7") as usr:
+    with unpacked("mysql-9.7") as usr:
         server = (
-            *_on_its_libraries(usr, "mysqld"), f"--plugin-dir={usr / 'lib' / 'mysql' / 'plugin'}",
+            *_mysql(usr, "mysqld"), f"--plugin-dir={usr / 'lib' / 'mysql' / 'plugin'}",
             # Debian's package makes the folder of the default.
             "--secure-file-priv=",
         )  # fmt: skip
@@ -69,10 +71,10 @@ def mysql_programs() -> Iterator[Programs]:
 @contextmanager
 def mariadb_programs() -> Iterator[Programs]:
     """Yield the newest MariaDB of long-term support, which everybody can start."""
-    with _unpacked("mariadb-11.8") as usr:
+    with unpacked("mariadb-11.8") as usr:
         share = usr / "share" / "mariadb"
         server = (
-            *_on_its_libraries(usr, "mariadbd"),
+            *_mysql(usr, "mariadbd"),
             f"--lc-messages-dir={share}",
             f"--character-sets-dir={share}/charsets",
         )
@@ -91,13 +93,14 @@ def java_21() -> tuple[str, ...]:
     return str(libraries / "ld-linux-x86-64.so.2"), "--library-path", path, str(home / "bin" / "java")
 
 
-def _on_its_libraries(usr: Path, name: str) -> tuple[str, ...]:
-    """Return the command that runs a server with the C library that was fetched with it."""
+def _mysql(usr: Path, name: str) -> tuple[str, ...]:
+    return *on_its_libraries(usr, f"sbin/{name}"), "--no-defaults", f"--basedir={usr}"
+
+
+def on_its_libraries(usr: Path, name: str) -> tuple[str, ...]:
+    """Return the command that runs a program with the C library that was fetched with it."""
     libraries = usr / _LIBRARIES
-    return (
-        str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries), str(usr / "sbin" / name),
-        "--no-defaults", f"--basedir={usr}",
-    )  # fmt: skip
+    return str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries), str(usr / name)
 
 
 @contextmanager
@@ -127,7 +130,7 @@ def mariadb_peer() -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def _unpacked(peer: str) -> Iterator[Path]:
+def unpacked(peer: str) -> Iterator[Path]:
     """Yield the folder of a package, which everybody can enter."""
     with open_folder() as folder:
         yield open_copy(_installed(peer), folder / "usr")
