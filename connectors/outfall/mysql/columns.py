@@ -33,8 +33,11 @@ WHERE table_schema = coalesce(%s, database()) AND table_name = %s AND non_unique
 """
 _GROUP = "SHOW VARIABLES WHERE variable_name = 'group_replication_group_name' AND value <> ''"
 """Has a row on a node of Group Replication."""
-_WIDTH = re.compile(r"\b((?:tiny|small|medium|big)?int)\(\d+\)")
-_WORDS = re.compile(r"'((?:[^']|'')*)'")
+_WIDTH = re.compile(r"^((?:tiny|small|medium|big)?int)\(\d+\)")
+_WORDS = re.compile(r"'((?:[^'\\]|''|\\.)*)'")
+_ESCAPED = re.compile(r"''|\\(.)")
+_CHARACTERS = {"0": "\0", "n": "\n", "r": "\r", None: "'"}
+"""What stands for what in a word, as the server shows it; after a backslash else the character itself."""
 _WIDER = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 """The integer types, and their bytes."""
 
@@ -80,7 +83,10 @@ class MySQLColumn:
     @property
     def words(self) -> list[str]:
         """The words of an ENUM."""
-        return [word.replace("''", "'") for word in _WORDS.findall(self.type)] if self.kind == "enum" else []
+        if self.kind != "enum":
+            return []
+        shown = _WORDS.findall(self.type)
+        return [_ESCAPED.sub(lambda found: _CHARACTERS.get(found[1], found[1]), word) for word in shown]
 
     @property
     def writable(self) -> bool:

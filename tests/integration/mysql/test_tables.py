@@ -169,6 +169,53 @@ def test_the_advice_about_rights_and_tables_of_others_works(target: Target, user
     assert target.ids() == [1, 2]
 
 
+_RIGHTS: dict[str, tuple[str, dict[str, Any], bool]] = {
+    # By mode: the privileges on the table, the options, and whether rejected rows need a temporary table.
+    "append": ("INSERT", {}, False),
+    "upsert": ("INSERT, UPDATE, SELECT", {"key_columns": "id"}, False),
+    "order": ("INSERT, UPDATE, SELECT", {"key_columns": "id", "order_column": "seq"}, True),
+    "marker": ("INSERT, UPDATE, SELECT, DELETE", {"key_columns": "id", "delete_marker": "gone"}, False),
+    "delete": ("DELETE, SELECT", {"key_columns": "id", "write_mode": "delete"}, False),
+    "changes": (
+        "INSERT, UPDATE, DELETE, SELECT",
+        {"key_columns": "id", "write_mode": "changes", "sequence_column": "seq", "operation_column": "op"},
+        True,
+    ),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mode", _RIGHTS)
+def test_the_privileges_that_the_page_lists_are_enough(
+    server: MariaDB, database: str, user: str, tmp_path: Path, mode: str
+) -> None:
+    rights, options, temporary = _RIGHTS[mode]
+    ddl = "CREATE TABLE t (id BIGINT PRIMARY KEY, seq BIGINT, name VARCHAR(9), CHECK (name <> 'bad'))"
+    target = Target(server, database, ddl)
+    target.run("CREATE TABLE child (id BIGINT, FOREIGN KEY (id) REFERENCES t (id))")
+    target.run("INSERT INTO t VALUES (1, 1, 'a'), (2, 1, 'b'); INSERT INTO child VALUES (2)")
+    own = f"own_{database}"
+    target.run(
+        f"GRANT {rights} ON t TO {user}@'%'; GRANT INSERT, CREATE ON dead TO {user}@'%';"
+        f" GRANT CREATE, DROP, SELECT, INSERT, UPDATE, DELETE ON {own}.* TO {user}@'%'"
+    )
+    if temporary:
+        target.run(f"GRANT CREATE TEMPORARY TABLES ON {database}.* TO {user}@'%'")
+    extras: dict[str, dict[str, Any]] = {"marker": {"gone": False}, "changes": {"op": "u"}}
+    given = [{"id": 3, "seq": 1, "name": "c"}, {"id": 4, "seq": 1, "name": "bad"}]
+    if mode == "delete":
+        given = [{"id": 1}, {"id": 2}]
+    given = [row | extras.get(mode, {}) for row in given]
+    options = {"write_mode": "append" if mode == "append" else "upsert"} | options
+    dsn = target.dsn(user=f"{user}:hunter2-and-more")
+    sink = target.sink(dsn=dsn, metadata_schema=own, dead_letter_table="dead", **options)
+    run(_described(sink, *given), tmp_path, 0, given)
+    assert target.ids() == ([2] if mode == "delete" else [1, 2, 3])
+    assert target.run("SELECT count(*) FROM dead") == [("1",)]
+    run(sink, tmp_path, 1, given[:1] if mode != "append" else [])
+    assert any(f"{rights} on t granted" in sentence for sentence in sink.check_connection())
+
+
 def test_a_secret_is_in_no_text(target: Target, user: str, tmp_path: Path) -> None:
     sink = target.sink(dsn=target.dsn(user=f"{user}:wrong-hunter2"), retry_deadline="0.2s")
     with pytest.raises(TargetError, match="1045") as refused:
