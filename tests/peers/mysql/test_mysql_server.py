@@ -206,6 +206,19 @@ def test_a_server_that_takes_no_connections_for_a_while_is_waited_for(
     assert target.ids() == [1]
 
 
+def test_a_server_that_only_reads_by_default_is_named_with_the_setting(
+    server: MariaDB, target: Target, tmp_path: Path
+) -> None:
+    sink = target.sink(retry_deadline="0.3 seconds")
+    with (
+        server.settings(transaction_read_only="ON"),
+        pytest.raises(TransientError, match="set transaction_read_only to OFF"),
+    ):
+        run(sink, tmp_path, 0, rows(1))
+    run(sink, tmp_path, 0, rows(1))
+    assert target.ids() == [1]
+
+
 def test_names_in_small_letters_only(tmp_path: Path) -> None:
     """As servers on Windows, and some managed ones, have them."""
     with mysql_programs() as programs:
