@@ -154,7 +154,8 @@ class MySQLDatabase(SqlDatabase):
             return ""
         return (
             "; the server's certificate is verified (tls=verify): set tls_ca=FILE in the dsn for a private authority,"
-            " or tls=prefer for a server without TLS"
+            " or tls=prefer for a server without TLS, or with a certificate that it made itself, as MariaDB does from"
+            " 11.4"
         )
 
     def may_pass(self, error: BaseException, *, starting: bool = False) -> bool:

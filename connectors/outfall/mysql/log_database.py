@@ -118,7 +118,7 @@ class MySQLLogDatabase:
             return ConfigurationError, (
                 "correct user and database in the recovery location, give the password (?password=env:NAME, MYSQL_PWD"
                 " or ~/.my.cnf), create the database, or give the user access; for a certificate of a private authority"
-                " set ?tls_ca=FILE"
+                " set ?tls_ca=FILE, and for one that the server made itself, as MariaDB does from 11.4, ?tls=prefer"
             )
         if code in READ_ONLY:
             return TransientError, "connect to the primary; the next run continues from the recorded state"

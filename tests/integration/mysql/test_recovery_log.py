@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
+import pymysql
 import pytest
 
 from outfall.errors import ConfigurationError, RecordError, TransientError
@@ -39,6 +41,24 @@ def test_an_entry_whose_reply_is_lost_is_found_and_not_written_twice(server: Mar
             assert log.append(b"2", after=1) == 2
         assert log.append(b"3", after=2) == 3
     assert contents(server.location(database)) == [b"1", b"2", b"3"]
+
+
+def test_a_clean_up_that_meets_another_one_is_repeated(server: MariaDB, database: str) -> None:
+    """MariaDB refuses from 11.6 on what has changed since the moment that a transaction sees."""
+    recovery = server.location(database)
+    log = filled(recovery, 3)
+    given = {"user": server.user, "password": server.password, "database": database}
+    with (
+        pymysql.connect(host=server.host, port=server.port, **given) as other,
+        other.cursor() as cursor,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        cursor.execute("DELETE FROM recovery_entries WHERE number = 1")
+        cleaning = pool.submit(log.clean_up, keep=[3], states=[], generation=0)
+        until(server.has_lock_wait, "the clean-up waiting")
+        other.commit()
+        cleaning.result()
+    assert contents(recovery) == [b"3"]
 
 
 @pytest.mark.parametrize("step", ["log: entry inserted", "log: committed"])
