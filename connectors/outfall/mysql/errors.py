@@ -68,6 +68,9 @@ _REMEDIES = {
     ER.DISK_FULL: "free disk space on the server",
 } | dict.fromkeys(READ_ONLY, "connect to the primary; a replica takes no writes")
 _REMEDIES[1792] += ". Or set transaction_read_only to OFF on the server (tx_read_only in MariaDB)"
+_REMEDIES |= dict.fromkeys(
+    range(3796, 3800), "connect to a node that is ONLINE in performance_schema.replication_group_members"
+)
 
 
 def is_rows_fault(error: BaseException) -> bool:

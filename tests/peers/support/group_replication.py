@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 from outfall.testing.tcp_proxy import TcpProxy
-from tests.integration.support.mariadb import MariaDB, Programs, Server
+from tests.integration.support.mariadb import MariaDB, Programs, RefusedError, Server
 from tests.integration.support.servers import free_ports, open_folder
 from tests.integration.support.waiting import until
 from tests.peers.support.replica_pair import MYSQL
@@ -84,20 +84,28 @@ class Group:
                 node.server.resume()
             else:
                 node.server.start()
-        until(self._is_settled, "no node being suspected", _SECONDS)
-        for node in self.nodes:
-            if not _is_online(node):
-                node.client.run("STOP GROUP_REPLICATION; SET GLOBAL offline_mode = OFF; START GROUP_REPLICATION")
-                until(partial(_is_online, node), "the node being in the group", _SECONDS)
+        until(self._is_whole, "all nodes being in the group", _SECONDS)
         self.lead_to(self.primary())
 
-    def _is_settled(self) -> bool:
-        query = f"SELECT count(*) {_MEMBERS} WHERE member_state = 'UNREACHABLE'"
-        return all(node.client.run(query) == [("0",)] for node in self.nodes)
+    def _is_whole(self) -> bool:
+        """Return whether each node sees all; a node that is out joins again, once the others have expelled it."""
+        online = f"SELECT count(*) {_MEMBERS} WHERE member_state = 'ONLINE'"
+        # A node that leaves ends its connections.
+        with suppress(RefusedError):
+            for node in self.nodes:
+                if _state(node) in ("OFFLINE", "ERROR"):
+                    node.client.run("STOP GROUP_REPLICATION; SET GLOBAL offline_mode = OFF; START GROUP_REPLICATION")
+            return all(node.client.run(online) == [(str(len(self.nodes)),)] for node in self.nodes)
+        return False
+
+
+def _state(node: Server) -> str:
+    found = node.client.run(f"SELECT member_state {_MEMBERS} WHERE member_id = @@server_uuid")
+    return found[0][0] if found else "OFFLINE"
 
 
 def _is_online(node: Server) -> bool:
-    return node.client.run(f"SELECT member_state {_MEMBERS} WHERE member_id = @@server_uuid") == [("ONLINE",)]
+    return _state(node) == "ONLINE"
 
 
 @contextmanager
