@@ -14,7 +14,7 @@ from outfall.mysql.columns import MySQLColumn, check_keys, check_relation, read_
 from outfall.mysql.database import MySQLDatabase, MySQLSession
 from outfall.mysql.errors import MySQLRefusal, is_missing, is_rows_fault, may_be_misfit
 from outfall.mysql.load import StagingLoad
-from outfall.mysql.moving import MySQLMove
+from outfall.mysql.moving import MySQLAppendMove, MySQLDeleteMove, MySQLMove, MySQLUpsertMove
 from outfall.mysql.names import MySQLName, quote, why_no_name
 from outfall.mysql.options import MySQLOptions
 from outfall.mysql.own_tables import MySQLLedger, MySQLStaging
@@ -25,6 +25,8 @@ from outfall.sql.options import STAGE
 
 _ID = "_outfall_id"
 """The primary key of a table that is created without one: clusters and replication by row want one."""
+
+_MOVES: dict[str, type[MySQLMove]] = {"append": MySQLAppendMove, "delete": MySQLDeleteMove, "upsert": MySQLUpsertMove}
 
 
 class MySQLDialect(Dialect):
@@ -132,9 +134,9 @@ class MySQLDialect(Dialect):
         return StagingLoad(self, staging, schema, stage, context)
 
     def move(self, staging: SqlName, target: SqlName, attempts: Sequence[StagedRows]) -> MySQLMove:
-        if self.options.write_mode != "changes":
-            return MySQLMove(self.options, target, staging, attempts)
-        return MySQLChangeMove(self.options, target, staging, self.tombstones(target).table, attempts)
+        if self.options.write_mode == "changes":
+            return MySQLChangeMove(self.options, target, staging, self.tombstones(target).table, attempts)
+        return _MOVES[self.options.write_mode](self.options, target, staging, attempts)
 
     def tombstones(self, target: SqlName) -> MySQLTombstones:
         return MySQLTombstones(self, target)

@@ -9,6 +9,7 @@ wins: so rows are ranked by their order, and keys compared by the index of the t
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
@@ -26,7 +27,7 @@ _RANKS = "_outfall_ranks"
 
 
 class MySQLMove(Move):
-    """Moves rows by the numbers of their attempts and their own."""
+    """Moves rows by the numbers of their attempts and their own. Each write mode has its own statements."""
 
     def __init__(self, options: MySQLOptions, table: SqlName, staging: SqlName, attempts: Sequence[StagedRows]) -> None:
         super().__init__(attempts)
@@ -36,20 +37,8 @@ class MySQLMove(Move):
 
     def hold(self, session: MySQLSession) -> None:
         # As moving rows does, because a SELECT needs another privilege. The lock of a table lasts until COMMIT.
-        columns = ", ".join(map(quote, self.columns))
-        if not self.columns:
-            return
-        if self._options.write_mode == "delete":
-            session.execute(compose("EXPLAIN DELETE FROM {} WHERE false", self._table.sql))
-        else:
-            session.execute(
-                compose(
-                    "EXPLAIN INSERT INTO {} ({columns}) SELECT {columns} FROM {} WHERE false",
-                    self._table.sql,
-                    self.staging.sql,
-                    columns=columns,
-                )
-            )
+        if self.columns:
+            session.execute(compose("EXPLAIN {}", self._emptily()))
 
     def whole(self, session: MySQLSession, *, at_once: bool = False) -> int:
         return self.these(session, f"{_STAGE} {among(self.expected)}") if self.columns else 0
@@ -66,35 +55,72 @@ class MySQLMove(Move):
         pairs = ", ".join(f"{_text(name)}, {column}" for name, column in shown.items())
         return compose("SELECT JSON_OBJECT({}) FROM {} WHERE {}", pairs, self.staging.sql, _at(place))
 
+    @abstractmethod
     def these(self, session: MySQLSession, condition: str) -> int:
         """Move the staged rows of a condition, in order; return the number of rows that were written or removed."""
-        match self._options.write_mode:
-            case "append":
-                return session.execute(self._append(condition)).rowcount
-            case "delete":
-                return session.execute(self._delete(condition)).rowcount
-            case "upsert":
-                removed = session.execute(self._removal(condition)).rowcount if self._options.delete_marker else 0
-                session.execute(self._upsert(condition))
-                return removed + session.records
-            case "changes":
-                raise NotImplementedError("see changes")
 
-    def _append(self, condition: str) -> str:
+    def _emptily(self) -> str:
+        """Return a statement that changes the table as `these` does, and no row."""
+        return compose("{} WHERE false", self._insertion())
+
+    def _insertion(self) -> str:
         return compose(
-            "INSERT INTO {} ({columns}) SELECT {columns} FROM {} WHERE {} ORDER BY {}, {}",
-            self._table.sql, self.staging.sql, condition, _STAGE, _ROW, columns=", ".join(map(quote, self.columns)),
+            "INSERT INTO {} ({columns}) SELECT {columns} FROM {}",
+            self._table.sql, self.staging.sql, columns=", ".join(map(quote, self.columns)),
         )  # fmt: skip
 
-    def _delete(self, condition: str) -> str:
+    def _deletion(self, condition: str) -> str:
         return compose(
             "DELETE target FROM {} AS target JOIN {} AS gone ON {} WHERE {}",
             self._table.sql, self.staging.sql, self._same("target", "gone"), condition,
         )  # fmt: skip
 
+    def _updates(self) -> str:
+        """Return the assignments of an existing row."""
+        options, table = self._options, self._table.sql
+        wanted = [name for name in options.update_columns or self.columns if name not in options.key_columns]
+        ordered = options.ordered_by
+        if ordered is None:
+            key = quote(options.key_columns[0])
+            return ", ".join(f"{quote(name)} = latest.{quote(name)}" for name in wanted) or f"{key} = {table}.{key}"
+        newer = _not_newer(table, ordered, "latest")
+        # The server assigns from left to right, and what is compared must be assigned last.
+        wanted = [*(name for name in wanted if name != ordered), ordered]
+        return ", ".join(f"{quote(name)} = IF({newer}, latest.{quote(name)}, {table}.{quote(name)})" for name in wanted)
+
+    def _same(self, target: str, rows: str) -> str:
+        return " AND ".join(f"{target}.{quote(key)} = {rows}.{quote(key)}" for key in self._options.key_columns)
+
+
+class MySQLAppendMove(MySQLMove):
+    """Inserts each row."""
+
+    def these(self, session: MySQLSession, condition: str) -> int:
+        statement = compose("{} WHERE {} ORDER BY {}, {}", self._insertion(), condition, _STAGE, _ROW)
+        return session.execute(statement).rowcount
+
+
+class MySQLDeleteMove(MySQLMove):
+    """Removes the rows of each key."""
+
+    def these(self, session: MySQLSession, condition: str) -> int:
+        return session.execute(self._deletion(condition)).rowcount
+
+    def _emptily(self) -> str:
+        return compose("DELETE FROM {} WHERE false", self._table.sql)
+
+
+class MySQLUpsertMove(MySQLMove):
+    """Writes the last row of each key, or removes it."""
+
+    def these(self, session: MySQLSession, condition: str) -> int:
+        removed = session.execute(self._removal(condition)).rowcount if self._options.delete_marker else 0
+        session.execute(self._upsert(condition))
+        return removed + session.records
+
     def _removal(self, condition: str) -> str:
         newer = [] if self._options.order_column is None else [_not_newer("target", self._options.order_column, "gone")]
-        return compose("{} AND {}", self._delete(condition), " AND ".join([f"gone.{_MARKER}", *newer]))
+        return compose("{} AND {}", self._deletion(condition), " AND ".join([f"gone.{_MARKER}", *newer]))
 
     def _upsert(self, condition: str) -> str:
         ordered = self._options.order_column
@@ -116,22 +142,6 @@ class MySQLMove(Move):
             self._table.sql, source, rest, f"{quote(ordered)}, " if ordered else "", _STAGE, _ROW, self._updates(),
             columns=columns,
         )  # fmt: skip
-
-    def _updates(self) -> str:
-        """Return the assignments of an existing row."""
-        options, table = self._options, self._table.sql
-        wanted = [name for name in options.update_columns or self.columns if name not in options.key_columns]
-        ordered = options.ordered_by
-        if ordered is None:
-            key = quote(options.key_columns[0])
-            return ", ".join(f"{quote(name)} = latest.{quote(name)}" for name in wanted) or f"{key} = {table}.{key}"
-        newer = _not_newer(table, ordered, "latest")
-        # The server assigns from left to right, and what is compared must be assigned last.
-        wanted = [*(name for name in wanted if name != ordered), ordered]
-        return ", ".join(f"{quote(name)} = IF({newer}, latest.{quote(name)}, {table}.{quote(name)})" for name in wanted)
-
-    def _same(self, target: str, rows: str) -> str:
-        return " AND ".join(f"{target}.{quote(key)} = {rows}.{quote(key)}" for key in self._options.key_columns)
 
 
 class Numbered(Places):

@@ -21,10 +21,16 @@ from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import LONGEST, PostgresOptions
 from outfall.postgres.staging.change_moving import PostgresChangeMove
 from outfall.postgres.staging.load import SortingCopy, StagingCopy, StreamingCopy
-from outfall.postgres.staging.moving import PostgresMove
+from outfall.postgres.staging.moving import PostgresAppendMove, PostgresDeleteMove, PostgresMove, PostgresUpsertMove
 from outfall.postgres.staging.staging_table import PostgresStaging
 from outfall.postgres.staging.tombstones import PostgresTombstones
 from outfall.sql.dialect import Dialect, Fault, SqlName, StagedRows, compose, staging_name
+
+_MOVES: dict[str, type[PostgresMove]] = {
+    "append": PostgresAppendMove,
+    "delete": PostgresDeleteMove,
+    "upsert": PostgresUpsertMove,
+}
 
 
 class PostgresDialect(Dialect):
@@ -118,7 +124,7 @@ class PostgresDialect(Dialect):
 
     def move(self, staging: Any, target: Any, attempts: Sequence[StagedRows]) -> PostgresMove:
         if self.options.write_mode != "changes":
-            return PostgresMove(self.options, target, staging, attempts)
+            return _MOVES[self.options.write_mode](self.options, target, staging, attempts)
         tombstones: Any = self.tombstones(target).table
         return PostgresChangeMove(self.options, target, staging, tombstones, attempts)
 

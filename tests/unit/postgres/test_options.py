@@ -22,7 +22,6 @@ from outfall.postgres.connection.database import PostgresConnection, PostgresDat
 from outfall.postgres.connection.errors import may_pass, translated
 from outfall.postgres.names import TableName
 from outfall.postgres.offsets.part_writer import PartRows
-from outfall.postgres.staging.publish_sql import statements
 from outfall.serde import ModelSerializer
 from outfall.source_options import make_sink
 from outfall.sql.dialect import StagedRows, staging_name
@@ -406,8 +405,9 @@ def test_staged_rows_that_were_recorded_without_their_table_are_read() -> None:
 
 def text(**options: Any) -> str:
     sink = PostgresSink(DSN, 's."T"', **options)
-    made = statements(sink.options, sink.delegate.table, TableName("outfall", "staging"), ["id", "a b", "v"])
-    return "; ".join(each.as_string(None) for each in made)
+    attempt = StagedRows(stage=1, rows=1, columns=("id", "a b", "v"))
+    move: Any = sink.delegate.dialect().move(TableName("outfall", "staging"), sink.delegate.table, [attempt])
+    return "; ".join(each.as_string(None) for each in move.statements(None, "all"))
 
 
 def test_appended_rows_are_those_of_the_winners() -> None:

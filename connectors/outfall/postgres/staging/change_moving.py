@@ -11,7 +11,7 @@ from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging.change_sql import ChangeStatements
-from outfall.postgres.staging.moving import AT_ONCE, PostgresMove, Ranks
+from outfall.postgres.staging.moving import AT_ONCE, PostgresUpsertMove, Ranks
 from outfall.postgres.staging.selection_sql import Rows
 from outfall.sql.dialect import StagedRows, compose
 from outfall.sql.options import STAGE
@@ -20,7 +20,7 @@ _CHANGING = "outfall: changing"
 """The name of advisory locks."""
 
 
-class PostgresChangeMove(PostgresMove):
+class PostgresChangeMove(PostgresUpsertMove):
     """Applies the newest change of each key.
 
     Publications of changes to one table wait for one another: a statement does not see the tombstones of a transaction

@@ -22,7 +22,7 @@ from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.connection.errors import describe
 from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.staging.publish_sql import statements
+from outfall.postgres.staging.publish_sql import append, delete, upsert
 from outfall.postgres.staging.selection_sql import RANKS, Rows, ranking
 from outfall.sql.dialect import Move, Places, StagedRows, compose
 from outfall.sql.publish import EpochCommitter, Request
@@ -36,7 +36,7 @@ AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"
 
 
 class PostgresMove(Move):
-    """Moves rows by their addresses."""
+    """Moves rows by their addresses. Each write mode has its own statements."""
 
     def __init__(
         self, options: PostgresOptions, table: TableName, staging: TableName, attempts: Sequence[StagedRows]
@@ -60,8 +60,7 @@ class PostgresMove(Move):
 
     def places(self, session: PostgresConnection) -> Places:
         self._prepare_places(session)
-        kind = Ranks if self._options.write_mode == "upsert" else Addresses
-        return kind(session, self, self._staging, [self.statements(session, rows) for rows in kind.selects])
+        return Addresses(session, self, self._staging, [self.statements(session, rows) for rows in Addresses.selects])
 
     def _prepare_places(self, session: PostgresConnection) -> None:
         # Take the lock here, because a rolled-back savepoint releases the locks that were taken in it.
@@ -75,11 +74,36 @@ class PostgresMove(Move):
         template = "SELECT to_json(shown)::text FROM (SELECT {} FROM {} WHERE ctid = '{}'::tid) AS shown"
         return compose(template, ", ".join(shown), self._staging.sql, place)
 
+    @abstractmethod
     def statements(self, session: PostgresConnection, rows: Rows) -> list[sql.Composed]:
         """Return the statements that move a selection of rows."""
+
+
+class PostgresAppendMove(PostgresMove):
+    """Inserts each row."""
+
+    def statements(self, session: PostgresConnection, rows: Rows) -> list[sql.Composed]:
+        return [append(self._table, self._staging, self.columns, rows)]
+
+
+class PostgresDeleteMove(PostgresMove):
+    """Removes the rows of each key."""
+
+    def statements(self, session: PostgresConnection, rows: Rows) -> list[sql.Composed]:
+        return [delete(self._options, self._table, self._staging, rows)]
+
+
+class PostgresUpsertMove(PostgresMove):
+    """Writes the last row of each key, or removes it."""
+
+    def statements(self, session: PostgresConnection, rows: Rows) -> list[sql.Composed]:
         # Only a statement for all rows ranks them; the others are given the result.
         which = self._conflicting(session) if rows == "all" else None
-        return statements(self._options, self._table, self._staging, self.columns, rows, which)
+        return upsert(self._options, self._table, self._staging, self.columns, rows, which)
+
+    def places(self, session: PostgresConnection) -> Places:
+        self._prepare_places(session)
+        return Ranks(session, self, self._staging, [self.statements(session, rows) for rows in Ranks.selects])
 
     def ranking(self, session: PostgresConnection) -> list[sql.Composed]:
         """Return the statements that rank the last rows of all keys."""
@@ -162,7 +186,7 @@ class Ranks(_PlacesInStaging):
 
     selects = ("ranked", "rank")
 
-    def _prepare(self, move: PostgresMove) -> None:
+    def _prepare(self, move: Any) -> None:
         _execute(self._session, move.ranking(self._session), {"stages": self._stages})
         found = self._session.execute(sql.SQL("SELECT count(rank) FROM {}").format(RANKS)).fetchone()
         self.count = int(found[0]) if found else 0

@@ -1,4 +1,8 @@
-"""The statements that move staged rows into the target. All have parameters."""
+"""The statements that move staged rows into the target. The sum of their row counts is the result.
+
+The parameter `stages` has the numbers of the attempts, and `columns` are the target's columns for which the rows have
+values. Rows are processed in key order, so that two queries that write the same keys cannot deadlock.
+"""
 
 from __future__ import annotations
 
@@ -12,48 +16,15 @@ from outfall.postgres.staging.selection_sql import Rows, gone, latest, listed, m
 from outfall.sql.options import GONE
 
 
-def statements(
-    options: PostgresOptions,
-    table: TableName,
-    staging: TableName,
-    columns: Sequence[str],
-    rows: Rows = "all",
-    conflicting: sql.Composable | None = None,
-) -> list[sql.Composed]:
-    """Return the statements that publish the rows of attempts. The sum of their row counts is the result.
-
-    The parameter `stages` has the numbers of the attempts.
-
-    An upsert removes rows with a separate first statement, because one statement cannot write a row twice and a removed
-    key may occur again. The key is then inserted from its first row, with updated columns from its last row, as if each
-    row had arrived alone.
-
-    Rows are processed in key order, so that two queries that write the same keys cannot deadlock.
-
-    If not all rows are selected, an upsert selects at most one row per key. Changes have statements of their own.
-
-    `columns` are the target's columns for which the rows have values. `conflicting` is an expression for whether a row
-    can be in conflict with another one of its key; `None` for all.
-    """
-    match options.write_mode:
-        case "append":
-            return [_append(table, staging, columns, rows)]
-        case "upsert":
-            removal = [_removal(options, table, staging, rows)] if options.delete_marker else []
-            return [*removal, _upsert(options, table, staging, columns, rows, conflicting)]
-        case "delete":
-            return [_delete(options, table, staging, rows)]
-        case "changes":
-            raise NotImplementedError("see change_sql")
-
-
-def _append(table: TableName, staging: TableName, columns: Sequence[str], rows: Rows) -> sql.Composed:
+def append(table: TableName, staging: TableName, columns: Sequence[str], rows: Rows) -> sql.Composed:
+    """Return the statement that inserts the rows of attempts."""
     return sql.SQL("INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} WHERE {these}").format(
         table=table.escaped(), columns=listed(columns), staging=staging.escaped(), these=these(rows)
     )
 
 
-def _delete(options: PostgresOptions, table: TableName, staging: TableName, rows: Rows) -> sql.Composed:
+def delete(options: PostgresOptions, table: TableName, staging: TableName, rows: Rows) -> sql.Composed:
+    """Return the statement that removes the rows of each key."""
     keys = options.key_columns
     return sql.SQL(
         "DELETE FROM {table} AS target USING (SELECT DISTINCT {keys} FROM {staging} WHERE {these}) AS gone WHERE {same}"
@@ -66,15 +37,24 @@ def _delete(options: PostgresOptions, table: TableName, staging: TableName, rows
     )
 
 
-def _upsert(
+def upsert(
     options: PostgresOptions,
     table: TableName,
     staging: TableName,
     columns: Sequence[str],
     rows: Rows,
     conflicting: sql.Composable | None,
-) -> sql.Composed:
-    return sql.SQL(
+) -> list[sql.Composed]:
+    """Return the statements that write the last row of each key, or remove it.
+
+    Rows are removed by a separate first statement, because one statement cannot write a row twice and a removed key may
+    occur again. The key is then inserted from its first row, with updated columns from its last row, as if each row had
+    arrived alone.
+
+    If not all rows are selected, at most one row per key is. `conflicting` is an expression for whether a row can be in
+    conflict with another one of its key; `None` for all.
+    """
+    written = sql.SQL(
         "WITH {latest}"
         " INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM latest WHERE NOT {gone} ORDER BY {keys}"
         " ON CONFLICT {conflict} {action}"
@@ -87,6 +67,7 @@ def _upsert(
         conflict=_conflict(options),
         action=_action(options, columns),
     )
+    return [_removal(options, table, staging, rows), written] if options.delete_marker else [written]
 
 
 def _removal(options: PostgresOptions, table: TableName, staging: TableName, rows: Rows) -> sql.Composed:
