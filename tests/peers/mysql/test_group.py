@@ -73,6 +73,21 @@ def test_a_primary_that_wakes_up_commits_nothing_that_the_new_one_has_written(gr
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("moment", ["sql: opening", "sql: moving"])
+def test_a_primary_that_is_alone_is_given_up_with_advice(group: Group, recovery_path: str, moment: str) -> None:
+    """No limit of the server ends a COMMIT that waits for the other nodes."""
+    target = Target(group.client, group.client.new_database(), TABLE)
+    sink = target.sink(statement_timeout=20, retry_deadline=1)
+    run(sink, recovery_path, 0, rows(0))
+    # After the timeout and a minute more, in which the server itself ends no statement.
+    with once_at(moment, group.cut_off), pytest.raises(OutfallError, match="reaches most of the others"):
+        run(sink, recovery_path, 1, rows(1, 2))
+    group.restore()
+    assert len(refusals(sink, recovery_path, 1, 1, 2)) < 3
+    assert target.ids() == [0, 1, 2]
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("step", STEPS)
 def test_a_log_goes_on_at_the_new_primary_once_it_is_accepted(group: Group, step: str) -> None:
     """What the old primary has confirmed is there, and no entry that it has not."""
