@@ -63,13 +63,22 @@ class Node(OpenSearch):
         """Start nothing yet."""
         http, transport = free_ports(2)
         super().__init__(f"http://127.0.0.1:{http}")
-        (folder / "config").mkdir()
         self.snapshots = folder / "snapshots"
         """Where it may keep snapshots."""
+        settings = {
+            "path.repo": str(self.snapshots), "http.port": http, "transport.port": transport,
+            "network.host": "127.0.0.1", "http.type": "netty4", "transport.type": "netty4", "cluster.name": "peer",
+            "discovery.type": "single-node",
+            # Or it creates no index on a disk that is almost full.
+            "cluster.routing.allocation.disk.threshold_enabled": False,
+        }  # fmt: skip
+        (folder / "config").mkdir()
+        # JSON is YAML.
+        (folder / "config" / f"{product.partition('-')[0]}.yml").write_text(json.dumps(settings))
         # Java compiles the file that it is given, in memory.
         command = [
             *((java(),) if product != "elasticsearch-9.1" else java_21()), "-Xmx512m", "-XX:TieredStopAtLevel=1",
-            *_program(product, folder), str(folder), str(http), str(transport),
+            *_program(product, folder), str(folder),
         ]  # fmt: skip
         self.server = OwnServer(command, folder / "log", self._answers)
 
