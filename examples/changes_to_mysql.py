@@ -60,7 +60,7 @@ def main() -> int:
                     [sys.executable, __file__, dsn, name], env=os.environ | {"EXAMPLE_JOB": "1"}, start_new_session=True
                 )
                 if kill:
-                    while not customers(dsn):
+                    while not customers(dsn) and child.poll() is None:
                         time.sleep(0.05)
                     os.killpg(child.pid, signal.SIGKILL)
                     print("Killed the job.")
