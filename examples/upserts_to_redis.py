@@ -52,7 +52,7 @@ def main() -> int:
                     [sys.executable, __file__, url, name], env=os.environ | {"EXAMPLE_JOB": "1"}, start_new_session=True
                 )
                 if kill:
-                    wait_for_rows(url)
+                    wait_for_rows(url, child)
                     os.killpg(child.pid, signal.SIGKILL)
                     print("Killed the job.")
                 child.wait()
@@ -108,10 +108,10 @@ def server(directory: Path) -> subprocess.Popen[bytes]:
             time.sleep(0.05)
 
 
-def wait_for_rows(url: str) -> None:
-    """Return when the first rows are there."""
+def wait_for_rows(url: str, job: subprocess.Popen[bytes]) -> None:
+    """Return when the first rows are there, or the job has ended without any."""
     client = redis.Redis.from_url(url)
-    while not next(client.scan_iter("customer:*", count=1000), None):
+    while not next(client.scan_iter("customer:*", count=1000), None) and job.poll() is None:
         time.sleep(0.05)
 
 
