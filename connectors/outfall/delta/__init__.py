@@ -5,7 +5,9 @@ sink, options     the public class and its options
 table             one loaded version: records, history, and the commit
 features          the supported tables: features that a bare commit of files would violate
 layout            the form of data files; columns: the fit between rows and tables, and new tables
-partition_values  partition values as strings;  statistics: data skipping
+char_varchar      the lengths of `CHAR` and `VARCHAR` columns
+partition_values  partition values as strings; statistics: data skipping
+stored            the data files that may hold given keys
 files             location of the table: deltalake's client, also as a filesystem for tasks, and durability on disks
 ```
 """

@@ -8,7 +8,7 @@ first_contact   existing data on the first run, and its deletion
 encoded_file    encodes rows and writes them to one file in large pieces
 whole/          `sink` on a disk and in object stores, `writer` in tasks, `commit` on the driver
 growing/        `sink` on the driver, `partition` in tasks, `part_files`, the `registry` of part writers, the `seal`
-storage/        `store`: a directory and its records; `local` with `locks`, `remote` with fsspec, `disk`
+stores/         `store`: a directory and its records; `local` with `locks`, `remote` with fsspec, `disk`
 ```
 Attempt names, records, roll bounds and the checks of the first run are in `outfall.storage`.
 """

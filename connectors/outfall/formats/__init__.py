@@ -6,6 +6,7 @@ stream              the format that options select, and the bytes of one file as
 base                the interface of a format, and compression in complete members
 csv jsonl parquet text   one format each
 types strings patterns   shared by text formats: types and their text, Arrow strings, time patterns
+spark_only          formats that only Spark's own writer encodes
 row_text            rows as JSON for users and dead letters
 partition_paths     the partition directory of each row
 ```

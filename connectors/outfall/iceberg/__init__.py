@@ -6,6 +6,8 @@ catalog          pyiceberg's catalog, and explanations of its errors
 table            one state of a table: records, history, commits
 layout           data files: partitions, statistics, manifest entries
 columns          conversion of columns between rows and tables
+stored           the data files that may hold given keys, and the rows that readers find in them
+replacement      the snapshot that replaces files; ancestry: the snapshots before one
 files            filesystems for tasks, durable files on disks, files of failed commits
 expire           the choice of snapshots to expire
 ```

@@ -3,6 +3,7 @@
 ```
 options     the options of `RedisSink`, and the pattern of the keys
 client      connections, the meaning of Redis' errors, and the records in the target
+packing     rows as arguments of the script
 script      the write that carries a version, as a script that the server runs
 preflight   what the server's settings mean for the guarantee
 sink        `RedisSink` and its partition

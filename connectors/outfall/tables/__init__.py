@@ -8,10 +8,22 @@ by_spark        the data files of Spark's own writer
 columns         the fit of rows and tables, by the types and rules of a format
 arrow_types     the types of rows that a column accepts without changing a value
 area            the location and the names of data files
+write_mode      how the files of an epoch become rows of the table
 data_file       the result of a task, and the single committable of an epoch
 target          the table in the recovery data: check, open, clean-up
 commit          the committer: one compare-and-swap with files and record
 record          the table's own record of a step
+```
+
+Formats with `upsert` and `delete` also use:
+
+```
+keyed_sink      the base class of their sinks; key_options: its options
+keyed           the port of a table whose rows are found by key
+staging         the rows that tasks stage for a merge
+changes         the changes of an epoch, at most one per key
+merge           the driver rewrites the data files that have these keys
+stored_rows     the rows of one data file, of any writer; stored_columns: its columns as the table has them
 ```
 
 `docs/table-protocol.md` argues why it is correct.
