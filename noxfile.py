@@ -11,6 +11,7 @@ import shutil
 import sys
 import tarfile
 import tempfile
+import tomllib
 from pathlib import Path
 
 import nox
@@ -81,7 +82,10 @@ AREAS = {
     "wrappers": ("wrappers",),
     "spark": ("spark", "project"),
 }
-# Computed, so that no folder is missing.
+# Computed, so that no sink and no folder is missing.
+_places = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["outfall.sinks"].values()
+_sinks = {place.partition(":")[0].rpartition(".")[2] for place in _places}
+AREAS |= {sink: (sink,) for sink in sorted(_sinks.difference(*AREAS.values()))}
 _folders = {path.parent.name for path in ROOT.glob("tests/*/*/test_*.py")}
 AREAS["core"] = tuple(sorted(_folders.difference(*AREAS.values())))
 """The folders of tests/unit and tests/integration in each `thorough` and each `faults` session."""
@@ -295,23 +299,8 @@ def lowest(session: nox.Session) -> None:
     project = nox.project.load_toml("pyproject.toml")["project"]
     # Includes the extras that unit tests import, except Spark: `spark-3.5` tests the oldest Spark.
     extras = project["optional-dependencies"]
-    named = (
-        "postgres",
-        "s3",
-        "http",
-        "kinesis",
-        "dynamodb",
-        "kafka",
-        "redis",
-        "opensearch",
-        "iceberg",
-        "delta",
-        "hdfs",
-        "cli",
-        "metrics",
-        "testing",
-        "benchmark",
-    )
+    sinks = [name for name in project["entry-points"]["outfall.sinks"] if name in extras]
+    named = (*sinks, "hdfs", "cli", "metrics", "testing", "benchmark")
     bounds = {*project["dependencies"], *(bound for name in named for bound in extras[name])}
     # Only pytest 9 reads this repository's settings. The conformance suite also runs with pytest 8.
     oldest = sorted(bound.replace(">=", "==") for bound in bounds if not bound.startswith(("pytest", "outfall[")))

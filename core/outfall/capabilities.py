@@ -99,7 +99,11 @@ class Guarantee(IntEnum):
     AT_LEAST_ONCE = 1
     """The target contains each row at least once."""
     EFFECTIVELY_ONCE = 2
-    """The target contains each row exactly once if the receiver honors the idempotency key of each request."""
+    """A write may be sent again, and the receiver recognizes it by the key or the version that it carries.
+
+    Once the epochs are completed, the target is as one run without failures leaves it, if `requires()` holds. A reader
+    can see parts of an epoch before.
+    """
     EXACTLY_ONCE = 3
     """The target contains each row exactly once."""
 

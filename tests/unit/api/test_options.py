@@ -25,7 +25,6 @@ from outfall.iceberg.options import IcebergOptions
 from outfall.kafka import KafkaSink
 from outfall.kafka.options import KafkaOptions
 from outfall.kinesis import KinesisSink
-from outfall.mysql.options import MySQLOptions
 from outfall.options import (
     Duration,
     Limit,
@@ -37,11 +36,10 @@ from outfall.options import (
     resolve_secret,
 )
 from outfall.postgres import PostgresSink
-from outfall.postgres.options import PostgresOptions
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.s3 import S3Sink
 from outfall.s3.options import S3Options
-from outfall.source_options import SourceOptions, build_sink, make_sink
+from outfall.source_options import build_sink, make_sink
 from outfall.wrappers import BatchingOptions, BatchingSink, DeadLetteringSink, ExactlyOnceSink
 
 
@@ -299,23 +297,3 @@ def test_durations_and_sizes_are_shown_as_a_user_can_write_them() -> None:
 def test_the_options_door_names_the_nearest_option() -> None:
     with pytest.raises(ConfigurationError, match="did you mean on_existing"):
         sink_from_options({"path": "/x", "onexistin": "error"})
-
-
-@pytest.mark.parametrize(
-    ("name", "model"),
-    [
-        ("apis", SourceOptions),
-        ("file", FileOptions),
-        ("postgres", PostgresOptions),
-        ("mysql", MySQLOptions),
-        ("s3", S3Options),
-        ("http", HttpOptions),
-        ("kafka", KafkaOptions),
-        ("iceberg", IcebergOptions),
-        ("delta", DeltaOptions),
-    ],
-)
-def test_the_documentation_holds_the_table_of_the_model(name: str, model: type[SinkOptions]) -> None:
-    page = Path(__file__).parents[3].joinpath("docs", f"{name}.md").read_text()
-    table = page.partition("<!-- options -->\n")[2].partition("<!-- /options -->")[0]
-    assert table == options_table(model), f"replace it by outfall.options.options_table({model.__name__})"

@@ -13,11 +13,8 @@ import pytest
 from outfall.capabilities import Guarantee
 from outfall.dynamodb import DynamoDBSink
 from outfall.dynamodb.attributes import check_types, items_of, number, size_of
-from outfall.dynamodb.options import DynamoDBOptions
 from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.options import options_table
 from outfall.source_options import make_sink
-from tests.documents import ROOT
 
 
 @pytest.mark.parametrize(
@@ -82,7 +79,3 @@ def test_sizes_are_those_of_the_developer_guide() -> None:
     assert size_of({"l": {"L": [{"S": "ab"}]}}) == 1 + 3 + 1 + 2
     assert size_of({"m": {"M": {"k": {"S": "ab"}}}}) == 1 + 3 + 1 + 1 + 2
     assert size_of({"n": {"N": "9" * 38}}) == 1 + 21
-
-
-def test_the_page_has_the_options() -> None:
-    assert options_table(DynamoDBOptions) in (ROOT / "docs" / "dynamodb.md").read_text()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import re
 from typing import Any
 
 import pyarrow as pa
@@ -19,16 +18,13 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from outfall.async_sink import AsyncSinkOptions, ErrorAction
+from outfall.async_sink import ErrorAction
 from outfall.aws.client import AwsPartition
 from outfall.capabilities import Guarantee
 from outfall.capability_checks import check_sink, resolve
 from outfall.errors import ConfigurationError, SerializationError, TransientError, ValueRefusedError
 from outfall.kinesis import FirehoseSink, KinesisSink, sink_from_options
-from outfall.kinesis.firehose import FirehoseOptions
 from outfall.kinesis.records import AwsRecordSerializer
-from outfall.kinesis.stream import KinesisOptions
-from outfall.options import options_table
 from outfall.source_options import make_sink
 from tests.documents import ROOT
 
@@ -45,16 +41,6 @@ def entries(sink: Any, batch: pa.RecordBatch = ROWS) -> Any:
 
 def stream(**options: Any) -> KinesisSink:
     return KinesisSink("s", region="us-east-1", **options)
-
-
-@pytest.mark.parametrize(
-    ("page", "models"),
-    [("kinesis.md", [KinesisOptions, FirehoseOptions]), ("async-sinks.md", [AsyncSinkOptions])],
-)
-def test_documented_options_are_those_of_the_models(page: str, models: list[Any]) -> None:
-    text = (ROOT / "docs" / page).read_text()
-    tables = re.findall(r"<!-- options -->\n(.*?)<!-- /options -->", text, re.DOTALL)
-    assert tables == [options_table(model) for model in models]
 
 
 @pytest.mark.parametrize("shim", ["stream", "firehose"])

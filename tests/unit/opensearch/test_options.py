@@ -18,11 +18,8 @@ from outfall.formats.strings import TEXT
 from outfall.opensearch import OpenSearchSink
 from outfall.opensearch.bulk import action_on, actions, if_unchanged, reason_of
 from outfall.opensearch.client import ClusterResponse, OpenSearchAccess, OpenSearchClient
-from outfall.opensearch.options import OpenSearchOptions
-from outfall.options import options_table
 from outfall.source_options import make_sink
 from outfall.versioned import KeyedBatch, Version
-from tests.documents import ROOT
 
 URL = "https://search.example:9200"
 
@@ -136,7 +133,3 @@ def test_requests_carry_the_credentials(monkeypatch: pytest.MonkeyPatch) -> None
     signed = signing._signed("POST", f"{URL}/_bulk", b"x", {"Content-Type": "application/json"})
     assert "Credential=key/" in signed["Authorization"]
     assert "/eu-central-1/es/aws4_request" in signed["Authorization"]
-
-
-def test_the_page_has_the_options() -> None:
-    assert options_table(OpenSearchOptions) in (ROOT / "docs" / "opensearch.md").read_text()

@@ -6,7 +6,6 @@ import ast
 import inspect
 import json
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from outfall.recovery import entries
 from outfall.recovery.log import LogEntry
-from tests.documents import DOCS, PAGES, RECIPES, ROOT, blocks, page_name, unchanged_environment
+from tests.documents import PAGES, RECIPES, ROOT, blocks, page_name, unchanged_environment
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _REFERENCE = re.compile(r"^\[([^\]]+)\]: ", re.MULTILINE)
@@ -72,21 +71,6 @@ def test_references_are_defined(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_no_page_names_a_machine(page: Path) -> None:
     assert not re.search(r"/(?:work|home|root|Users|tmp)/", page.read_text())
-
-
-def own_sinks() -> list[str]:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["outfall.sinks"]
-    return list(declared)
-
-
-def test_the_page_of_the_apis_names_every_built_in_sink() -> None:
-    (sentence,) = re.findall(r"^The built-in sinks are (.*?)\.", (DOCS / "apis.md").read_text(), re.MULTILINE)
-    assert re.findall(r"`(\w+)`", sentence) == own_sinks()
-
-
-def test_home_leads_to_the_page_of_every_sink() -> None:
-    home = (DOCS / "index.md").read_text()
-    assert [name for name in own_sinks() if name != "fanout" and f"]({name}.md)" not in home] == []
 
 
 FORMAT = (ROOT / "docs" / "recovery-format.md").read_text()

@@ -29,15 +29,13 @@ from outfall.async_sink import ErrorAction
 from outfall.capabilities import Guarantee
 from outfall.capability_checks import check_sink, resolve
 from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.options import options_table
 from outfall.redis import RedisSink
 from outfall.redis.client import classify, code_of
-from outfall.redis.options import KeyPattern, RedisOptions
+from outfall.redis.options import KeyPattern
 from outfall.redis.packing import hashes, packed_rows, version_key
 from outfall.redis.script import SHA, Lives, call
 from outfall.source_options import make_sink
 from outfall.versioned import KeyedBatch, KeyedRow, Version
-from tests.documents import ROOT
 
 URL = "redis://127.0.0.1:6379"
 
@@ -149,7 +147,3 @@ def test_rows_are_packed_as_the_client_packs_them() -> None:
 def test_errors_of_the_server_are_told_apart(error: Exception, action: ErrorAction, code: str) -> None:
     assert classify(error) is action
     assert code_of(error) == code
-
-
-def test_the_page_has_the_options() -> None:
-    assert options_table(RedisOptions) in (ROOT / "docs" / "redis.md").read_text()

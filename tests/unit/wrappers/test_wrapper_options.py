@@ -13,9 +13,8 @@ from outfall.capabilities import SupportsCommitter
 from outfall.capability_checks import capabilities_of
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.http import HttpSink
-from outfall.options import SinkOptions, options_table
 from outfall.source_options import make_sink, split_options
-from outfall.wrappers import BatchingOptions, BatchingSink, DeadLetteringSink, ExactlyOnceOptions, FanOutSink
+from outfall.wrappers import BatchingSink, DeadLetteringSink, FanOutSink
 
 
 def made(**options: str) -> Any:
@@ -119,10 +118,3 @@ def test_what_is_wrong_is_named(options: dict[str, str], text: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         made(**options)
     assert text in str(refused.value)
-
-
-@pytest.mark.parametrize("model", [BatchingOptions, ExactlyOnceOptions])
-def test_the_documentation_holds_the_table_of_each_model(model: type[SinkOptions]) -> None:
-    page = Path(__file__).parents[3].joinpath("docs", "wrappers.md").read_text()
-    table = page.partition(f"<!-- options {model.__name__} -->\n")[2].partition("<!-- /options -->")[0]
-    assert table == options_table(model), f"replace it by outfall.options.options_table({model.__name__})"

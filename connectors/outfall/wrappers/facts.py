@@ -1,0 +1,10 @@
+"""What the documentation says of the sinks around other sinks."""
+
+from __future__ import annotations
+
+from outfall.sink_facts import SinkFacts
+
+FACTS = SinkFacts(
+    title="Fan-out, batching, deduplication",
+    destination="several sinks at once, larger batches, rows that a source repeats, dead letters of any sink",
+)
