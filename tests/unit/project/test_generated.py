@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,14 @@ COMPARED = ("| logger | levels |", "| sink | counter |")
 
 
 @pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """Import the packages before the first test is timed. Tests that use them show what is missing."""
+    with contextlib.suppress(ImportError):
+        registered()
+
+
+@pytest.fixture
 def sinks() -> list[Package]:
-    """Every registered package, imported before the first test is timed."""
     return registered()
 
 
@@ -67,13 +74,19 @@ def test_each_counter_is_described() -> None:
     assert {name for name in counters if f"`{name}`" not in pages} == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_name)
-def test_no_page_lists_sinks_by_hand(page: Path) -> None:
-    if page.name in MEASURED:
-        return
+def test_no_page_lists_sinks_by_hand() -> None:
     titles = [re.compile(rf"\b(?:{'|'.join(package.facts.title.split(', '))})\b") for package in destinations()]
-    text = re.sub(r"<!-- (options|sinks) .*?<!-- /\1 -->", "", page.read_text(), flags=re.DOTALL)
-    paragraphs = [paragraph for paragraph in re.split(r"\n\n+", text) if not paragraph.startswith(COMPARED)]
-    most = len(titles) // 2
-    by_hand = [each[:60] for each in paragraphs if sum(bool(title.search(each)) for title in titles) > most]
+    by_hand = [
+        f"{page_name(page)}: {paragraph[:60]}"
+        for page in PAGES
+        if page.name not in MEASURED
+        for paragraph in paragraphs(page)
+        if sum(bool(title.search(paragraph)) for title in titles) > len(titles) // 3
+    ]
     assert by_hand == [], "generate the list in tests/generated.py, or leave it out"
+
+
+def paragraphs(page: Path) -> list[str]:
+    """What a page says beside generated parts and compared tables."""
+    text = re.sub(r"<!-- (options|sinks) .*?<!-- /\1 -->", "", page.read_text(), flags=re.DOTALL)
+    return [paragraph for paragraph in re.split(r"\n\n+", text) if not paragraph.startswith(COMPARED)]
