@@ -95,7 +95,7 @@ def project() -> dict[str, Any]:
 def destinations() -> list[Package]:
     """Return the packages whose sinks have a destination of their own, those with the strongest guarantee first."""
     found = [package for package in registered() if package.facts.sinks]
-    return sorted(found, key=lambda package: -max(resolve(sink).guarantee() for sink in package.facts.sinks.values()))
+    return sorted(found, key=_strongest, reverse=True)
 
 
 def alternatives(words: Iterable[str]) -> str:
@@ -185,6 +185,21 @@ def _wrappers() -> list[Package]:
     return [package for package in registered() if not package.facts.sinks]
 
 
+def _strongest(package: Package) -> Guarantee:
+    return max(resolve(sink).guarantee() for sink in package.facts.sinks.values())
+
+
+def _level(text: str) -> Guarantee:
+    return Guarantee[text.upper().replace(" ", "_")]
+
+
+def _writes(package: Package) -> str:
+    """Return the destination, with the write modes if there are several."""
+    modes = write_modes(resolve(next(iter(package.facts.sinks.values())))) if package.facts.sinks else []
+    does = f": {', '.join(_MODES.get(mode, mode) for mode in modes)}" if len(modes) > 1 else ""
+    return package.facts.destination + does
+
+
 _MODES = {"changes": "apply changes", "overwrite_partitions": "overwrite partitions"}
 
 
@@ -194,16 +209,13 @@ def readme() -> str:
 
     def rows() -> Iterator[Iterable[str]]:
         for package in destinations():
-            modes = write_modes(resolve(next(iter(package.facts.sinks.values()))))
-            does = "" if modes == ["append"] else f": {', '.join(_MODES.get(mode, mode) for mode in modes)}"
-            best = max(resolve(sink).guarantee() for sink in package.facts.sinks.values())
             (first, _), *others = package.each(guarantee).items()
-            stronger = [(text, when) for text, when in others if Guarantee[text.upper().replace(" ", "_")] == best]
+            stronger = [(text, when) for text, when in others if _level(text) > _level(first)]
             delivery = "; ".join([first, *(f"{text} {alternatives(when)}" for text, when in stronger)])
             extra = f"`{package.name}`" if extras.get(package.name) else "none"
-            yield _link(package, "docs/"), package.facts.destination + does, delivery, extra
+            yield _link(package, "docs/"), _writes(package), delivery, extra
         for package in _wrappers():
-            yield _link(package, "docs/"), package.facts.destination, "that of each wrapped sink", "none"
+            yield _link(package, "docs/"), _writes(package), "that of each wrapped sink", "none"
 
     return _rows("Sink", "Writes", "Delivery", "Extra for pip", rows=rows())
 
@@ -215,7 +227,7 @@ def home() -> str:
         for package in (*destinations(), *_wrappers()):
             classes = ", ".join(f"`{name}`" for name in package.classes)
             delivery = package.summary(guarantee) if package.facts.sinks else "that of each wrapped sink"
-            yield f"[{classes}]({package.page}.md)", package.facts.destination, delivery
+            yield f"[{classes}]({package.page}.md)", _writes(package), delivery
 
     return _rows("Sink", "Writes", "Guarantee", rows=rows())
 
@@ -224,10 +236,11 @@ def guarantees() -> str:
     """Each guarantee with its sinks."""
     found: dict[str, list[str]] = {each.name: [] for each in sorted(Guarantee, reverse=True)}
     for package in destinations():
-        each = package.each(guarantee)
-        for text, when in each.items():
-            condition = "" if len(each) == 1 else " by default" if "" in when else f" {alternatives(when)}"
-            found[text.upper().replace(" ", "_")].append(f"{_link(package)}{condition}")
+        for text, when in package.each(guarantee).items():
+            level = _level(text)
+            weaker_by_default = level < _strongest(package)
+            condition = f" {alternatives(when)}" if "" not in when else " by default" if weaker_by_default else ""
+            found[level.name].append(f"{_link(package)}{condition}")
     return _rows("Guarantee", "Sinks", rows=((f"`{name}`", "; ".join(sinks)) for name, sinks in found.items()))
 
 

@@ -7,35 +7,33 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from outfall.delta import DeltaSink
-from outfall.delta.options import DeltaOptions
-from outfall.file import FileSink
-from outfall.file.options import FileOptions
-from outfall.iceberg import IcebergSink
-from outfall.iceberg.options import IcebergOptions
-from outfall.kafka import KafkaSink
-from outfall.kafka.options import KafkaOptions
-from outfall.options import SinkOptions
-from outfall.postgres import PostgresSink
-from outfall.postgres.options import PostgresOptions
-from outfall.s3 import S3Sink
-from outfall.s3.options import S3Options
+from outfall.errors import ConfigurationError
+from tests.generated import destinations
 
-SINKS: dict[Any, type[SinkOptions]] = {
-    DeltaSink: DeltaOptions,
-    FileSink: FileOptions,
-    IcebergSink: IcebergOptions,
-    KafkaSink: KafkaOptions,
-    PostgresSink: PostgresOptions,
-    S3Sink: S3Options,
-}
-BESIDE: dict[Any, set[str]] = {KafkaSink: {"dead_letter"}, S3Sink: {"session_factory"}}
-"""Arguments that are no options: a sink, or a function."""
+SINKS = {type(sink).__name__: sink for package in destinations() for sink in package.facts.sinks.values()}
+"""One of each class."""
+BESIDE = {"dead_letter", "session_factory", "auth", "session", "per_item"}
+"""Arguments that are no options: a sink, an object or a function."""
 
 
-@pytest.mark.parametrize("sink", SINKS, ids=lambda sink: sink.__name__)
-def test_a_constructor_takes_the_options_of_the_model(sink: Any) -> None:
-    assert named(sink.__init__) - BESIDE.get(sink, set()) == set(SINKS[sink].model_fields)
+@pytest.mark.parametrize("name", SINKS)
+def test_a_constructor_takes_the_options_of_the_model(name: str) -> None:
+    sink: Any = SINKS[name]
+    model = type(sink.options)
+    assert named(type(sink).__init__) - BESIDE == {*model.model_fields, *model.aliases}
+
+
+@pytest.mark.parametrize("name", SINKS)
+def test_a_constructor_rejects_what_is_no_option(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="no_such_option"):
+        type(SINKS[name])(no_such_option=1)
+
+
+@pytest.mark.parametrize("name", SINKS)
+def test_errors_show_the_keys_of_a_row_by_default(name: str) -> None:
+    fields = type(SINKS[name].options).model_fields
+    assert "log_rows" in fields or not fields.keys() & {"max_dead_letters", "key_columns"}
+    assert "log_rows" not in fields or fields["log_rows"].default == "keys"
 
 
 def named(constructor: Any) -> set[str]:

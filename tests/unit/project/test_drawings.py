@@ -49,8 +49,10 @@ def test_what_a_drawing_names_first_is_in_its_folder(package: str) -> None:
     assert [name for name in heads(DRAWN[package]) if name not in contents(ROOT / package)] == []
 
 
-def test_the_architecture_names_every_package() -> None:
+def test_the_architecture_names_every_package_and_the_modules_of_the_core() -> None:
     text = (DOCS / "architecture.md").read_text()
+    modules = contents(SOURCES[0]) | contents(SOURCES[0] / "protocol")
+    assert {name for name in modules if not re.search(rf"\b{name}\b", text)} == set()
     packages = {path.parent.name for source in SOURCES for path in source.glob("*/__init__.py")}
     assert {name for name in packages if f"{name}/" not in text} == set()
     drawn = re.findall(r"^  (\w+)/ ", text, re.MULTILINE)

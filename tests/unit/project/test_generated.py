@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from outfall.async_sink import AsyncSink
+from tests.combinations import REQUESTS
 from tests.documents import DOCS, PAGES, ROOT, page_name
 from tests.generated import COMMAND, GENERATED, TABLES, Package, destinations, generated, parts, registered
 
@@ -72,6 +74,15 @@ def test_each_counter_is_described() -> None:
     pages = "".join(page.read_text() for page in PAGES)
     assert len(counters) > 15
     assert {name for name in counters if f"`{name}`" not in pages} == set()
+
+
+def test_the_wrappers_are_combined_with_each_sink_that_sends_requests() -> None:
+    sending = {package.name for package in destinations() for sink in package.facts.sinks.values() if sends(sink)}
+    assert set(REQUESTS) == sending
+
+
+def sends(sink: Any) -> bool:
+    return isinstance(getattr(sink, "delegate", sink), AsyncSink)
 
 
 def test_no_page_lists_sinks_by_hand() -> None:
