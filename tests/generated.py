@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import SecretStr
 
@@ -30,6 +30,8 @@ from tests.documents import PAGES, ROOT
 GENERATED = [*PAGES, ROOT / "CONTRIBUTING.md"]
 """Where such parts may be."""
 COMMAND = "python -m tests.generated"
+
+T = TypeVar("T")
 
 _PART = re.compile(
     r"(?P<start><!-- (?P<kind>options|sinks) (?P<name>[\w.:]+) -->\n)(?P<text>.*?)(?=<!-- /(?P=kind) -->)", re.DOTALL
@@ -61,9 +63,9 @@ class Package:
         bases = {base for sink in sinks.values() for base in sink.__mro__[1:]}
         return [name for name, sink in sinks.items() if sink not in bases]
 
-    def each(self, what: Callable[[ResolvedSink], str]) -> dict[str, list[str]]:
-        """Return what the sinks have: the words of the first one, then the others, each with the conditions for it."""
-        found: dict[str, list[str]] = {}
+    def each(self, what: Callable[[ResolvedSink], T]) -> dict[T, list[str]]:
+        """Return what the sinks have, that of the first one first, each with the conditions for it."""
+        found: dict[T, list[str]] = {}
         for when, sink in self.facts.sinks.items():
             found.setdefault(what(resolve(sink)), []).append(when)
         return found
@@ -107,7 +109,7 @@ def alternatives(words: Iterable[str]) -> str:
 
 
 def guarantee(sink: ResolvedSink) -> str:
-    return sink.guarantee().name.lower().replace("_", " ")
+    return _words(sink.guarantee())
 
 
 def write_modes(sink: ResolvedSink) -> list[str]:
@@ -158,10 +160,9 @@ def _as_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def has_types(sink: ResolvedSink) -> str:
-    """Return "yes" if the target provides the types of its columns."""
-    known = getattr(sink.sink.row_schema, "__func__", None) is not SupportsTarget.row_schema
-    return "yes" if known else ""
+def has_types(sink: ResolvedSink) -> bool:
+    """Return whether the target provides the types of its columns."""
+    return getattr(sink.sink.row_schema, "__func__", None) is not SupportsTarget.row_schema
 
 
 def _takes(call: Callable[[Any], Any], value: Any) -> bool:
@@ -189,8 +190,8 @@ def _strongest(package: Package) -> Guarantee:
     return max(resolve(sink).guarantee() for sink in package.facts.sinks.values())
 
 
-def _level(text: str) -> Guarantee:
-    return Guarantee[text.upper().replace(" ", "_")]
+def _words(level: Guarantee) -> str:
+    return level.name.lower().replace("_", " ")
 
 
 def _writes(package: Package) -> str:
@@ -209,9 +210,9 @@ def readme() -> str:
 
     def rows() -> Iterator[Iterable[str]]:
         for package in destinations():
-            (first, _), *others = package.each(guarantee).items()
-            stronger = [(text, when) for text, when in others if _level(text) > _level(first)]
-            delivery = "; ".join([first, *(f"{text} {alternatives(when)}" for text, when in stronger)])
+            (first, _), *others = package.each(ResolvedSink.guarantee).items()
+            stronger = [f"{_words(level)} {alternatives(when)}" for level, when in others if level > first]
+            delivery = "; ".join([_words(first), *stronger])
             extra = f"`{package.name}`" if extras.get(package.name) else "none"
             yield _link(package, "docs/"), _writes(package), delivery, extra
         for package in _wrappers():
@@ -234,14 +235,12 @@ def home() -> str:
 
 def guarantees() -> str:
     """Each guarantee with its sinks."""
-    found: dict[str, list[str]] = {each.name: [] for each in sorted(Guarantee, reverse=True)}
+    found: dict[Guarantee, list[str]] = {level: [] for level in sorted(Guarantee, reverse=True)}
     for package in destinations():
-        for text, when in package.each(guarantee).items():
-            level = _level(text)
-            weaker_by_default = level < _strongest(package)
-            condition = f" {alternatives(when)}" if "" not in when else " by default" if weaker_by_default else ""
-            found[level.name].append(f"{_link(package)}{condition}")
-    return _rows("Guarantee", "Sinks", rows=((f"`{name}`", "; ".join(sinks)) for name, sinks in found.items()))
+        for level, when in package.each(ResolvedSink.guarantee).items():
+            by_default = " by default" if level < _strongest(package) else ""
+            found[level].append(_link(package) + (by_default if "" in when else f" {alternatives(when)}"))
+    return _rows("Guarantee", "Sinks", rows=((f"`{level.name}`", "; ".join(sinks)) for level, sinks in found.items()))
 
 
 def names() -> str:
@@ -300,7 +299,7 @@ def locations() -> str:
 
 def types() -> str:
     """The sinks that give a replay the types of its columns."""
-    *most, last = [package.facts.title for package in destinations() if "yes" in package.each(has_types)]
+    *most, last = [package.facts.title for package in destinations() if True in package.each(has_types)]
     return f"{', '.join(most)} and {last} provide their column types.\n"
 
 
