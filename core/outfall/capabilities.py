@@ -342,7 +342,7 @@ class SupportsTarget(DeclaresKind, ABC, Generic[S]):
     target is opened. After the epoch is completed, the data of failed attempts is removed.
     """
 
-    chooses_bases_anew: bool = False
+    reselects_base_states: bool = False
     """Whether `check_target` may replace a state that it returned earlier, as long as no epoch is recorded. For a part
     that has a state, it then returns one only if no data can have been written since."""
 
@@ -426,7 +426,7 @@ class SupportsTarget(DeclaresKind, ABC, Generic[S]):
         Returns:
             The start state of parts that have none yet. A sink that writes in place returns a state for each such
             part, even an empty one, because `seal` is called only for parts with a state. Until an epoch is recorded, a
-            sink with `chooses_bases_anew` may return other states than before.
+            sink with `reselects_base_states` may return other states than before.
 
         Raises:
             TargetNotEmptyError: On the first run, the target contains data of another writer.
@@ -542,7 +542,7 @@ class DeclaresGuarantee(ABC):
         """
         return False
 
-    def bears_speculation(self) -> bool:
+    def supports_speculation(self) -> bool:
         """Return whether Spark may run two attempts of a task in parallel. If not, `spark.speculation` is rejected."""
         return True
 

@@ -133,9 +133,9 @@ class ResolvedSink:
         """Return whether the guarantee requires the same rows in a replay."""
         return DeclaresGuarantee in self.capabilities and self.sink.needs_same_rows()
 
-    def bears_speculation(self) -> bool:
+    def supports_speculation(self) -> bool:
         """Return whether two attempts of a task may run in parallel."""
-        return DeclaresGuarantee not in self.capabilities or self.sink.bears_speculation()
+        return DeclaresGuarantee not in self.capabilities or self.sink.supports_speculation()
 
     def keeps_writer_state(self) -> bool:
         """Return whether a dynamic sink keeps state for the next epoch."""

@@ -27,7 +27,7 @@ AT_FAULT = {
 }  # fmt: skip
 """Codes for a request with invalid content, perhaps in one record."""
 
-_MAY_PASS = {
+_TRANSIENT = {
     "InternalFailure", "InternalFailureException", "InternalServerError", "KMSThrottlingException",
     "LimitExceededException", "ProvisionedThroughputExceededException", "ReplicatedWriteConflictException",
     "RequestLimitExceeded", "RequestTimeout", "RequestTimeoutException", "ServiceUnavailable",
@@ -63,8 +63,8 @@ def codes(error: BaseException) -> ErrorAction | None:
     if code_of(error) in AT_FAULT:
         return ErrorAction.DEAD_LETTER
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    may_pass = code_of(error) in _MAY_PASS or status == 429 or status >= 500
-    return ErrorAction.RETRY if may_pass else ErrorAction.FATAL
+    transient = code_of(error) in _TRANSIENT or status == 429 or status >= 500
+    return ErrorAction.RETRY if transient else ErrorAction.FATAL
 
 
 classify = first_of(

@@ -192,7 +192,7 @@ class KafkaClients:
         known = error if isinstance(error, KafkaError) else error_of(error)
         if known is None:
             return TransientError(f"{doing} at {self.where} failed", why=self._options.masked(str(error)))
-        if self._refused is not None and not will_not_pass(known):
+        if self._refused is not None and not is_permanent(known):
             known = self._refused
         return explained(known, doing, where=self.where, text=self.masked(known.str()), then=self._then)
 
@@ -202,7 +202,7 @@ class KafkaClients:
 
     def waits_for(self, error: KafkaError) -> bool:
         """Whether an error is transient, as far as the connections report."""
-        return may_pass(error) and self._refused is None
+        return is_transient(error) and self._refused is None
 
     def drop_producer(self) -> None:
         """Drop the producer with its unsent records. Records in flight may still arrive."""
@@ -254,7 +254,7 @@ def error_of(error: BaseException) -> KafkaError | None:
     return first if isinstance(first, KafkaError) else None
 
 
-def may_pass(error: KafkaError) -> bool:
+def is_transient(error: KafkaError) -> bool:
     """Whether the same request may succeed later.
 
     A missing topic counts as transient: callers check whether the topic exists before they send a request.
@@ -262,7 +262,7 @@ def may_pass(error: KafkaError) -> bool:
     return error.code() in _PASSING | MISSING or error.retriable()
 
 
-def will_not_pass(error: KafkaError) -> bool:
+def is_permanent(error: KafkaError) -> bool:
     """Whether the broker has permanently rejected the record, so that it is certainly not in the topic."""
     return error.code() in _RIGHTS | ACCESS | _REFUSED
 

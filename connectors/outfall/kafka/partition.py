@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError, missing_extra
-from outfall.kafka.client import MISSING, KafkaClients, error_of, will_not_pass
+from outfall.kafka.client import MISSING, KafkaClients, error_of, is_permanent
 from outfall.kafka.topics import BROKERS_CHOICE, Topics
 
 try:
@@ -243,7 +243,7 @@ class KafkaPartition(Partition):
     def _undelivered(self, errors: list[KafkaError], count: int) -> OutfallError:
         doing = f"writing {count} records to {self.name}" if count > 1 else f"writing to {self.name}"
         for error in errors:
-            if will_not_pass(error):
+            if is_permanent(error):
                 return self._clients.explain(error, doing)
         reason = self._clients.explain(errors[0] if errors else KafkaError(KafkaError._TIMED_OUT), doing)
         if isinstance(reason, ConfigurationError):

@@ -15,7 +15,7 @@ from outfall.mysql.moving import MySQLMove
 from outfall.mysql.names import quote
 from outfall.mysql.options import MySQLOptions
 from outfall.sql.changes import REMOVALS
-from outfall.sql.dialect import Places, SqlName, StagedRows, among, compose
+from outfall.sql.dialect import PositionedRows, SqlName, StagedRows, among, compose
 from outfall.sql.options import NUMBER, OPERATION, ROW, STAGE
 from outfall.sql.tombstones import DELETED, SEQUENCE, Tombstones
 
@@ -87,9 +87,9 @@ class MySQLChangeMove(MySQLMove):
         self._count_stale(session)
         return super().whole(session, at_once=at_once)
 
-    def places(self, session: MySQLSession) -> Places:
+    def positioned_rows(self, session: MySQLSession) -> PositionedRows:
         self._count_stale(session)
-        return super().places(session)
+        return super().positioned_rows(session)
 
     def these(self, session: MySQLSession, condition: str) -> int:
         latest = self._latest(condition)

@@ -252,7 +252,7 @@ def is_refused(error: BaseException) -> bool:
     return code_of(error) in _REFUSED or "CERTIFICATE_VERIFY_FAILED" in str(error) or code_of(error) == 2026
 
 
-def may_pass(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Return whether the same transaction may succeed later: the connection was lost, or the server was busy."""
     if not isinstance(error, pymysql.MySQLError) or is_refused(error):
         return False

@@ -16,7 +16,7 @@ from pymysql.cursors import SSCursor
 
 from outfall.errors import ConfigurationError, OutfallError, TargetError
 from outfall.mysql.connection import PARAMETERS, STRICT, LoadConnection, MySQLServer, code_of, describe, is_refused
-from outfall.mysql.connection import may_pass as may_pass_later
+from outfall.mysql.connection import is_transient as error_is_transient
 from outfall.mysql.errors import MySQLRefusal, quotes_rows, remedy, shown, translated
 from outfall.mysql.options import MySQLOptions
 from outfall.options import nearest_name, resolve_secret
@@ -158,8 +158,8 @@ class MySQLDatabase(SqlDatabase):
             " 11.4"
         )
 
-    def may_pass(self, error: BaseException, *, starting: bool = False) -> bool:
-        return may_pass_later(error) and not (starting and is_refused(error))
+    def is_transient(self, error: BaseException, *, starting: bool = False) -> bool:
+        return error_is_transient(error) and not (starting and is_refused(error))
 
     def waited_for_lock(self, error: BaseException | None) -> bool:
         return error is not None and code_of(error) in (1205, 3572)

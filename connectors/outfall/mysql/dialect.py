@@ -12,7 +12,7 @@ from outfall.errors import TargetError, ValueRefusedError
 from outfall.mysql.changes import MySQLChangeMove, MySQLTombstones
 from outfall.mysql.columns import MySQLColumn, check_keys, check_relation, read_columns, read_primary_key
 from outfall.mysql.database import MySQLDatabase, MySQLSession
-from outfall.mysql.errors import MySQLRefusal, is_missing, is_rows_fault, may_be_misfit
+from outfall.mysql.errors import MySQLRefusal, is_missing, is_rows_fault, may_be_mismatch
 from outfall.mysql.load import StagingLoad
 from outfall.mysql.moving import MySQLAppendMove, MySQLDeleteMove, MySQLMove, MySQLUpsertMove
 from outfall.mysql.names import MySQLName, quote, why_no_name
@@ -144,7 +144,7 @@ class MySQLDialect(Dialect):
     def faults(self, error: Any) -> frozenset[Fault]:
         found: dict[Fault, bool] = {
             "rows": is_rows_fault(error),
-            "misfit": may_be_misfit(error),
+            "mismatch": may_be_mismatch(error),
             "table": is_missing(error),
         }
         return frozenset(fault for fault, is_so in found.items() if is_so)

@@ -21,7 +21,7 @@ _SPECIAL = r"[\\\t\n\x00']"
 
 
 class RowEncoder:
-    """Encodes rows of a schema for a table. Values are those that `misfits` does not yield."""
+    """Encodes rows of a schema for a table. Values are those that `mismatches` does not yield."""
 
     def __init__(self, table: SqlName, schema: pa.Schema, columns: Sequence[str]) -> None:
         names = [quote(name).replace("%%", "%") for name in columns]

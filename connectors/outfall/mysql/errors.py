@@ -10,7 +10,7 @@ import pymysql
 from pymysql.constants import ER
 
 from outfall.errors import OutfallError, TargetError, TransientError, ValueRefusedError
-from outfall.mysql.connection import READ_ONLY, code_of, describe, is_refused, may_pass
+from outfall.mysql.connection import READ_ONLY, code_of, describe, is_refused, is_transient
 from outfall.row_logging import RowLog
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ argument of a function, an expression that is out of range, invalid geometries, 
 that does not fit."""
 
 _FOREIGN_KEY = {ER.NO_REFERENCED_ROW, ER.NO_REFERENCED_ROW_2}
-_MISFIT = {
+_MISMATCH = {
     ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR, ER.BAD_FIELD_ERROR, ER.NO_DEFAULT_FOR_FIELD, ER.BAD_NULL_ERROR, 1906, 3105,
 }  # fmt: skip
 """The table may be missing or have other columns. 1906 and 3105: a generated column in MariaDB and in MySQL."""
@@ -78,9 +78,9 @@ def is_rows_fault(error: BaseException) -> bool:
     return code_of(error) in _WITHOUT_VALUES | _QUOTING
 
 
-def may_be_misfit(error: BaseException) -> bool:
+def may_be_mismatch(error: BaseException) -> bool:
     """Return whether the table may be missing or have other columns than those of the statement."""
-    return code_of(error) in _MISFIT
+    return code_of(error) in _MISMATCH
 
 
 def is_missing(error: BaseException) -> bool:
@@ -122,7 +122,7 @@ def translated(database: MySQLDatabase, doing: str, error: pymysql.MySQLError, s
 
 
 def _meaning(database: MySQLDatabase, error: BaseException) -> tuple[type[OutfallError], str]:
-    if may_pass(error):
+    if is_transient(error):
         do = "if the query has failed, start it again: no rows are lost"
         return TransientError, f"{remedy(error) or database.unavailable()}; {do}"
     if is_rows_fault(error):
@@ -155,7 +155,7 @@ class MySQLRefusal:
     """The number of the server's error, if it rejected the row."""
     detail: str | None = None
     do: str = "correct or leave out the row, or change the table"
-    may_pass: bool = False
+    may_be_accepted_later: bool = False
     """Whether the row may be accepted after the one that its foreign key names. Not by an upsert: the order of its rows
     decides."""
 
@@ -163,7 +163,7 @@ class MySQLRefusal:
     def of(cls, error: BaseException, *, ordered: bool = False) -> MySQLRefusal:
         """Return the reason from an error of the server; `ordered` if the rows must be written in order."""
         code = code_of(error)
-        return cls(str(error.args[1]), str(code), may_pass=code in _FOREIGN_KEY and not ordered)
+        return cls(str(error.args[1]), str(code), may_be_accepted_later=code in _FOREIGN_KEY and not ordered)
 
     def told(self, log: RowLog) -> str:
         """Return the reason with the number, with as much of the row as `log_rows` permits."""

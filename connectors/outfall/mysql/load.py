@@ -19,7 +19,7 @@ from outfall.errors import ValueRefusedError
 from outfall.mysql.columns import MySQLColumn, read_columns
 from outfall.mysql.errors import MySQLRefusal
 from outfall.mysql.send import RowSender, RowTooLargeError
-from outfall.mysql.types import misfits
+from outfall.mysql.types import mismatches
 from outfall.sql.changes import removals
 from outfall.sql.dead_letters import batch_row_name, row_log
 from outfall.sql.dialect import Load, SqlName, isolate
@@ -65,7 +65,7 @@ class StagingLoad(Load):
         stages = pa.repeat(pa.scalar(self._stage, pa.int64()), batch.num_rows)
         staged = pa.RecordBatch.from_arrays([stages, numbers, *batch.columns], schema=self._schema)
         self._seen += batch.num_rows
-        refused = self._misfits(batch)
+        refused = self._mismatches(batch)
         for row in sorted(refused):
             self._refuse(batch, row, refused[row])
         kept = [row for row in range(batch.num_rows) if row not in refused] if refused else None
@@ -95,13 +95,13 @@ class StagingLoad(Load):
             if name in found and name in written
         ]
 
-    def _misfits(self, batch: pa.RecordBatch) -> dict[int, MySQLRefusal]:
+    def _mismatches(self, batch: pa.RecordBatch) -> dict[int, MySQLRefusal]:
         """Return the rows that the table cannot hold unchanged, by index."""
         found: dict[int, MySQLRefusal] = {}
         gone = self._removals(batch)
         for index, column, required in self._columns:
             values = batch.column(index)
-            masks = list(misfits(values, column))
+            masks = list(mismatches(values, column))
             if required and values.null_count:
                 absent = values.is_null()
                 # Of a removal, only the key is used.

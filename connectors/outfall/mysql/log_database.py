@@ -12,7 +12,7 @@ from pymysql.connections import Connection
 from pymysql.constants import ER
 
 from outfall.errors import ConfigurationError, OutfallError, TransientError
-from outfall.mysql.connection import READ_ONLY, MySQLServer, code_of, describe, is_refused, may_pass
+from outfall.mysql.connection import READ_ONLY, MySQLServer, code_of, describe, is_refused, is_transient
 from outfall.sql.log_database import LogSession
 from outfall.sql.log_location import LogOptions, ServerUrl
 
@@ -97,7 +97,7 @@ class MySQLLogDatabase:
                 )
 
     def passes(self, error: BaseException) -> bool:
-        return may_pass(error)
+        return is_transient(error)
 
     def is_taken(self, error: Exception) -> bool:
         return code_of(error) == _DUPLICATE_KEY
@@ -122,7 +122,7 @@ class MySQLLogDatabase:
             )
         if code in READ_ONLY:
             return TransientError, "connect to the primary; the next run continues from the recorded state"
-        if may_pass(error):
+        if is_transient(error):
             advice = "; the server's certificate is verified: set tls_ca for a private authority, or tls=prefer for a"
             do = "check why the server does not respond" + (
                 f"{advice} server without TLS" if self._server.verifies() else ""

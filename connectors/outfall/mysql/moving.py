@@ -19,7 +19,7 @@ from outfall.mysql.database import MySQLSession
 from outfall.mysql.names import quote
 from outfall.mysql.options import MySQLOptions
 from outfall.mysql.types import json_value
-from outfall.sql.dialect import Move, Places, SqlName, StagedRows, among, compose
+from outfall.sql.dialect import Move, PositionedRows, SqlName, StagedRows, among, compose
 from outfall.sql.options import GONE, MARKER, ROW, STAGE
 
 _STAGE, _ROW, _MARKER = quote(STAGE), quote(ROW), quote(MARKER)
@@ -43,9 +43,9 @@ class MySQLMove(Move):
     def whole(self, session: MySQLSession, *, at_once: bool = False) -> int:
         return self.these(session, f"{_STAGE} {among(self.expected)}") if self.columns else 0
 
-    def places(self, session: MySQLSession) -> Places:
+    def positioned_rows(self, session: MySQLSession) -> PositionedRows:
         order = self._options.ordered_by
-        return Numbered(session, self) if order is None else Ordered(session, self, quote(order))
+        return RowsByNumber(session, self) if order is None else RowsByOrder(session, self, quote(order))
 
     def row_text(self, session: MySQLSession, place: str) -> str:
         found = {column.name: column for column in read_columns(session, self.staging)}
@@ -144,7 +144,7 @@ class MySQLUpsertMove(MySQLMove):
         )  # fmt: skip
 
 
-class Numbered(Places):
+class RowsByNumber(PositionedRows):
     """All rows in the order in which they were written: attempts one after another. Some positions have no row."""
 
     def __init__(self, session: MySQLSession, move: MySQLMove) -> None:
@@ -177,7 +177,7 @@ class Numbered(Places):
         return None
 
 
-class Ordered(Places):
+class RowsByOrder(PositionedRows):
     """All rows in the order of `order_column`, from a temporary table."""
 
     def __init__(self, session: MySQLSession, move: MySQLMove, order: str) -> None:

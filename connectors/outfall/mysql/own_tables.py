@@ -27,11 +27,11 @@ _OWN = {STAGE: "BIGINT NOT NULL", ROW: "BIGINT NOT NULL", MARKER: "TINYINT", OPE
 class MySQLLedger(StepLedger):
     """The ledger's row of one step and table in MySQL."""
 
-    def is_there(self, session: MySQLSession) -> bool:
+    def exists(self, session: MySQLSession) -> bool:
         return all(read_columns(session, MySQLName(self.metadata_schema, name)) for name in ("ledger", "attempts"))
 
     def missing_ddl(self, session: MySQLSession) -> Sequence[str]:
-        if self.is_there(session):
+        if self.exists(session):
             return []
         query = "SELECT COUNT(*) FROM information_schema.schemata WHERE schema_name = %s"
         found = session.execute(query, (self.metadata_schema,)).fetchone()

@@ -187,7 +187,7 @@ def why_no_sequence(kind: pa.DataType, column: MySQLColumn | None) -> str | None
     return None
 
 
-def misfits(array: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa.Array, str]]:
+def mismatches(array: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa.Array, str]]:
     """Yield masks of values that a column cannot hold unchanged, with the reason; NULL never is one of them."""
     kind = array.type
     if pa.types.is_null(kind):

@@ -15,7 +15,7 @@ from outfall.postgres.catalogue.relation import read_relation
 from outfall.postgres.catalogue.table import check_keys, check_relation
 from outfall.postgres.catalogue.types import new_column_type, why_no_sequence, why_not
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
-from outfall.postgres.connection.errors import RowRefusal, is_rows_fault, may_be_misfit
+from outfall.postgres.connection.errors import RowRefusal, is_rows_fault, may_be_mismatch
 from outfall.postgres.ledger import PostgresLedger
 from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import LONGEST, PostgresOptions
@@ -131,7 +131,7 @@ class PostgresDialect(Dialect):
     def faults(self, error: Any) -> frozenset[Fault]:
         found: dict[Fault, bool] = {
             "rows": is_rows_fault(error),
-            "misfit": may_be_misfit(error),
+            "mismatch": may_be_mismatch(error),
             "table": isinstance(error, psycopg.errors.UndefinedTable),
         }
         return frozenset(fault for fault, is_so in found.items() if is_so)

@@ -22,7 +22,7 @@ from psycopg import sql
 from psycopg.rows import class_row
 
 from outfall.part_ledger.checks import PartRow
-from outfall.postgres.catalogue.columns import is_there, read_columns
+from outfall.postgres.catalogue.columns import exists, read_columns
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import TableName, quote
 from outfall.sql.dialect import compose
@@ -38,13 +38,13 @@ class PostgresLedger(StepLedger):
         " to_jsonb(ledger) ? 'published_token'"
     )
 
-    def is_there(self, session: PostgresConnection) -> bool:
-        return all(is_there(session, TableName(self.metadata_schema, name)) for name in ("ledger", "attempts"))
+    def exists(self, session: PostgresConnection) -> bool:
+        return all(exists(session, TableName(self.metadata_schema, name)) for name in ("ledger", "attempts"))
 
     def missing_ddl(self, session: PostgresConnection) -> Sequence[str]:
         # Columns for tokens are added to a ledger of an earlier release, if this user may.
         schema = self.metadata_schema
-        if self.is_there(session):
+        if self.exists(session):
             may = self.creates and find_tokens(session, schema) == "may be added"
             return token_ddl(schema) if may else []
         found = session.execute("SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = %s)", (schema,)).fetchone()

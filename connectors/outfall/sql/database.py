@@ -53,7 +53,7 @@ class Session(Protocol):
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ExpectedTables:
     """Objects that are created together if one of them is missing."""
 
     names: tuple[str, ...]
@@ -99,7 +99,7 @@ class SqlDatabase(ABC):
         """Return a block in which nobody else creates objects of these names. Waits only briefly for other locks."""
 
     @abstractmethod
-    def may_pass(self, error: BaseException, *, starting: bool = False) -> bool:
+    def is_transient(self, error: BaseException, *, starting: bool = False) -> bool:
         """Return whether the same transaction may succeed later.
 
         With `starting` it may not if a running server has rejected the connection.
@@ -154,7 +154,7 @@ class SqlDatabase(ABC):
         try:
             return retried(
                 lambda: self.run_once(work),
-                passes=lambda error: self.may_pass(error, starting=starting),
+                passes=lambda error: self.is_transient(error, starting=starting),
                 deadline=seconds,
                 first_wait=_FIRST_PAUSE,
                 longest_wait=_LONGEST_PAUSE,
@@ -162,7 +162,7 @@ class SqlDatabase(ABC):
                 describe=lambda error: Retry(self.name(), f"{doing} {self.table}", self.retry_reason(error)),
             )
         except self.errors as error:
-            if not self.may_pass(error, starting=starting):
+            if not self.is_transient(error, starting=starting):
                 raise
             raise TransientError(
                 f"{doing} {self.table} in {self.name()} failed for {seconds:g} s",
@@ -192,30 +192,30 @@ class SqlDatabase(ABC):
         with self.transaction(undo=True) as session:
             return work(session)
 
-    def make(self, wanted: Wanted, step: str) -> None:
+    def make(self, expected: ExpectedTables, step: str) -> None:
         """Create missing objects, durably. If nothing is missing, nothing is locked.
 
         Drivers of several queries may call this at once, so `missing` is asked again under a lock. If another session
         holds a lock on them, this waits in short attempts until `retry_deadline`, so that it blocks nobody. Raises
         `TransientError` if the deadline has passed; a permanent error is another `OutfallError`.
         """
-        if not self.run("checking", wanted.missing, step=step):
+        if not self.run("checking", expected.missing, step=step):
             return
         doing = "creating missing tables for"
         try:
-            self.run(doing, lambda session: self._create(session, wanted), step=step)
+            self.run(doing, lambda session: self._create(session, expected), step=step)
         except TransientError as error:
             if not self.waited_for_lock(error.__cause__):
                 raise
             raise TransientError(
                 f"{doing} {self.table} in {self.name()} timed out waiting for a lock",
-                why=f"another session has locked {' or '.join(wanted.names)}",
+                why=f"another session has locked {' or '.join(expected.names)}",
                 do=f"find that session in {self.locks}; nothing was changed, and the next run of the query continues;"
                 " for longer waits, raise the option retry_deadline",
             ) from error
 
-    def _create(self, session: Any, wanted: Wanted) -> None:
-        with self.making(session, wanted.names):
-            for statement in wanted.missing(session):
+    def _create(self, session: Any, expected: ExpectedTables) -> None:
+        with self.making(session, expected.names):
+            for statement in expected.missing(session):
                 reached("sql: making")
                 session.execute(statement)

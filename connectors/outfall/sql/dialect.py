@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from outfall.sql.staging import Staging
     from outfall.sql.tombstones import Tombstones
 
-Fault = Literal["rows", "misfit", "table"]
+Fault = Literal["rows", "mismatch", "table"]
 """What an error says: a row caused it; the table may have other columns than the statement; it may be missing."""
 
 
@@ -149,14 +149,14 @@ class Refusal(Protocol):
         """The remedy."""
 
     @property
-    def may_pass(self) -> bool:
+    def may_be_accepted_later(self) -> bool:
         """Whether the row may be accepted after others, such as the one that its foreign key names."""
 
     def told(self, log: RowLog) -> str:
         """Return reason, detail and code in one sentence, with as much of the row as `log_rows` permits."""
 
 
-class Places(ABC):
+class PositionedRows(ABC):
     """The rows that are moved first, by position from 0. Valid in the transaction that created it.
 
     Of several rows with one key, an upsert moves the last one first, as the key's column compares them.
@@ -206,8 +206,8 @@ class Move(ABC):
         """
 
     @abstractmethod
-    def places(self, session: Any) -> Places:
-        """Return the places of the rows, for moving those that the table accepts."""
+    def positioned_rows(self, session: Any) -> PositionedRows:
+        """Return the rows by position, for moving those that the table accepts."""
 
     @abstractmethod
     def row_text(self, session: Any, place: str) -> str:

@@ -99,7 +99,7 @@ class StepLedger(ABC):
         """Return the statements that create the tables `ledger` and `attempts`, or add columns; none if all exist."""
 
     @abstractmethod
-    def is_there(self, session: Any) -> bool:
+    def exists(self, session: Any) -> bool:
         """Return whether both tables exist."""
 
     def read(self, session: Session, *, lock: bool = False) -> LedgerRow | None:

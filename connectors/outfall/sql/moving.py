@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from outfall.sql.database import Session
-from outfall.sql.dialect import Dialect, Places, Refusal, isolate
+from outfall.sql.dialect import Dialect, PositionedRows, Refusal, isolate
 
 
 class SortingMove:
@@ -19,24 +19,24 @@ class SortingMove:
     the session has locked staging.
     """
 
-    def __init__(self, session: Session, dialect: Dialect, places: Places) -> None:
+    def __init__(self, session: Session, dialect: Dialect, rows: PositionedRows) -> None:
         self.changed = 0
         """The number of changed rows of the table."""
         self.refused: dict[str, Refusal] = {}
         """The rejected rows, by address."""
         self._session = session
         self._dialect = dialect
-        self._places = places
+        self._rows = rows
 
     def first(self) -> tuple[str, Refusal] | None:
         """Move rows until one is rejected; return its address and the reason."""
-        found = next(isolate(0, self._places.count, self._attempt), None)
-        return None if found is None else (self._places.place(found[0]), found[1])
+        found = next(isolate(0, self._rows.count, self._attempt), None)
+        return None if found is None else (self._rows.place(found[0]), found[1])
 
     def run(self) -> Iterator[Refusal]:
         """Move all accepted rows. Yields each rejection when it is found; `refused` has the final ones."""
-        for position, refusal in isolate(0, self._places.count, self._attempt):
-            self.refused[self._places.place(position)] = refusal
+        for position, refusal in isolate(0, self._rows.count, self._attempt):
+            self.refused[self._rows.place(position)] = refusal
             yield refusal
         for place in list(self.refused):
             yield from self._fall_back(place)
@@ -44,7 +44,7 @@ class SortingMove:
 
     def _fall_back(self, place: str) -> Iterator[Refusal]:
         """Move the row that a rejected one had replaced."""
-        while (found := self._places.replaced(place)) is not None:
+        while (found := self._rows.replaced(place)) is not None:
             refusal = self._attempt_one(found)
             if refusal is None:
                 return
@@ -58,15 +58,15 @@ class SortingMove:
         while progress:
             progress = False
             for place, refusal in list(self.refused.items()):
-                if refusal.may_pass and self._attempt_one(place) is None:
+                if refusal.may_be_accepted_later and self._attempt_one(place) is None:
                     del self.refused[place]
                     progress = True
 
     def _attempt(self, low: int, high: int) -> Refusal | None:
-        return self._move(lambda: self._places.move(low, high))
+        return self._move(lambda: self._rows.move(low, high))
 
     def _attempt_one(self, place: str) -> Refusal | None:
-        return self._move(lambda: self._places.move_one(place))
+        return self._move(lambda: self._rows.move_one(place))
 
     def _move(self, move: Callable[[], int]) -> Refusal | None:
         try:

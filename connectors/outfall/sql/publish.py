@@ -14,7 +14,7 @@ from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, FencedError, LostCommittableError, OutfallError, TargetError
 from outfall.row_logging import RowLog
 from outfall.sql.changes import tied
-from outfall.sql.database import Session, Wanted
+from outfall.sql.database import ExpectedTables, Session
 from outfall.sql.dead_letters import DeadLetterTable, row_log, too_many
 from outfall.sql.dialect import Move, Refusal, StagedRows
 from outfall.sql.ledger import LedgerRow
@@ -97,7 +97,7 @@ class EpochCommitter(StagedCommitter):
                 raise self._fenced() from None
         except self._dialect.database.errors as error:
             faults = self._dialect.faults(error)
-            if "misfit" in faults and self._signal_lost(requests):
+            if "mismatch" in faults and self._signal_lost(requests):
                 return
             if "rows" in faults:
                 refusal = self._refusal(requests, error)
@@ -185,7 +185,7 @@ class EpochCommitter(StagedCommitter):
                     why="create_staging is 'never'",
                     do=f"have a DBA run the output of {self._dialect.sink}.ddl()",
                 )
-            self._tables.make(Wanted((self._options.metadata_schema, table.table.name), table.missing_ddl))
+            self._tables.make(ExpectedTables((self._options.metadata_schema, table.table.name), table.missing_ddl))
 
     def _publish(self, session: Session, requests: Sequence[Request]) -> None:
         context = self._context
@@ -239,7 +239,7 @@ class EpochCommitter(StagedCommitter):
         except self._dialect.database.errors as error:
             faults = self._dialect.faults(error)
             # If the table no longer fits any staged row, no row is a dead letter.
-            if "rows" not in faults or ("misfit" in faults and self._find_lost(session, requests)):
+            if "rows" not in faults or ("mismatch" in faults and self._find_lost(session, requests)):
                 raise
         if changed is None:  # not within the handler, whose error would stand in every traceback, with the row
             return self._move_sorting(session, move, self._letters, waiting, aside)
@@ -269,7 +269,7 @@ class EpochCommitter(StagedCommitter):
         There are dead letters already: from tasks (`waiting`), and from before the move (`aside`).
         """
         self._check_all_there(session, move, None)
-        sorting = SortingMove(session, self._dialect, move.places(session))
+        sorting = SortingMove(session, self._dialect, move.positioned_rows(session))
         for refusal in sorting.run():
             if waiting + aside + len(sorting.refused) > letters.most:
                 raise self._too_many(session, move, list(sorting.refused)[-1], refusal)
@@ -320,7 +320,7 @@ class EpochCommitter(StagedCommitter):
         """Find a rejected row; return `None` if none is rejected now."""
 
         def find(session: Session, move: Move) -> tuple[str, Refusal] | None:
-            found = SortingMove(session, self._dialect, move.places(session)).first()
+            found = SortingMove(session, self._dialect, move.positioned_rows(session)).first()
             return None if found is None else (self.row_name(session, move, found[0]), found[1])
 
         return self.move_again(requests, find)

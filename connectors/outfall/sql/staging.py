@@ -147,9 +147,9 @@ class Staging(ABC):
         missing = [name for name in (*self._options.own_columns(), *attempt.columns) if name not in staged]
         if missing:
             return f"{table} no longer has the column {missing[0]!r}, with which attempt {attempt.stage} was staged"
-        return self._misfit(attempt, staged, wanted)
+        return self._mismatch(attempt, staged, wanted)
 
-    def _misfit(self, attempt: StagedRows, staged: Mapping[str, Column], wanted: Mapping[str, Column]) -> str | None:
+    def _mismatch(self, attempt: StagedRows, staged: Mapping[str, Column], wanted: Mapping[str, Column]) -> str | None:
         """Return why the current table or the current options cannot accept the staged rows."""
         if not attempt.columns:
             return None

@@ -13,7 +13,7 @@ import pyarrow as pa
 from outfall.capabilities import TargetContext
 from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError
 from outfall.possession.possession import Change, FoundRecord, RecordPort, open_target
-from outfall.sql.database import Session, SqlDatabase, Wanted
+from outfall.sql.database import ExpectedTables, Session, SqlDatabase
 from outfall.sql.dead_letters import DeadLetterTable
 from outfall.sql.dialect import Dialect, SqlName
 from outfall.sql.ledger import LedgerRow, StepLedger
@@ -56,9 +56,9 @@ class StepTables(Generic[D]):
         """Run a transaction: see `SqlDatabase.run`."""
         return self.database.run(doing, work, step=self.step_id, starting=starting)
 
-    def make(self, wanted: Wanted) -> None:
+    def make(self, expected: ExpectedTables) -> None:
         """Create missing objects: see `SqlDatabase.make`."""
-        self.database.make(wanted, self.step_id)
+        self.database.make(expected, self.step_id)
 
     def explained(self, doing: str) -> AbstractContextManager[None]:
         """Translate the driver's errors in an operation of a task."""
@@ -96,7 +96,7 @@ class SqlTarget(RecordPort[LedgerRow]):
     # --- the record
 
     def read(self) -> FoundRecord[LedgerRow] | None:
-        row = self._ledger.read(self._session) if self._ledger.is_there(self._session) else None
+        row = self._ledger.read(self._session) if self._ledger.exists(self._session) else None
         return None if row is None else FoundRecord(row)
 
     def open(self, context: TargetContext[Any], change: Change[LedgerRow]) -> LedgerRow | None:
@@ -136,7 +136,7 @@ class SqlTarget(RecordPort[LedgerRow]):
             raise dropped(self._name_of_table, context.step_id)
 
     def check_existing(self, context: TargetContext[Any]) -> None:
-        others = self._published_by_others() if self._ledger.is_there(self._session) else None
+        others = self._published_by_others() if self._ledger.exists(self._session) else None
         existing = self._tables.options.existing
         # A user who may only insert must not need SELECT if the result does not matter.
         looks = existing.others == "reject" or (existing.own == "reject" and others is not None)
@@ -179,7 +179,7 @@ class SqlTarget(RecordPort[LedgerRow]):
         """
         if self._tables.options.create_staging == "if_missing" or not self._exists():
             return
-        if any(wanted.missing(self._session) for wanted in self.beside()):
+        if any(expected.missing(self._session) for expected in self.beside()):
             raise self.without_support()
         if self.stages:
             self._dialect.check_own(self._session, self._tables.staging.table)
@@ -188,26 +188,26 @@ class SqlTarget(RecordPort[LedgerRow]):
 
     def lacks(self) -> bool:
         """Return whether a table or a column is missing."""
-        return any(wanted.missing(self._session) for wanted in [*self.rows_need(), *self.beside()])
+        return any(expected.missing(self._session) for expected in [*self.rows_need(), *self.beside()])
 
-    def rows_need(self) -> list[Wanted]:
+    def rows_need(self) -> list[ExpectedTables]:
         """Return the target itself, with the columns of the rows."""
         schema = self._schema
         if schema is None:
             return []
-        return [Wanted((self._name_of_table.name,), lambda session: self._table.missing_ddl(session, schema))]
+        return [ExpectedTables((self._name_of_table.name,), lambda session: self._table.missing_ddl(session, schema))]
 
-    def beside(self) -> list[Wanted]:
+    def beside(self) -> list[ExpectedTables]:
         """Return the sink's own tables."""
         schema, letters, staging = self._tables.options.metadata_schema, self._tables.letters, self._tables.staging
-        wanted = [Wanted((schema,), self._ledger.missing_ddl)]
+        expected = [ExpectedTables((schema,), self._ledger.missing_ddl)]
         if letters is not None:
-            wanted.append(Wanted((schema, letters.table.name), letters.missing_ddl))
+            expected.append(ExpectedTables((schema, letters.table.name), letters.missing_ddl))
         if self.stages:
-            wanted.append(Wanted((staging.table.name,), staging.missing_ddl))
+            expected.append(ExpectedTables((staging.table.name,), staging.missing_ddl))
         if (tombstones := self._tables.tombstones) is not None:
-            wanted.append(Wanted((schema, tombstones.table.name), tombstones.missing_ddl))
-        return wanted
+            expected.append(ExpectedTables((schema, tombstones.table.name), tombstones.missing_ddl))
+        return expected
 
     def without_support(self) -> TargetError:
         """Return the error of missing tables that the sink must not create."""
@@ -241,12 +241,12 @@ def open_tables(tables: StepTables[Any], make: Callable[[Any], SqlTarget], conte
     if tables.run("opening", opened):
         return
     target = tables.run("checking", make)
-    for wanted in target.rows_need():
-        tables.make(wanted)
+    for expected in target.rows_need():
+        tables.make(expected)
     if tables.options.create_staging == "if_missing":
-        for wanted in target.beside():
-            tables.make(wanted)
+        for expected in target.beside():
+            tables.make(expected)
     # The table may have been created, or may have got columns, since the check.
-    elif any(tables.run("checking", wanted.missing) for wanted in target.beside()):
+    elif any(tables.run("checking", expected.missing) for expected in target.beside()):
         raise target.without_support()
     tables.run("opening", partial(opened, anyway=True))

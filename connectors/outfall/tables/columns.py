@@ -25,7 +25,7 @@ Lacking = list[tuple[tuple[str, ...], pa.DataType]]
 """The path of each column, and its type. Elements of lists and values of maps are called `element` and `value`."""
 
 
-class _MisfitError(Exception):
+class _MismatchError(Exception):
     """The reason why a column cannot be written."""
 
 
@@ -110,7 +110,7 @@ class _Fit:
                 self.problems.append(f"{name} may be NULL, and the table requires it")
             try:
                 kind = self.fits(column.type, row.type, name, needed)
-            except _MisfitError as error:
+            except _MismatchError as error:
                 self.problems.append(str(error))
             else:
                 yield column.name, column.with_type(kind).with_name(row.name)
@@ -129,7 +129,7 @@ class _Fit:
         return f"{name} differs only in case from {path}{near}{other}"
 
     def fits(self, kind: pa.DataType, given: pa.DataType, name: str, needed: IsNeeded) -> pa.DataType:
-        """Return the type in the file for values of a given type. Raises `_MisfitError` if values would change."""
+        """Return the type in the file for values of a given type. Raises `_MismatchError` if values would change."""
         given = self._plain(given)
         if _is.is_null(given):
             return kind
@@ -148,7 +148,7 @@ class _Fit:
             why = (
                 ": it may have nanoseconds, and the table stores microseconds" if moment and given.unit == "ns" else ""
             )
-            raise _MisfitError(f"{name} is {spark_type(given)}, and {self.rules.shown(kind)} in the table{why}")
+            raise _MismatchError(f"{name} is {spark_type(given)}, and {self.rules.shown(kind)} in the table{why}")
         return file_type
 
     def _inside(self, column: pa.Field, given: pa.Field, name: str) -> pa.Field:
@@ -185,12 +185,12 @@ class _Fit:
             folded[row.name.lower()] = row.name
             try:
                 made.append(pa.field(row.name, self.new_type(row.type, name)))
-            except _MisfitError as error:
+            except _MismatchError as error:
                 self.problems.append(str(error))
         return made
 
     def new_type(self, given: pa.DataType, name: str) -> pa.DataType:
-        """Return the type of a new column for values of a type. Raises `_MisfitError` if none preserves them."""
+        """Return the type of a new column for values of a type. Raises `_MismatchError` if none preserves them."""
         given = self._plain(given)
         if _is.is_struct(given):
             return pa.struct(self.new_fields(given, f"{name}."))
@@ -211,7 +211,7 @@ class _Fit:
             if _is.is_null(given)
             else f"{self.rules.format} has no type for {spark_type(given)}"
         )
-        raise _MisfitError(f"{name}: {why}")
+        raise _MismatchError(f"{name}: {why}")
 
     # --- columns that a table lacks
 
@@ -231,7 +231,7 @@ class _Fit:
                 known[name] = row.name
                 try:
                     yield here, self.new_type(row.type, ".".join(here))
-                except _MisfitError as error:
+                except _MismatchError as error:
                     self.problems.append(str(error))
 
     def _lacking_inside(

@@ -220,9 +220,9 @@ class TableCommitter(Committer[EpochFiles]):
         """Return why the files can no longer be committed; `None` if they can."""
         if found is not None and found.revoked >= self._context.generation:
             return "a driver has already found data of this generation lost, and has revoked it"
-        misfit = files.layout.misfit(self._mode.form(table.files).layout)
-        if misfit is not None:
-            return f"{files} no longer fit {table.where}: {misfit}"
+        mismatch = files.layout.mismatch(self._mode.form(table.files).layout)
+        if mismatch is not None:
+            return f"{files} no longer fit {table.where}: {mismatch}"
         area = table.files.area
         if files.files and area.root != files.root:
             return f"{files} are in {files.root}, and the table's data is now in {area.root}"

@@ -31,7 +31,7 @@ class Layout(BaseModel):
     columns: Mapping[str, str]
     """The columns of the files by their identity in the table (field id or name), with their fixed properties."""
 
-    def misfit(self, current: Layout) -> str | None:
+    def mismatch(self, current: Layout) -> str | None:
         """Return why files of this layout do not fit the current table; `None` if they do."""
         if self.table != current.table:
             return "the table was dropped and recreated"

@@ -122,7 +122,7 @@ class _Cast:
         self._columns = [by_name[name] if name in by_name else folded[name.lower()] for name in self._schema.names]
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Convert the columns to the table's order and types. `ValueRefusedError` has the column of a misfit."""
+        """Convert the columns to the table's order and types. `ValueRefusedError` has the column that does not fit."""
         columns = [
             _cast(batch.column(index), field, self._log)
             for index, field in zip(self._columns, self._schema, strict=True)

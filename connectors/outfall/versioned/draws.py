@@ -63,7 +63,7 @@ class RecordStore(ABC):
         """
 
 
-class PatientStore(RecordStore):
+class RetryingStore(RecordStore):
     """A store that repeats what fails with a `TransientError`, until a deadline.
 
     A replacement whose response was lost answers that it was not made: who replaces reads the record again anyway.

@@ -16,7 +16,7 @@ from outfall.async_sink import AsyncSink, BlockingSinkPartition
 from outfall.capabilities import CleanUpContext, Guarantee, SupportsTarget, TargetContext, WriterInitContext
 from outfall.errors import ConfigurationError, OutfallError, StaleWriterError, ValueRefusedError
 from outfall.possession.possession import check, open_target
-from outfall.versioned.draws import COUNTER, PatientStore, RecordStore, Version, VersionPort, version_of
+from outfall.versioned.draws import COUNTER, RecordStore, RetryingStore, Version, VersionPort, version_of
 from outfall.versioned.options import VersionedOptions
 from outfall.versioned.outcomes import Answer, counted
 from outfall.versioned.rows import KeyedBatch, KeyedRow, changes_of, check_columns, refuse_null_keys
@@ -91,7 +91,7 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
     def _port(self, incarnation: str) -> VersionPort:
         # Two sinks of one step may write to one target, and each has a record.
         which = hashlib.blake2b(self.target().encode(), digest_size=4).hexdigest()
-        store = PatientStore(self.records(), self._settings.retry_deadline.total_seconds())
+        store = RetryingStore(self.records(), self._settings.retry_deadline.total_seconds())
         return VersionPort(store, f"step:{incarnation}:{which}")
 
     def _remove(self, context: CleanUpContext) -> int:

@@ -88,7 +88,7 @@ class Composite(
     kind_name = "composite"
     """The stable name of the kind; the kind also contains whether there are parts."""
 
-    chooses_bases_anew = True
+    reselects_base_states = True
 
     _parts: tuple[str, ...] = ()
     _parts_of: Mapping[str, tuple[str, ...]] = {}
@@ -215,8 +215,8 @@ class Composite(
     def needs_same_rows(self) -> bool:
         return any(child.needs_same_rows() for child in self.resolved.values())
 
-    def bears_speculation(self) -> bool:
-        return all(child.bears_speculation() for child in self.resolved.values())
+    def supports_speculation(self) -> bool:
+        return all(child.supports_speculation() for child in self.resolved.values())
 
     def check_target(self, context: TargetContext[Any]) -> TargetCheck[Any]:
         self._check_distinct(context.step_id)
@@ -229,7 +229,7 @@ class Composite(
             f"{name}/{part}": state
             for name, check in of_children.items()
             for part, state in check.states.items()
-            if f"{name}/{part}" not in context.states or self.resolved[name].sink.chooses_bases_anew
+            if f"{name}/{part}" not in context.states or self.resolved[name].sink.reselects_base_states
         }
         return TargetCheck(states, {name: check.found for name, check in of_children.items()})
 

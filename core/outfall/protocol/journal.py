@@ -93,7 +93,7 @@ class JournalView:
     @property
     def token(self) -> str:
         """The token of the newest BEGIN; empty before the first."""
-        return "" if self.begin is None else self.begin.nonce
+        return "" if self.begin is None else self.begin.token
 
     @property
     def begun_since(self) -> bool:
@@ -193,7 +193,7 @@ class JournalView:
             opened_at=self.opened_at if again and self.opened_at else entry.time,
             begin=entry,
             generation=number,
-            begun={**self.begun, number: entry.nonce},
+            begun={**self.begun, number: entry.token},
             unfinished=None,
             open_epoch=entry.epoch,
             states={**self.states, **entry.bases},

@@ -124,9 +124,9 @@ class Begin(_Entry):
     query_id: str | None
     driver: str
     """Host and process id; informative."""
-    nonce: str = Field(default_factory=lambda: secrets.token_hex(8))
-    """The token. It makes the entries of two drivers differ. A store recognizes its own entry by it after a lost
-    response, and a target recognizes the drivers of two copies of a log."""
+    token: str = Field(default_factory=lambda: secrets.token_hex(8), alias="nonce")
+    """Random; stored as `nonce`. It makes the entries of two drivers differ. A store recognizes its own entry by it
+    after a lost response, and a target recognizes the drivers of two copies of a log."""
     bases: dict[str, StoredValue] = {}
     """The start of parts that had data before their first epoch."""
     writer_states: list[StoredValue] = []
@@ -246,7 +246,7 @@ _ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
 
 def encode_entry(entry: Any) -> bytes:
     """Return the bytes of an entry for a log."""
-    return str(entry.model_dump_json(exclude_none=False)).encode()
+    return str(entry.model_dump_json(by_alias=True)).encode()
 
 
 def decode_entry(raw: LogEntry, step_id: str) -> Entry:

@@ -42,7 +42,7 @@ class EpochSummary:
     """Rows that were read again and dropped, because their epoch was completed."""
     dropped: int
     """Rows among `rows` that the target rejected and that were dropped, according to the query's `CommitPolicy`."""
-    rows_held: int
+    buffered_rows: int
     """Rows that are buffered after this epoch."""
     held_since: datetime | None
     """The write time of the oldest of them, if the sink reports it."""
@@ -136,7 +136,7 @@ def _summary(entry: Completed | Skipped) -> EpochSummary:
         dead_letters=counts.get("dead_letters", 0),
         skipped=counts.get("skipped", 0),
         dropped=counts.get("dropped_rows", 0),
-        rows_held=counts.get("rows_held", 0),
+        buffered_rows=counts.get("rows_held", 0),
         held_since=entry.held_since if isinstance(entry, Completed) else None,
         counts=counts,
     )
@@ -157,7 +157,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[EpochSummary], int]]] = {
     "dead letters": ("rows", lambda epoch: epoch.dead_letters),
     "dropped": ("rows", lambda epoch: epoch.dropped),
     "skipped": ("rows", lambda epoch: epoch.skipped),
-    "buffered": ("rows", lambda epoch: epoch.rows_held),
+    "buffered": ("rows", lambda epoch: epoch.buffered_rows),
 }
 """Counters that are shown only if one of them is not zero: their unit, and a function that returns them."""
 

@@ -179,5 +179,5 @@ def _log_epoch(it: EpochProgress) -> None:
         epoch.dead_letters,
         epoch.dropped,
         epoch.skipped,
-        epoch.rows_held,
+        epoch.buffered_rows,
     )

@@ -100,7 +100,7 @@ class StepSettings:
 
         Raises `ConfigurationError` if a column is missing, or has a type that cannot be written.
         """
-        if not resolved.bears_speculation() and df.sparkSession.conf.get("spark.speculation", "false") == "true":
+        if not resolved.supports_speculation() and df.sparkSession.conf.get("spark.speculation", "false") == "true":
             raise ConfigurationError(
                 f"{resolved.name} cannot be written with spark.speculation=true",
                 why="two attempts of one task would fence each other",

@@ -32,15 +32,15 @@ def test_a_stream_holds_a_drain_delivers_the_stream_goes_on_and_a_job_ends_with_
         query.trigger(availableNow=True).start().awaitTermination()
 
     bring(0)
-    assert (delivered(out), history(recovery)[-1].rows_held) == ([], 10)
+    assert (delivered(out), history(recovery)[-1].buffered_rows) == ([], 10)
     result = drain(sink, recovery=recovery)
     assert result is not None
     assert (delivered(out), result.counts["rows_held"]) == (list(range(10)), 0)
     assert drain(sink, recovery=recovery) is None
     bring(1)
-    assert [(epoch.batch, epoch.rows_held) for epoch in history(recovery)] == [(0, 10), (None, 0), (1, 10)]
+    assert [(epoch.batch, epoch.buffered_rows) for epoch in history(recovery)] == [(0, 10), (None, 0), (1, 10)]
 
     job = str(tmp_path / "job")
     write(spark.range(100, 105).selectExpr("cast(id as int) as id"), sink, key="id", epoch=7, recovery=job)
     assert delivered(out) == [*range(10), *range(100, 105)]
-    assert history(job)[-1].rows_held == 0
+    assert history(job)[-1].buffered_rows == 0

@@ -45,7 +45,7 @@ STEPS = (
 )  # fmt: skip
 
 
-class PatientTopic(Topic):
+class RetryingTopic(Topic):
     """A topic whose reader asks again: its client gives up where a broker stands still."""
 
     def rows(self) -> list[Row]:
@@ -114,7 +114,7 @@ def hunt_down(place: Place, root: Path, name: str, chance: random.Random, counts
 def test_each_row_is_there_once_whatever_is_killed(cluster: ApacheKafka, partitions: int, tmp_path: Path) -> None:
     chance, counts = random.Random(f"{SEED} {cluster.profile} {partitions}"), Counter[str]()
     outage = outages(cluster, counts)
-    with closing(PatientTopic(cluster.address, outage, partitions, timeout=60)) as place:
+    with closing(RetryingTopic(cluster.address, outage, partitions, timeout=60)) as place:
         hunt_down(place, tmp_path / "query", f"{cluster.profile}, {partitions} partitions", chance, counts)
 
 

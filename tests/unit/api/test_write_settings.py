@@ -151,7 +151,7 @@ class Alone(DynamicSink[Any], DeclaresGuarantee):
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE
 
-    def bears_speculation(self) -> bool:
+    def supports_speculation(self) -> bool:
         return False
 
 

@@ -45,7 +45,7 @@ def test_what_waited_is_delivered_once_across_epochs_is_off_by_all_workers_or_on
         LocalDriver(TextSink(destination, across_epochs=True, max_batch_size=4), recovery).run_epoch(0, [["a"], ["b"]])
         for epoch, left in enumerate(held, start=1):
             LocalDriver(TextSink(destination), recovery, options=options).run_epoch(epoch, [["c"]])
-            assert history(recovery)[-1].rows_held == left
+            assert history(recovery)[-1].buffered_rows == left
         assert {"a", "b"} <= set(sent(destination))
 
 

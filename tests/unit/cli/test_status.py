@@ -178,11 +178,11 @@ def test_a_damaged_step_is_shown_beside_the_others_and_is_a_failure(
     assert "step sink: epoch 0 completed" in result.output
 
 
-def test_rows_held_are_counted(tmp_path: Path) -> None:
+def test_buffered_rows_are_counted(tmp_path: Path) -> None:
     setup = HoardingInParts(str(tmp_path))
     setup.driver().run_epoch(0, [[("0", [0, "a", 0]), ("1", [0, "a", 1])]])
     (shown,) = parsed("status", setup.recovery)["steps"]
-    assert (shown["rows_held"], shown["held_since"]) == (2, "2026-11-21T12:00:00+00:00")
+    assert (shown["buffered_rows"], shown["held_since"]) == (2, "2026-11-21T12:00:00+00:00")
     text = done("status", setup.recovery)
     assert "2 rows, the oldest since 2026-11-21 12:00:00 UTC" in text
     assert f"outfall drain {recovery_config(setup.recovery).url()} sink, with the sink's options" in " ".join(

@@ -94,7 +94,7 @@ def drawn(*locations: LocationStatus, width: int = 80, height: int | None = None
 def test_steps_of_several_locations_fit_80_columns_with_what_is_wrong_below() -> None:
     damaged = StepStatus("sink", "damaged", problem="entry 7 is damaged")
     lines = drawn(
-        LocationStatus("/chk/flights", [a_step("sink", rows_held=12_345)]),
+        LocationStatus("/chk/flights", [a_step("sink", buffered_rows=12_345)]),
         LocationStatus("/other", checkpoints=[LocationStatus("/other/trains", [damaged])]),
         LocationStatus("kafka://host", problem="the store is away"),
     )

@@ -21,7 +21,7 @@ NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 def epoch(number: int, **known: Any) -> EpochSummary:
     nothing: dict[str, Any] = {
         "batch": number, "completed_at": NOW, "seconds": 3.0, "task_seconds": 2.9, "rows": 9, "bytes": 0, "retries": 0,
-        "dead_letters": 0, "skipped": 0, "dropped": 0, "rows_held": 0, "held_since": None, "counts": {},
+        "dead_letters": 0, "skipped": 0, "dropped": 0, "buffered_rows": 0, "held_since": None, "counts": {},
     }  # fmt: skip
     return EpochSummary(epoch=number, **(nothing | known))
 
@@ -74,7 +74,8 @@ CASES: dict[str, tuple[StepStatus, str, str, str]] = {
         "Read the dead letters",
     ),
     "buffered": (
-        step(rows_held=1200, held_since=NOW), "busy", "1,200 rows are buffered and not yet in the target; the oldest",
+        step(buffered_rows=1200, held_since=NOW), "busy",
+        "1,200 rows are buffered and not yet in the target; the oldest",
         "outfall drain /chk sink",
     ),
     "retries": (step(epochs=[epoch(7, retries=3)]), "warning", "3 requests or commits were sent again", "check the"),
@@ -118,6 +119,6 @@ def test_of_real_epochs_the_counts_are_right(tmp_path: Path, monkeypatch: pytest
 
 
 def test_the_worst_comes_first() -> None:
-    found = said(open_for(840, rows_held=3, restarts=1, dropped_rows=2, dropped_committables=1))
+    found = said(open_for(840, buffered_rows=3, restarts=1, dropped_rows=2, dropped_committables=1))
     assert [severity for severity, _, _ in found] == ["failed", "warning", "busy", "warning"]
     assert found[0][1].startswith("2 rows dropped")

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from outfall.errors import OutfallError, TargetError, TransientError, ValueRefusedError
 from outfall.postgres.connection.database import PostgresDatabase
-from outfall.postgres.connection.errors import is_rows_fault, may_pass, translated
+from outfall.postgres.connection.errors import is_rows_fault, is_transient, translated
 from outfall.postgres.options import PostgresOptions
 
 DATABASE = PostgresDatabase(PostgresOptions(dsn=SecretStr("host=db user=u dbname=d"), table="t"))
@@ -39,16 +39,16 @@ def made(code: str | None) -> psycopg.Error:
 def test_a_code_is_of_one_kind(codes: list[str], passing: bool, a_rows: bool, kind: type[OutfallError]) -> None:
     for code in codes:
         error = made(code)
-        assert (may_pass(error), is_rows_fault(error)) == (passing, a_rows), code
+        assert (is_transient(error), is_rows_fault(error)) == (passing, a_rows), code
         told = translated(DATABASE, "publishing to t", error)
         assert type(told) is kind
         assert f"(SQLSTATE {code})" in str(told)
 
 
 def test_an_error_without_a_code_may_pass_unless_it_is_a_mistake_of_ours() -> None:
-    assert may_pass(made(None))
-    assert may_pass(psycopg.InterfaceError("the connection is closed"))
-    assert not may_pass(psycopg.ProgrammingError("too few values"))
+    assert is_transient(made(None))
+    assert is_transient(psycopg.InterfaceError("the connection is closed"))
+    assert not is_transient(psycopg.ProgrammingError("too few values"))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from outfall.capability_checks import check_sink, resolve
 from outfall.errors import ConfigurationError, TargetError, TransientError, ValueRefusedError
 from outfall.postgres import PostgresSink, sink_from_options
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase, set_timeouts
-from outfall.postgres.connection.errors import may_pass, translated
+from outfall.postgres.connection.errors import is_transient, translated
 from outfall.postgres.names import TableName
 from outfall.postgres.offsets.part_writer import PartRows
 from outfall.serde import ModelSerializer
@@ -455,7 +455,7 @@ class Failed(psycopg.Error):
 )  # fmt: skip
 def test_codes_say_whether_trying_again_may_help(code: str, passes: bool, kind: type[Exception]) -> None:
     error = Failed(code)
-    assert may_pass(error) is passes
+    assert is_transient(error) is passes
     made = translated(PostgresSink(DSN, "t").delegate.database, "writing", error)
     assert type(made) is kind
     assert f"SQLSTATE {code}" in str(made)
@@ -463,5 +463,5 @@ def test_codes_say_whether_trying_again_may_help(code: str, passes: bool, kind: 
 
 
 def test_errors_of_the_client_are_those_of_connections() -> None:
-    assert may_pass(psycopg.OperationalError("connection refused"))
-    assert not may_pass(psycopg.ProgrammingError("wrong"))
+    assert is_transient(psycopg.OperationalError("connection refused"))
+    assert not is_transient(psycopg.ProgrammingError("wrong"))

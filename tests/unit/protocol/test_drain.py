@@ -45,7 +45,7 @@ def run(setup: Hoarding, driver: LocalDriver, batch: int, *numbers: int) -> Any:
 
 
 def held(setup: Hoarding) -> list[int]:
-    return [summary.rows_held for summary in history(setup.recovery)]
+    return [summary.buffered_rows for summary in history(setup.recovery)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -65,7 +65,7 @@ def test_what_is_held_is_counted_said_and_drained(
     )
     assert setup.found() == Counter((0, "a", number) for number in (1, 2, 3))
     assert setup.driver().drain() is None
-    assert [(s.epoch, s.batch, s.rows, s.rows_held, s.held_since) for s in history(setup.recovery)] == [
+    assert [(s.epoch, s.batch, s.rows, s.buffered_rows, s.held_since) for s in history(setup.recovery)] == [
         (0, 0, 3, 3, OLDEST),
         (1, None, 0, 0, None),
     ]

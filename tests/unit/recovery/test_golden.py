@@ -35,7 +35,7 @@ def store(request: pytest.FixtureRequest, release: Path) -> RecoveryConfig:
 
 
 def test_what_was_counted_is_read(store: RecoveryConfig) -> None:
-    assert [(s.epoch, s.batch, s.rows, s.skipped, s.rows_held) for s in history(store, "held")] == [
+    assert [(s.epoch, s.batch, s.rows, s.skipped, s.buffered_rows) for s in history(store, "held")] == [
         (0, 0, 3, 0, 3),
         (0, 0, 0, 3, 0),
         (1, None, 0, 0, 0),
@@ -109,4 +109,4 @@ def test_an_epoch_that_was_under_way_is_finished(store: RecoveryConfig, step: st
     past.driver(step).drain()
     assert {row[0] for row in past.setup.found()} >= {1}
     assert max(past.setup.found().values()) == 1
-    assert history(store, step)[-1].rows_held == 0
+    assert history(store, step)[-1].buffered_rows == 0

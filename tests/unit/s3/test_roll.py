@@ -65,7 +65,7 @@ def test_a_thousand_small_epochs_make_a_few_large_objects_and_a_state_that_stays
         pieces.append(len(fake.pieces()))
     assert [each.rows for each in staged] == [410, 410]
     assert all(12 * KIB <= each.size < 12 * KIB + 30 for each in staged)
-    assert epochs.rows_held == 180
+    assert epochs.buffered_rows == 180
     assert max(sizes) < 8_000
     # Beside those that stand in the state one that the last epoch has put and another may still read.
     assert max(pieces) <= 3 * (MERGED - 1)
@@ -74,7 +74,7 @@ def test_a_thousand_small_epochs_make_a_few_large_objects_and_a_state_that_stays
     assert put < 3.2 * 30_000
     epochs.run(end=True)
     assert sum(map(len, fake.data().values())) == 30_000
-    assert (epochs.rows_held, fake.pieces(), fake.uploads) == (0, {}, {})
+    assert (epochs.buffered_rows, fake.pieces(), fake.uploads) == (0, {}, {})
 
 
 def test_little_waits_in_the_state_and_needs_no_request() -> None:
@@ -107,7 +107,7 @@ def test_an_epoch_larger_than_the_bound_makes_objects_by_itself() -> None:
     epochs = Epochs(fake, format="text", roll_bytes="11 KiB", inline_bytes=0)
     staged = epochs.run(*(text(3 * KIB) for _ in range(9)))
     assert [each.size for each in staged] == [12 * KIB, 12 * KIB]
-    assert epochs.rows_held == 1
+    assert epochs.buffered_rows == 1
 
 
 def repetitive(first: int, rows: int) -> pa.RecordBatch:

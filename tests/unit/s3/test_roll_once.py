@@ -76,7 +76,7 @@ def test_what_waits_is_counted_and_drained(recovery: str, caplog: pytest.LogCapt
     fake = SmallParts()
     for epoch in range(3):
         driver(fake, recovery, 2, roll_rows=10).run_epoch(epoch, [[{"id": 2 * epoch}], [{"id": 2 * epoch + 1}]])
-    assert [summary.rows_held for summary in history(recovery)] == [2, 4, 6]
+    assert [summary.buffered_rows for summary in history(recovery)] == [2, 4, 6]
     assert ids(fake) == []
     with caplog.at_level("INFO"):
         driver(fake, recovery, 2, roll_rows=10).drain()

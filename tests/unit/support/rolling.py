@@ -78,7 +78,7 @@ class Epochs:
         return staged
 
     @property
-    def rows_held(self) -> int:
+    def buffered_rows(self) -> int:
         return sum(state.held().rows for state in self.states)
 
 

@@ -121,11 +121,11 @@ def _of_rows(step: StepStatus, location: str) -> Iterator[Trouble]:
             "Read the dead letters and their reasons. Fix the target, then write the rows again with outfall replay,"
             " each exactly once.",
         )
-    if step.rows_held:
+    if step.buffered_rows:
         since = f"; the oldest since {moment(step.held_since)}" if step.held_since else ""
         yield Trouble(
             "busy",
-            f"{step.rows_held:,} rows are buffered and not yet in the target{since}.",
+            f"{step.buffered_rows:,} rows are buffered and not yet in the target{since}.",
             "Later epochs deliver them. If the query has ended for good, deliver them with outfall drain"
             f" {location} {step.step} and the sink's options.",
         )

@@ -119,8 +119,8 @@ def _numbers(step: StepStatus) -> str:
         (f"{last.seconds:.1f} s", "duration, last epoch"),
         (compact(step.totals.get("rows", sum(epoch.rows for epoch in written))), "rows in total"),
     ]
-    if step.rows_held:
-        shown.append((compact(step.rows_held), "rows buffered"))
+    if step.buffered_rows:
+        shown.append((compact(step.buffered_rows), "rows buffered"))
     if letters := step.totals.get("dead_letters", 0):
         shown.append((compact(letters), "dead letters"))
     if step.dropped_rows:

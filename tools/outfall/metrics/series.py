@@ -156,7 +156,9 @@ STEP_SERIES = (
         "Rows that are recorded but not fully published; the next start publishes them.",
         lambda found: found.status.recorded_rows,
     ),
-    _gauge("outfall_buffered_rows", "Rows that the sink buffers across epochs.", lambda found: found.status.rows_held),
+    _gauge(
+        "outfall_buffered_rows", "Rows that the sink buffers across epochs.", lambda found: found.status.buffered_rows
+    ),
     _gauge(
         "outfall_buffered_age_seconds",
         "Age of the oldest buffered row; 0 if no row is buffered, or the sink does not report it.",

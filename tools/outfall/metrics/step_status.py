@@ -98,7 +98,7 @@ class StepStatus:
     """Host and process id of the newest driver."""
     states: int = 0
     """Number of recorded states of parts and writers."""
-    rows_held: int = 0
+    buffered_rows: int = 0
     """Rows that the sink has buffered."""
     held_since: datetime | None = None
     moved_to: str | None = None
@@ -218,7 +218,7 @@ def _status(log: RecoveryLog, step_id: str, last: int, before: int | None) -> St
         query_id=view.query_id,
         driver=None if begin is None else begin.driver,
         states=len(view.states) + len(view.writer_states),
-        rows_held=view.buffered.rows,
+        buffered_rows=view.buffered.rows,
         held_since=view.buffered.oldest,
         moved_to=view.moved_to,
         epochs=_epochs(entries, last, before),

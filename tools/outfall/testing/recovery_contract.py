@@ -281,14 +281,14 @@ class RecoveryContract:
             driver = LocalDriver(sink, recovery, options=EpochOptions(worker_count=workers))
             driver.run_epoch(epoch, [[[epoch, worker, row] for row in range(2)] for worker in range(workers)])
             assert len(sink.delivered) == brought
-            assert history(recovery)[-1].rows_held == 2 * workers
+            assert history(recovery)[-1].buffered_rows == 2 * workers
             brought += 2 * workers
         LocalDriver(sink, recovery).drain()
         assert sorted(sink.delivered) == [
             [epoch, worker, row] for epoch, workers in enumerate((3, 1, 5, 2)) for worker in range(workers)
             for row in range(2)
         ]  # fmt: skip
-        assert history(recovery)[-1].rows_held == 0
+        assert history(recovery)[-1].buffered_rows == 0
 
     def test_thousands_of_parts_keep_their_states(self, recovery: RecoveryConfig) -> None:
         sink = CountingSink(parts=self.parts)

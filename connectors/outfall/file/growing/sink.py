@@ -46,7 +46,7 @@ class GrowingFiles(
 ):
     """`FileSink(path, parts=N)`: each part is a file, or a sequence of segments, that one task at a time appends to."""
 
-    chooses_bases_anew = True
+    reselects_base_states = True
 
     @property
     def register(self) -> Register:
@@ -83,7 +83,7 @@ class GrowingFiles(
             "spark.speculation=false, because each copy of a task would take its parts from the other",
         )
 
-    def bears_speculation(self) -> bool:
+    def supports_speculation(self) -> bool:
         # The last one to open a part owns it: a copy stops the attempt that it should help, whose retry stops the copy.
         return False
 

@@ -68,7 +68,7 @@ class KafkaPartDelivery(
     def needs_same_rows(self) -> bool:
         return True
 
-    def bears_speculation(self) -> bool:
+    def supports_speculation(self) -> bool:
         return False
 
     def routing_key(self) -> str | None:

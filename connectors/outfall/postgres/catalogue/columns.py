@@ -117,7 +117,7 @@ def read_columns(connection: psycopg.Connection[Any], table: SqlName) -> list[Ta
     return [_column(row) for row in connection.execute(_QUERY, {"table": table.quoted}).fetchall()]
 
 
-def is_there(connection: psycopg.Connection[Any], table: SqlName) -> bool:
+def exists(connection: psycopg.Connection[Any], table: SqlName) -> bool:
     """Return whether a table exists."""
     # Not to_regclass() alone: it takes no lock, and may not find a table that another session has just created.
     found = connection.execute(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from psycopg import sql
 
 from outfall.errors import TargetError
-from outfall.postgres.catalogue.columns import is_there, schema_of
+from outfall.postgres.catalogue.columns import exists, schema_of
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
 from outfall.postgres.ledger import find_tokens
 from outfall.postgres.names import TableName
@@ -64,7 +64,7 @@ def check_rights(
     names = ["ledger", "parts" if options.parts else "attempts", *(["refused"] if letters else [])]
     for own in [*(TableName(schema, name) for name in names), *([tombstones] if tombstones else [])]:
         check_granted(connection, own, OWN_RIGHTS)
-    if is_there(connection, TableName(schema, "ledger")):
+    if exists(connection, TableName(schema, "ledger")):
         tokens = find_tokens(connection, schema)
         if tokens == "missing" or (tokens == "may be added" and made_by_others):
             found.append(
@@ -111,7 +111,7 @@ def check_granted(connection: PostgresConnection, name: TableName, needed: Seque
     if name.schema is not None and _exists(connection, name.schema):
         _check_schema_right(connection, name.schema, user)
     table = name.quoted
-    if not is_there(connection, name):
+    if not exists(connection, name):
         return []
     missing = [right for right in needed if not _has_on_table(connection, table, right)]
     if missing:

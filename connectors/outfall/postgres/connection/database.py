@@ -23,7 +23,7 @@ from outfall.options import resolve_secret
 from outfall.postgres.connection.errors import (
     ConnectionRefusedByServerError,
     describe,
-    may_pass,
+    is_transient,
     quotes_rows,
     remedy,
     translated,
@@ -180,9 +180,9 @@ class PostgresDatabase(SqlDatabase):
         advice = self.tls_advice() if isinstance(error, psycopg.Error) and error.sqlstate is None else ""
         return f"{super().retry_reason(error)}{advice}"
 
-    def may_pass(self, error: BaseException, *, starting: bool = False) -> bool:
+    def is_transient(self, error: BaseException, *, starting: bool = False) -> bool:
         refused = starting and isinstance(error, ConnectionRefusedByServerError)
-        return isinstance(error, psycopg.Error) and may_pass(error) and not refused
+        return isinstance(error, psycopg.Error) and is_transient(error) and not refused
 
     def waited_for_lock(self, error: BaseException | None) -> bool:
         return isinstance(error, psycopg.errors.LockNotAvailable)

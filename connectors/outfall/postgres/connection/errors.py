@@ -118,7 +118,7 @@ def _name(code: str | None) -> str:
     return re.sub("(?<!^)(?=[A-Z])", " ", name).lower()
 
 
-def may_pass(error: psycopg.Error) -> bool:
+def is_transient(error: psycopg.Error) -> bool:
     """Return whether the same transaction may succeed later.
 
     An error without a code comes from the client: the connection broke, or could not be established.
@@ -134,7 +134,7 @@ def is_rows_fault(error: psycopg.Error) -> bool:
     return (error.sqlstate or "")[:2] in ("22", "23", "44")
 
 
-def may_be_misfit(error: psycopg.Error) -> bool:
+def may_be_mismatch(error: psycopg.Error) -> bool:
     """Return whether the table may be missing or have other columns than those of the statement."""
     return error.sqlstate in ("42P01", "42703", "42804", "42883", "428C9", "23502")
 
@@ -169,7 +169,7 @@ def translated(database: PostgresDatabase, doing: str, error: psycopg.Error, ste
 def _meaning(database: PostgresDatabase, error: psycopg.Error) -> tuple[type[OutfallError], str]:
     """Return the kind of an error, and its remedy."""
     refused = isinstance(error, ConnectionRefusedByServerError)
-    if may_pass(error):
+    if is_transient(error):
         do = "if the query has failed, start it again: no rows are lost"
         if named := remedy(error):
             do = f"{named}; {do}"
@@ -224,7 +224,7 @@ class RowRefusal:
         )  # fmt: skip
 
     @property
-    def may_pass(self) -> bool:
+    def may_be_accepted_later(self) -> bool:
         """Whether the row may be accepted after others, such as the one that its foreign key names."""
         return self.code == "23503"
 

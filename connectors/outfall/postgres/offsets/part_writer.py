@@ -17,7 +17,7 @@ from outfall.errors import ConfigurationError, TerminalError, TransientError
 from outfall.part_ledger.checks import PartContext, PartCount, PartRow, check_step, missing_parts
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
 from outfall.postgres.connection.database import PostgresConnection, TaskTransaction
-from outfall.postgres.connection.errors import may_pass
+from outfall.postgres.connection.errors import is_transient
 from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, copy_command
 from outfall.postgres.dialect import PostgresDialect
 from outfall.postgres.ledger import PartLedger
@@ -259,7 +259,7 @@ class PartTask:
             connection.execute("COMMIT")
         except psycopg.Error as error:
             connection.close()
-            if not may_pass(error) or not self._committed(wanted):
+            if not is_transient(error) or not self._committed(wanted):
                 raise
             self._context.metrics.add("commits_settled")
 

@@ -19,7 +19,7 @@ from outfall.capabilities import (
 from outfall.errors import PartsChangedError
 from outfall.part_ledger.checks import PartContext, PartRow, check_sealed, check_states, check_step
 from outfall.possession.possession import Change, FoundRecord
-from outfall.postgres.catalogue.columns import is_there, read_columns
+from outfall.postgres.catalogue.columns import exists, read_columns
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.delivery import OffsetTarget, PostgresDelivery
 from outfall.postgres.dialect import PostgresDialect
@@ -29,7 +29,7 @@ from outfall.postgres.offsets.part_writer import ALTERNATIVE, PartRows, PartStat
 from outfall.postgres.options import PostgresOptions
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink
-from outfall.sql.database import Wanted
+from outfall.sql.database import ExpectedTables
 from outfall.sql.dialect import compose
 from outfall.sql.ledger import LedgerRow
 from outfall.sql.target import StepTables
@@ -188,11 +188,11 @@ class PartTarget(OffsetTarget):
         return any(row.epoch is not None for row in self._part_ledger.read(self._session).values())
 
     def _has_parts(self) -> bool:
-        return is_there(self._session, self._part_ledger.table)
+        return exists(self._session, self._part_ledger.table)
 
-    def beside(self) -> list[Wanted]:
+    def beside(self) -> list[ExpectedTables]:
         schema, parts = self._tables.options.metadata_schema, self._part_ledger.table
-        made = Wanted((schema,), lambda found: [] if is_there(found, parts) else part_ledger_ddl(schema))
+        made = ExpectedTables((schema,), lambda found: [] if exists(found, parts) else part_ledger_ddl(schema))
         return [*super().beside(), made]
 
     def _ends(self) -> Mapping[str, int]:

@@ -17,8 +17,8 @@ from outfall.postgres.connection.database import PostgresConnection, PostgresDat
 from outfall.postgres.connection.errors import (
     ConnectionRefusedByServerError,
     describe,
+    is_transient,
     lacks_right,
-    may_pass,
     remedy,
 )
 from outfall.postgres.options import PostgresOptions
@@ -124,7 +124,7 @@ class PostgresLogDatabase:
 
     def passes(self, error: BaseException) -> bool:
         refused = isinstance(error, ConnectionRefusedByServerError) and not self._answered
-        return isinstance(error, psycopg.Error) and may_pass(error) and not refused
+        return isinstance(error, psycopg.Error) and is_transient(error) and not refused
 
     def is_taken(self, error: Exception) -> bool:
         return isinstance(error, psycopg.errors.UniqueViolation)
@@ -149,7 +149,7 @@ class PostgresLogDatabase:
                 " ?password=env:NAME), or give the user access (pg_hba.conf, CREATE ROLE, CREATE DATABASE)"
                 f"{self._database.tls_advice()}"
             )
-        if may_pass(error):
+        if is_transient(error):
             do = remedy(error) or f"check why the server does not respond{self._database.tls_advice()}"
             return TransientError, f"{do}; the next run continues from the recorded state"
         if lacks_right(error):

@@ -11,7 +11,7 @@ from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging.change_sql import ChangeStatements
-from outfall.postgres.staging.moving import AT_ONCE, PostgresUpsertMove, Ranks
+from outfall.postgres.staging.moving import AT_ONCE, PostgresUpsertMove, RowsByRank
 from outfall.postgres.staging.selection_sql import Rows
 from outfall.sql.dialect import StagedRows, compose
 from outfall.sql.options import STAGE
@@ -62,10 +62,10 @@ class PostgresChangeMove(PostgresUpsertMove):
         self.stale = writes + removals - buried - written
         return removed + written
 
-    def places(self, session: PostgresConnection) -> ChangeRanks:
+    def positioned_rows(self, session: PostgresConnection) -> ChangesByRank:
         self._prepare_places(session)
-        return ChangeRanks(
-            session, self, self._staging, [self.statements(session, rows) for rows in ChangeRanks.selects]
+        return ChangesByRank(
+            session, self, self._staging, [self.statements(session, rows) for rows in ChangesByRank.selects]
         )
 
     def pass_over(self, session: PostgresConnection) -> None:
@@ -92,7 +92,7 @@ class PostgresChangeMove(PostgresUpsertMove):
         return self._surveyed
 
 
-class ChangeRanks(Ranks):
+class ChangesByRank(RowsByRank):
     """The newest change of each key, without those that are stale."""
 
     def _prepare(self, move: Any) -> None:

@@ -24,7 +24,7 @@ from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging.publish_sql import append, delete, upsert
 from outfall.postgres.staging.selection_sql import RANKS, Rows, ranking
-from outfall.sql.dialect import Move, Places, StagedRows, compose
+from outfall.sql.dialect import Move, PositionedRows, StagedRows, compose
 from outfall.sql.publish import EpochCommitter, Request
 
 _PAGE_HEADER = 24
@@ -58,9 +58,11 @@ class PostgresMove(Move):
             return 0
         return _execute(session, self.statements(session, "all"), {"stages": list(self.expected)})
 
-    def places(self, session: PostgresConnection) -> Places:
+    def positioned_rows(self, session: PostgresConnection) -> PositionedRows:
         self._prepare_places(session)
-        return Addresses(session, self, self._staging, [self.statements(session, rows) for rows in Addresses.selects])
+        return RowsByAddress(
+            session, self, self._staging, [self.statements(session, rows) for rows in RowsByAddress.selects]
+        )
 
     def _prepare_places(self, session: PostgresConnection) -> None:
         # Take the lock here, because a rolled-back savepoint releases the locks that were taken in it.
@@ -101,9 +103,9 @@ class PostgresUpsertMove(PostgresMove):
         which = self._conflicting(session) if rows == "all" else None
         return upsert(self._options, self._table, self._staging, self.columns, rows, which)
 
-    def places(self, session: PostgresConnection) -> Places:
+    def positioned_rows(self, session: PostgresConnection) -> PositionedRows:
         self._prepare_places(session)
-        return Ranks(session, self, self._staging, [self.statements(session, rows) for rows in Ranks.selects])
+        return RowsByRank(session, self, self._staging, [self.statements(session, rows) for rows in RowsByRank.selects])
 
     def ranking(self, session: PostgresConnection) -> list[sql.Composed]:
         """Return the statements that rank the last rows of all keys."""
@@ -122,7 +124,7 @@ def _execute(session: PostgresConnection, moving: Sequence[sql.Composed], given:
     return sum(session.execute(each, given).rowcount for each in moving)
 
 
-class _PlacesInStaging(Places):
+class _StagedPositions(PositionedRows):
     """Rows of staging that statements select. `moving` are those for rows between two positions, and for one row."""
 
     selects: ClassVar[tuple[Rows, Rows]]
@@ -159,7 +161,7 @@ class _PlacesInStaging(Places):
         return _execute(self._session, moving, given)
 
 
-class Addresses(_PlacesInStaging):
+class RowsByAddress(_StagedPositions):
     """All rows in address order. Some positions have no row."""
 
     selects = ("addressed", "address")
@@ -181,7 +183,7 @@ class Addresses(_PlacesInStaging):
         return None
 
 
-class Ranks(_PlacesInStaging):
+class RowsByRank(_StagedPositions):
     """The last row of each key, in address order, from the temporary table that `ranking` fills."""
 
     selects = ("ranked", "rank")
@@ -217,7 +219,7 @@ class PostgresCommitter(EpochCommitter):
             return None
 
         def find(session: PostgresConnection, move: Move) -> list[str]:
-            return [self.row_name(session, move, place) for place in _clash(session, move.places(session))]
+            return [self.row_name(session, move, place) for place in _clash(session, move.positioned_rows(session))]
 
         names = self.move_again(requests, find)
         relation = self._tables.run("checking", lambda session: read_relation(session, self._table))
@@ -233,17 +235,17 @@ class PostgresCommitter(EpochCommitter):
         )
 
 
-def _clash(session: PostgresConnection, places: Places) -> list[str]:
+def _clash(session: PostgresConnection, rows: PositionedRows) -> list[str]:
     """Return the addresses of two rows that one statement cannot write, because they write the same row."""
 
     def clashes(low: int, high: int) -> bool:
         try:
             with session.savepoint(undo=True):
-                places.move(low, high)
+                rows.move(low, high)
         except psycopg.errors.CardinalityViolation:
             return True
         return False
 
-    after = bisect_left(range(places.count + 1), True, key=lambda high: clashes(0, high))
+    after = bisect_left(range(rows.count + 1), True, key=lambda high: clashes(0, high))
     first = bisect_left(range(after), True, key=lambda low: not clashes(low, after)) - 1
-    return [places.place(first), places.place(after - 1)] if after <= places.count else []
+    return [rows.place(first), rows.place(after - 1)] if after <= rows.count else []

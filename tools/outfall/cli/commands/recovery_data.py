@@ -171,9 +171,9 @@ def consequences(recovery: RecoveryConfig, step_id: str) -> list[str]:
             f"Epoch {status.epoch} is recorded but not fully published. Its rows are lost or partly visible, unless the"
             " source replays them. To publish it first, start the query once or run outfall gc --take-over."
         )
-    if status.rows_held:
+    if status.buffered_rows:
         found.append(
-            f"{status.rows_held} buffered rows are permanently lost. To deliver them first, run outfall drain."
+            f"{status.buffered_rows} buffered rows are permanently lost. To deliver them first, run outfall drain."
         )
     last = "no epoch is completed" if status.completed is None else f"epochs up to {status.completed} are completed"
     where = status.target or status.sink or "the target"

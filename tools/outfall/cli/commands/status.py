@@ -104,11 +104,11 @@ def _facts(step: StepStatus, location: str) -> Iterator[tuple[str, str | None, s
     yield "incarnation", step.incarnation, ""
     yield "generation", f"{step.generation}, by {step.driver}, outfall {step.outfall}" if step.driver else None, ""
     yield "query", step.query_id, ""
-    held = f"{step.rows_held:,} rows" + (f", the oldest since {moment(step.held_since)}" if step.held_since else "")
-    yield "buffered", held if step.rows_held else None, warning
+    held = f"{step.buffered_rows:,} rows" + (f", the oldest since {moment(step.held_since)}" if step.held_since else "")
+    yield "buffered", held if step.buffered_rows else None, warning
     # Shown also while a query runs, because the log does not tell when a query ends.
     deliver = f"outfall drain {shlex.quote(location)} {step.step}, with the sink's options, while no query runs"
-    yield "to deliver", deliver if step.rows_held else None, ""
+    yield "to deliver", deliver if step.buffered_rows else None, ""
     restarts = f"{step.restarts:,} restarts of epochs" if step.restarts > 1 else "1 restart of an epoch"
     yield "restarts", restarts if step.restarts else None, ""
     yield "states", str(step.states) if step.states else None, ""
@@ -120,7 +120,7 @@ _COUNTERS: dict[str, Callable[[EpochSummary], int]] = {
     "dead letters": lambda epoch: epoch.dead_letters,
     "dropped": lambda epoch: epoch.dropped,
     "skipped": lambda epoch: epoch.skipped,
-    "buffered": lambda epoch: epoch.rows_held,
+    "buffered": lambda epoch: epoch.buffered_rows,
     "by Spark": lambda epoch: epoch.counts.get(ROWS_BY_SPARK, 0),
 }
 """Columns that are left out if all their values are zero."""

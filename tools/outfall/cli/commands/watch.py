@@ -140,7 +140,7 @@ def _filled(rows: Sequence[tuple[str, StepStatus]], now: datetime, bars: int) ->
             compact(speeds[-1]) if speeds else "",
             sparkline(speeds[-bars:]) if bars else "",
             f"{written[-1].task_seconds:.1f}+{written[-1].commit_seconds:.1f}" if written else "",
-            Text(compact(step.rows_held), SEVERITY_STYLES["warning"]) if step.rows_held else "",
+            Text(compact(step.buffered_rows), SEVERITY_STYLES["warning"]) if step.buffered_rows else "",
         )
     return made
 
