@@ -48,7 +48,7 @@ class DeadLetter:
     excerpt: str | None = None
     """The beginning of the destination's response."""
     time: datetime = field(default_factory=lambda: datetime.now(UTC))
-    shown: Callable[[], str] | None = field(default=None, compare=False, repr=False)
+    masked: Callable[[], str] | None = field(default=None, compare=False, repr=False)
     """Returns how errors and logs call the record, with as much of it as they may show. Not stored."""
 
     def __post_init__(self) -> None:
@@ -67,9 +67,9 @@ class DeadLetter:
             object.__setattr__(self, "excerpt", self.excerpt[:EXCERPT_CHARACTERS])
 
 
-def dead_letter_batch(letters: Sequence[DeadLetter]) -> pa.RecordBatch:
+def dead_letter_batch(dead_letters: Sequence[DeadLetter]) -> pa.RecordBatch:
     """Return dead letters as rows of `DEAD_LETTER_SCHEMA`, for a sink to write."""
-    columns = [[getattr(letter, name) for letter in letters] for name in DEAD_LETTER_SCHEMA.names]
+    columns = [[getattr(dead_letter, name) for dead_letter in dead_letters] for name in DEAD_LETTER_SCHEMA.names]
     arrays = [pa.array(values, kind.type) for values, kind in zip(columns, DEAD_LETTER_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=DEAD_LETTER_SCHEMA)
 

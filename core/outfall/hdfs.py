@@ -88,7 +88,7 @@ class Hdfs(HdfsFileSystem):
         try:
             return cls(host or None, int(port) if port else None)
         except (OSError, RuntimeError) as error:
-            raise told(error) from error
+            raise translated(error) from error
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
@@ -249,7 +249,7 @@ class _Telling:
                     name, (lambda *given: iter(list(method(*given)))) if name == "list_status" else method, arguments
                 )
             except (OSError, RuntimeError) as error:
-                raise told(error) from error
+                raise translated(error) from error
             return _Telling(result) if hasattr(result, "hsync") or hasattr(result, "read_range") else result
 
         return call
@@ -285,7 +285,7 @@ def _answer(name: str, method: Callable[..., Any], arguments: tuple[Any, ...]) -
     return result
 
 
-def told(error: OSError | RuntimeError) -> OSError | ConfigurationError:
+def translated(error: OSError | RuntimeError) -> OSError | ConfigurationError:
     """Return an error of the client as an `OSError` with one line of text, or as one of its configuration."""
     if isinstance(error, TimeoutError) and error.errno:
         return error

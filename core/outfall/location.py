@@ -75,8 +75,8 @@ class Location:
         Raises `ConfigurationError` if the location is relative, contains credentials, or does not fit the purpose.
         """
         if not isinstance(text, str) or not text.strip() or "\0" in text:
-            shown = masked(text) if isinstance(text, str) else text
-            raise ConfigurationError(f"{shown!r} is not a {purpose.what}", do="give an absolute path or a URL")
+            safe = masked(text) if isinstance(text, str) else text
+            raise ConfigurationError(f"{safe!r} is not a {purpose.what}", do="give an absolute path or a URL")
         match = _URL.fullmatch(text)
         if match is None:
             return _local(os.path.expanduser(text), text, purpose)

@@ -208,7 +208,7 @@ class SinkOptions(BaseModel):
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Return the fields for `repr` and `str`, with URLs without user, password, query and fragment."""
-        return ((name, _shown(value)) for name, value in super().__repr_args__())
+        return ((name, _masked(value)) for name, value in super().__repr_args__())
 
 
 def make_options(model: type[O], values: Mapping[str, Any]) -> O:
@@ -337,8 +337,8 @@ def options_table(model: type[SinkOptions]) -> str:
     fields = sorted(model.model_fields.items(), key=lambda item: (not item[1].is_required(), order.index(item[0])))
     for name, field in fields:
         names = [name, *(alias for alias, of in model.aliases.items() if of.option == name)]
-        shown = ", ".join(f"`{each}`" for each in names)
-        cells = (shown, _type_text(field.annotation), _default_text(field), field.description or "")
+        names_cell = ", ".join(f"`{each}`" for each in names)
+        cells = (names_cell, _type_text(field.annotation), _default_text(field), field.description or "")
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -464,13 +464,13 @@ def _problem(model: type[SinkOptions], item: ErrorDetails, given_as: Mapping[str
 
 
 def _with_value(text: str, value: Any) -> str:
-    shown = repr(_shown(value))
-    if isinstance(value, str) and shown in text:
+    quoted = repr(_masked(value))
+    if isinstance(value, str) and quoted in text:
         return text
-    return f"{text}, not {shown if len(shown) <= _LONGEST else shown[:_LONGEST] + '…'}"
+    return f"{text}, not {quoted if len(quoted) <= _LONGEST else quoted[:_LONGEST] + '…'}"
 
 
-def _shown(value: Any) -> Any:
+def _masked(value: Any) -> Any:
     """Return a value for an error text, with URLs without credentials."""
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
     return masked(value) if isinstance(value, str) and ":/" in value else value

@@ -70,16 +70,16 @@ class RowLog:
         """
         if self.full or not text:
             return printable(text)
-        shown = self.keys if self.log_rows == "keys" else ()
-        values = {value for row in rows for value in _values(_parsed(row), shown) if len(value) >= _SHORTEST}
+        kept = self.keys if self.log_rows == "keys" else ()
+        values = {value for row in rows for value in _values(_parsed(row), kept) if len(value) >= _SHORTEST}
         return printable(Redaction(()).hide(text, values))
 
 
-def _values(value: Any, shown: Sequence[str]) -> Iterator[str]:
+def _values(value: Any, kept: Sequence[str]) -> Iterator[str]:
     """Yield the strings and numbers in a JSON value, except those of the columns that may be shown."""
     if isinstance(value, Mapping):
         for name, item in value.items():
-            yield from () if name in shown else _values(item, ())
+            yield from () if name in kept else _values(item, ())
     elif isinstance(value, list):
         for item in value:
             yield from _values(item, ())

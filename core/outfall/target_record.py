@@ -72,9 +72,9 @@ def check_record(where: str, found: TargetRecord, context: TargetContext[Any], *
     place: dict[str, Any] = {"step": context.step_id, "epoch": context.epoch}
     if is_ahead(found, context):
         raise TargetAheadError(
-            f"{where} is ahead of the recovery data: generation {found.generation}, epoch {_shown(found.epoch)}",
+            f"{where} is ahead of the recovery data: generation {found.generation}, epoch {_epoch_text(found.epoch)}",
             why=f"the recovery data ends at generation {context.last_generation}, completed epoch"
-            f" {_shown(context.completed)}: it was restored from an older copy, or another copy of it is in use",
+            f" {_epoch_text(context.completed)}: it was restored from an older copy, or another copy of it is in use",
             do=ahead,
             **place,
         )
@@ -139,7 +139,7 @@ def _check_not_older(where: str, found: TargetRecord, begun: Mapping[int, str], 
 
 def _check_published(where: str, found: TargetRecord, published: int | None, **place: Any) -> None:
     if published is not None and (found.epoch is None or found.epoch < published):
-        what = f"it has epoch {_shown(found.epoch)}, but epoch {published} was published"
+        what = f"it has epoch {_epoch_text(found.epoch)}, but epoch {published} was published"
         raise behind(where, what, **place)
 
 
@@ -191,5 +191,5 @@ def behind(where: str, what: str, *, step: str, epoch: int | None, part: str | N
     )
 
 
-def _shown(epoch: int | None) -> str:
+def _epoch_text(epoch: int | None) -> str:
     return "none" if epoch is None else str(epoch)

@@ -142,15 +142,15 @@ class OutcomeHandler(Generic[E]):
     def _fatal(self, error: BaseException, items: Sequence[BufferedEntry[E]]) -> BaseException:
         if isinstance(error, OutfallError) or not isinstance(error, Exception):
             return error
-        told = f"{type(error).__name__}: {error}"
-        why = self._refusals.quoted(told, items)
+        summary = f"{type(error).__name__}: {error}"
+        why = self._refusals.quoted(summary, items)
         fatal = TargetError(
             f"{self._sink} permanently rejected a request",
             why=why,
             do="correct the options, the permissions or the destination",
         )
         # A traceback shows the text of the cause too.
-        fatal.__cause__ = error if why == told else None
+        fatal.__cause__ = error if why == summary else None
         return fatal
 
 
@@ -208,7 +208,7 @@ class RefusalHandler(Generic[E]):
             part=f"writer-{context.worker_index}" if context else None,
             code=refusal.code,
             excerpt=refusal.excerpt,
-            shown=lambda: self.rows.described("a record", row, refusal.reason),
+            masked=lambda: self.rows.described("a record", row, refusal.reason),
         )
 
     def _refused(self, refusal: RefusedEntry[E]) -> ValueRefusedError:

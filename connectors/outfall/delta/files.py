@@ -66,7 +66,7 @@ class TableLocation:
         """Return the filesystem, and the table's directory in it."""
         if self.is_disk:
             return pafs.LocalFileSystem(), self.location.path.rstrip("/")
-        with self.explained("opening"):
+        with self.translated_errors("opening"):
             return _store(self.uri, tuple(self.options().items())), ""
 
     def options(self) -> dict[str, str]:
@@ -78,30 +78,30 @@ class TableLocation:
 
         Raises `TransientError` if the store cannot be reached, and `TargetError` if the location has no readable table.
         """
-        with self.explained("loading"):
+        with self.translated_errors("loading"):
             try:
                 return DeltaTable(self.uri, version=version, storage_options=self.options())
             except TableNotFoundError:
                 return None
 
     @contextmanager
-    def explained(self, doing: str) -> Iterator[None]:
+    def translated_errors(self, doing: str) -> Iterator[None]:
         """Convert deltalake's errors to Outfall errors."""
         try:
             yield
         except OSError as error:
             raise TransientError(
                 f"{doing} {self.url} failed",
-                why=self.told(error),
+                why=self.summary(error),
                 do="check that the store is reachable from here, with the address and the credentials in"
                 " storage_options or the environment",
             ) from None
         except DeltaError as error:
             raise TargetError(
-                f"{doing} {self.url} failed", why=self.told(error), do="check the table's log (_delta_log)"
+                f"{doing} {self.url} failed", why=self.summary(error), do="check the table's log (_delta_log)"
             ) from None
 
-    def told(self, error: BaseException) -> str:
+    def summary(self, error: BaseException) -> str:
         """Return the text of a deltalake error: in one line, without secrets."""
         text = " ".join(_NOISE.sub(" ", str(error)).split())[:_LONGEST]
         return f"{type(error).__name__}: {Redaction(self.options().values()).hide(text)}"
@@ -111,7 +111,7 @@ class TableLocation:
     def entry(self, version: int) -> bytes | None:
         """Return a version's log entry; `None` if cleaned up. Raises `TransientError` if the store is unreachable."""
         filesystem, root = self.open()
-        with self.explained("reading the log of"):
+        with self.translated_errors("reading the log of"):
             try:
                 with filesystem.open_input_stream(f"{root}/{LOG}/{version:020}.json") as stream:
                     data: bytes = stream.read()
@@ -125,11 +125,11 @@ class TableLocation:
         Raises `TransientError` if the store cannot be reached.
         """
         filesystem, root = self.open()
-        with self.explained("checking files of"):
+        with self.translated_errors("checking files of"):
             found = filesystem.get_file_info([f"{root}/{path}" for path in paths])
         return min(((info.mtime_ns or 0) / 1e6 for info in found), default=0.0)
 
-    def settle(self, version: int) -> None:
+    def make_durable(self, version: int) -> None:
         """Make a version durable, on a disk: its log entry, its checkpoint, and their names.
 
         After that, everything that depends on the version survives a power loss. deltalake syncs nothing. Raises

@@ -101,10 +101,10 @@ class DeltaFileLayout(KeyedLayout):
         schema = pa.schema([field for field in self.schema if field.name in names])
         return replace(self, schema=schema, partitioned_by=())
 
-    def check_values(self, rows: pa.RecordBatch, gone: pa.Array | None) -> None:
+    def check_values(self, rows: pa.RecordBatch, deleted: pa.Array | None) -> None:
         plain = rows.select([field.name for field in rows.schema if not pa.types.is_nested(field.type)])
-        if gone is not None:
-            columns = [pc.if_else(gone, pa.scalar(None, column.type), column) for column in plain.columns]
+        if deleted is not None:
+            columns = [pc.if_else(deleted, pa.scalar(None, column.type), column) for column in plain.columns]
             plain = pa.RecordBatch.from_arrays(columns, schema=plain.schema)
         self.partition(plain)
 

@@ -92,7 +92,7 @@ class DeltaSink(KeyedTableSink):
             return None
         check_table_features(place.url, table, overwrites=self.options.overwrites)
         # Its newest version may be another writer's, and the next version depends on it.
-        place.settle(table.version())
+        place.make_durable(table.version())
         return LoadedDelta(place, table)
 
     def check_new(self, rows: pa.Schema) -> None:
@@ -101,7 +101,7 @@ class DeltaSink(KeyedTableSink):
     def create(self, rows: pa.Schema) -> None:
         place = self.options.place
         place.make_durably()
-        with place.explained("creating"):
+        with place.translated_errors("creating"):
             try:
                 DeltaTable.create(
                     place.uri,
@@ -115,7 +115,7 @@ class DeltaSink(KeyedTableSink):
             except DeltaError:
                 if place.load() is None:  # otherwise another driver has just created it
                     raise
-        place.settle(0)
+        place.make_durable(0)
 
     def check_connection(self) -> Sequence[str]:
         table = self.load()
@@ -142,6 +142,6 @@ class DeltaSink(KeyedTableSink):
         except OSError as error:
             raise TransientError(
                 f"cannot create a file in {self.target()}",
-                why=self.options.place.told(error),
+                why=self.options.place.summary(error),
                 do="grant permission to write and delete there",
             ) from None

@@ -115,7 +115,7 @@ class LoadedDelta(KeyedTable):
             if not fields:
                 return
             try:
-                with self._place.explained("adding columns to"):
+                with self._place.translated_errors("adding columns to"):
                     table._table.alter.add_columns(
                         [Field.from_arrow(field) for field in fields],
                         commit_properties=CommitProperties(max_commit_retries=0),
@@ -125,7 +125,7 @@ class LoadedDelta(KeyedTable):
                 if attempt == _TRIES - 1:
                     raise
             else:
-                self._place.settle(table._version + 1)
+                self._place.make_durable(table._version + 1)
             table = LoadedDelta(self._place)
 
     def _lacking(self, rows: pa.Schema) -> list[pa.Field]:
@@ -240,7 +240,7 @@ class LoadedDelta(KeyedTable):
     def _transaction(self, app: str) -> int | None:
         if app in self._newest_transactions:
             return self._newest_transactions[app]
-        with self._place.explained("reading transactions of"):
+        with self._place.translated_errors("reading transactions of"):
             return self._table.transaction_version(app)
 
     # --- files
@@ -280,7 +280,7 @@ class LoadedDelta(KeyedTable):
 
     def stored(self, keys: Sequence[str]) -> list[DeltaFile]:
         """Return the active files; `ConfigurationError` names one of another table."""
-        with self._place.explained("listing files of"):
+        with self._place.translated_errors("listing files of"):
             found = pa.table(self._table.get_add_actions(flatten=True))
         return list(stored_files(found, self._files.schema, self._files.partitioned_by, keys))
 
@@ -304,7 +304,7 @@ class LoadedDelta(KeyedTable):
         return {path.rpartition("/")[2] for path in paths if path.rpartition("/")[0] == directory}
 
     def _active(self) -> pa.Table:
-        with self._place.explained("listing files of"):
+        with self._place.translated_errors("listing files of"):
             found = pa.table(self._table.get_add_actions())
         # Without statistics, which may cover many columns. An unpartitioned table has no partition values.
         return found.select([name for name in ("path", "size_bytes", "partition") if name in found.column_names])
@@ -344,8 +344,8 @@ class LoadedDelta(KeyedTable):
         except CommitFailedError as error:
             raise self._why_failed(error) from None
         except Exception as error:
-            raise UnclearCommitError(self._place.told(error)) from error
-        self._place.settle(head)
+            raise UnclearCommitError(self._place.summary(error)) from error
+        self._place.make_durable(head)
         if self._place.is_disk and not self._is_entry(head, transactions):
             raise HeadMovedError()
         return LoadedDelta(self._place)
@@ -363,7 +363,7 @@ class LoadedDelta(KeyedTable):
         if self.record(incarnation) is None:
             return
         now = int(time.time() * 1000)
-        with self._place.explained("removing a record from"):
+        with self._place.translated_errors("removing a record from"):
             self._transact([], [Transaction(_app(incarnation), _FORGOTTEN, now)], {})
 
     def _transact(
@@ -384,9 +384,9 @@ class LoadedDelta(KeyedTable):
         try:
             table = self._place.load()
         except TransientError as unread:
-            return UnclearCommitError(f"{self._place.told(error)}; {unread}")
+            return UnclearCommitError(f"{self._place.summary(error)}; {unread}")
         if table is not None and table.version() == self._version:
-            return UnclearCommitError(self._place.told(error))
+            return UnclearCommitError(self._place.summary(error))
         return HeadMovedError()
 
     def _removed(self, replace: Collection[tuple[str | None, ...]] | None, now: int) -> Iterator[RemoveAction]:

@@ -164,8 +164,8 @@ class DynamoDBPartition(AwsPartition[KeyedRow], VersionedPartition):
     def writes(self, changes: KeyedBatch) -> tuple[Sequence[Hashable], Sequence[str], Sequence[int]]:
         items = items_of(changes.rows, self.options.set_columns)
         keys = [tuple(_key_part(item[name], name) for name in self._keys) for item in items]
-        gone = repeat(False) if changes.gone is None else changes.gone.to_pylist()
-        found = list(map(self._encoded, items, changes.ranks.to_pylist(), gone))
+        deleted = repeat(False) if changes.deleted is None else changes.deleted.to_pylist()
+        found = list(map(self._encoded, items, changes.ranks.to_pylist(), deleted))
         # The text is longer than what DynamoDB counts.
         largest = self.options.max_record_size_in_bytes
         sizes = [
@@ -180,7 +180,7 @@ class DynamoDBPartition(AwsPartition[KeyedRow], VersionedPartition):
             self._batch(entries, outcomes)
         elif not (self.options.transactions and self._transaction(entries, outcomes)):
             self._one_by_one(entries, outcomes)
-        return outcomes.result(self.settle)
+        return outcomes.result(self.resolve)
 
     def _batch(self, entries: Sequence[KeyedRow], outcomes: Outcomes) -> None:
         table, writes = self.options.table, ",".join([entry.write for entry in entries])
@@ -264,16 +264,18 @@ class DynamoDBPartition(AwsPartition[KeyedRow], VersionedPartition):
         """Call the service. `names` are the parameters by which boto3 chooses the endpoint."""
         return self.sink.call(method, **names, **as_json(body))
 
-    def _encoded(self, item: Item, rank: str, gone: bool) -> str:
+    def _encoded(self, item: Item, rank: str, deleted: bool) -> str:
         """Return a row as a request contains it, as JSON."""
         options: DynamoDBOptions = self.options
-        key = {name: item[name] for name in self._keys} if gone else {}
+        key = {name: item[name] for name in self._keys} if deleted else {}
         if self.version is None:
-            kind, name, stored = ("DeleteRequest", "Key", key) if gone else ("PutRequest", "Item", self._living(item))
+            kind, name, stored = (
+                ("DeleteRequest", "Key", key) if deleted else ("PutRequest", "Item", self._living(item))
+            )
             return f'{{"{kind}":{{"{name}":{_encode(stored)}}}}}'
-        if gone and options.deletes == "remove":
+        if deleted and options.deletes == "remove":
             return f'{{"Key":{_encode(key)}{self._condition}'
-        if gone:
+        if deleted:
             stored = key | {f"{options.version_attribute}_deleted": {"BOOL": True}}
             if self._ttl_attribute is not None:
                 stored[self._ttl_attribute] = _in(options.tombstone_retention.total_seconds())

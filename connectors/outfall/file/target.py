@@ -11,7 +11,7 @@ from typing import Any
 from outfall.capabilities import TargetContext
 from outfall.file.first_contact import check_usable
 from outfall.file.options import FileOptions
-from outfall.file.stores.disk import explained
+from outfall.file.stores.disk import translated_errors
 from outfall.file.stores.local import LocalStore
 from outfall.file.stores.locks import Patience
 from outfall.filesystems import make_durably
@@ -76,7 +76,7 @@ class LocalFiles(Files):
         check_usable(path)
         while not os.path.isdir(place):
             place = os.path.dirname(place)
-        with explained("writing to", place), tempfile.TemporaryFile(dir=place) as file:
+        with translated_errors("writing to", place), tempfile.TemporaryFile(dir=place) as file:
             file.write(b"\n")
             file.flush()
             os.fsync(file.fileno())

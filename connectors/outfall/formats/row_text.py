@@ -60,17 +60,17 @@ def _texts(column: pa.Array, name: str) -> list[str]:
 
 
 def _text(value: pa.Scalar) -> str:
-    return json.dumps(_shown(value), ensure_ascii=False)
+    return json.dumps(_json_value(value), ensure_ascii=False)
 
 
-def _shown(value: pa.Scalar) -> Any:
+def _json_value(value: pa.Scalar) -> Any:
     """Return a value of any type as a value that JSON can represent."""
     kind = value.type
     if value.is_valid and pa.types.is_struct(kind):
-        return {kind.field(index).name: _shown(value[index]) for index in range(kind.num_fields)}
+        return {kind.field(index).name: _json_value(value[index]) for index in range(kind.num_fields)}
     if value.is_valid and hasattr(value, "values"):
         # A list, or the key-value structs of a map.
-        return [_shown(child) for child in value.values]
+        return [_json_value(child) for child in value.values]
     try:
         held = value.as_py()
     except (TypeError, *_NOT_SHOWN):
@@ -86,7 +86,7 @@ def _of_arrow(value: pa.Scalar) -> Any:
         return str(value.as_buffer().to_pybytes())
     inner = getattr(value, "value", None)
     if isinstance(inner, pa.Scalar):
-        return _shown(inner)
+        return _json_value(inner)
     try:
         return str(value.cast(pa.string()).as_py())
     except (TypeError, *_NOT_SHOWN):

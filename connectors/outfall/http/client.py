@@ -26,7 +26,7 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from outfall.http.connecting import explained, tls_context, trusted
+from outfall.http.connecting import tls_context, translated, trusted
 from outfall.http.options import HttpOptions
 from outfall.http.session import SessionTransport
 from outfall.http.templates import origin
@@ -152,7 +152,7 @@ class ClientTransport(Transport):
             raise ExchangeError(Fault.LATE, "the server was silent, or too slow") from error
         except aiohttp.ClientConnectorError as error:
             _, host, port = origin(flight.call.url)
-            raise ExchangeError(*explained(error.__cause__ or error, f"{host}:{port}")) from error
+            raise ExchangeError(*translated(error.__cause__ or error, f"{host}:{port}")) from error
         except (aiohttp.InvalidURL, UnicodeError) as error:
             raise ExchangeError(Fault.CONFIGURATION, "its URL redirects to no host") from error
         except Exception as error:

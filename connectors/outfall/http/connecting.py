@@ -76,7 +76,7 @@ def reach(options: HttpOptions) -> Sequence[str]:
     return [f"{host}:{port} accepts connections with {version}; no request was sent"]
 
 
-def explained(error: BaseException, place: str) -> tuple[Fault, str]:
+def translated(error: BaseException, place: str) -> tuple[Fault, str]:
     """Explain a connection error, and whether it is transient.
 
     An unknown host name and an untrusted certificate are permanent; a name server without a response is transient.
@@ -102,8 +102,8 @@ def explained(error: BaseException, place: str) -> tuple[Fault, str]:
     if any(isinstance(cause, TimeoutError | urllib3.exceptions.ConnectTimeoutError) for cause in causes):
         return Fault.NOT_SENT, f"{place} does not accept a connection in time"
     # The only trace of a proxy's response that opens no tunnel is the text of `http.client`'s error.
-    told = next((str(cause) for cause in causes if type(cause) is OSError), type(error).__name__)
-    return Fault.NOT_SENT, f"{place} cannot be reached ({told})"
+    summary = next((str(cause) for cause in causes if type(cause) is OSError), type(error).__name__)
+    return Fault.NOT_SENT, f"{place} cannot be reached ({summary})"
 
 
 def causes_of(error: BaseException) -> list[BaseException]:

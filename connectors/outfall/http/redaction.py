@@ -38,7 +38,7 @@ def in_header(value: str) -> Iterator[str]:
         yield from (password.decode("utf-8", "ignore"), password.decode("latin-1"))
 
 
-def shown_location(location: str, place: str, known: str) -> str:
+def masked_location(location: str, place: str, known: str) -> str:
     """Return the target of a redirect for a text: its origin, and the path only if it is the path of the URL.
 
     The path of the header's value `location` may be a token. `place` is the URL that it is relative to, and `known` the

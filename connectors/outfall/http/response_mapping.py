@@ -14,7 +14,7 @@ from outfall.async_sink import RefusedEntry, RequestOutcome
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.http.options import HttpOptions
 from outfall.http.records import HttpRecord
-from outfall.http.redaction import shown_location
+from outfall.http.redaction import masked_location
 from outfall.http.statuses import Statuses, Verdict
 from outfall.http.transport import ExchangeError, Fault, Response
 from outfall.location import masked
@@ -187,8 +187,8 @@ class AnswerReader:
         if answer.status == 207:
             do = "pass per_item=, which reads the status of each record"
         elif location:
-            shown = shown_location(location, self._options.url, self._options.url)
-            do = f"correct the url, if it is now {shown[:200]!r}"
+            masked = masked_location(location, self._options.url, self._options.url)
+            do = f"correct the url, if it is now {masked[:200]!r}"
         return TargetError(reason, why=self._says(answer, records), do=do)
 
     def _excerpt(self, answer: Response) -> str:

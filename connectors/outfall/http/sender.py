@@ -12,7 +12,7 @@ from outfall.errors import TargetError
 from outfall.http.auth import Credentials, checked
 from outfall.http.options import HttpOptions
 from outfall.http.records import header_value
-from outfall.http.redaction import in_header, in_url, shown_location
+from outfall.http.redaction import in_header, in_url, masked_location
 from outfall.http.statuses import Statuses, Verdict
 from outfall.http.templates import origin
 from outfall.http.transport import Call, ExchangeError, Fault, Headers, Response, Transport
@@ -156,17 +156,17 @@ class Sender:
         except ValueError:
             raise self._lost(place, "its Location is not a valid URL") from None
         if not location or split.scheme not in ("http", "https") or not split.hostname or "@" in split.netloc:
-            shown = shown_location(location, place, self._options.url)
-            raise self._lost(place, f"its Location is {shown[:200]!r}")
+            masked = masked_location(location, place, self._options.url)
+            raise self._lost(place, f"its Location is {masked[:200]!r}")
         if here[0] == "https" and there[0] == "http":
-            shown = shown_location(target, place, self._options.url)
-            raise self._lost(place, f"it leads from https to {shown[:200]!r}, which is not encrypted")
+            masked = masked_location(target, place, self._options.url)
+            raise self._lost(place, f"it leads from https to {masked[:200]!r}, which is not encrypted")
         upgraded = (here[0], here[2], there[0], there[2]) == ("http", 80, "https", 443)
         return target, here == there or (upgraded and here[1] == there[1])
 
     def _lost(self, place: str, why: str, do: str = "correct the url, or the server") -> TargetError:
-        shown = shown_location(place, place, self._options.url)
-        return TargetError(f"{shown} redirects, and the redirect cannot be followed", why=why, do=do)
+        masked = masked_location(place, place, self._options.url)
+        return TargetError(f"{masked} redirects, and the redirect cannot be followed", why=why, do=do)
 
 
 def _secrets(options: HttpOptions) -> list[str]:

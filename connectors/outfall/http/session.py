@@ -12,7 +12,7 @@ import urllib3
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 
-from outfall.http.connecting import causes_of, client_certificate, explained, trusted
+from outfall.http.connecting import causes_of, client_certificate, translated, trusted
 from outfall.http.options import HttpOptions
 from outfall.http.templates import origin
 from outfall.http.transport import Call, ExchangeError, Fault, Response, Transport
@@ -59,7 +59,7 @@ class SessionTransport(Transport):
         except requests.exceptions.ConnectTimeout as error:
             raise ExchangeError(Fault.NOT_SENT, "the server does not accept a connection in time") from error
         except requests.exceptions.ConnectionError as error:
-            raise ExchangeError(*self._explained(error, call)) from error
+            raise ExchangeError(*self._translated(error, call)) from error
         except requests.exceptions.ChunkedEncodingError as error:
             raise ExchangeError(Fault.LOST, "the connection broke") from error
         except requests.exceptions.RequestException as error:
@@ -114,9 +114,9 @@ class SessionTransport(Transport):
             return b"".join(pieces)[: self._longest], False
         return b"".join(pieces), True
 
-    def _explained(self, error: requests.exceptions.ConnectionError, call: Call) -> tuple[Fault, str]:
+    def _translated(self, error: requests.exceptions.ConnectionError, call: Call) -> tuple[Fault, str]:
         _, host, port = origin(call.url)
-        fault, why = explained(error, f"{host}:{port}")
+        fault, why = translated(error, f"{host}:{port}")
         if fault is Fault.NOT_SENT and not _before_sending(error):
             return Fault.LOST, f"the connection broke ({type(error).__name__})"
         return fault, why

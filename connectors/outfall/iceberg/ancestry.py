@@ -54,7 +54,7 @@ def is_beginning(snapshot: Snapshot) -> bool:
 
     The missing parent alone does not tell: pyiceberg removes it if it expires the parent.
     """
-    told: Mapping[str, Any] = snapshot.summary or {}
-    total, added, deleted = (told.get(f"{which}-data-files") for which in ("total", "added", "deleted"))
+    summary: Mapping[str, Any] = snapshot.summary or {}
+    total, added, deleted = (summary.get(f"{which}-data-files") for which in ("total", "added", "deleted"))
     only_own = total is None or (int(total) == int(added or 0) and not int(deleted or 0))
     return snapshot.parent_snapshot_id is None and only_own

@@ -91,8 +91,8 @@ class Catalogue:
 
         Loaded files are made durable: their writer may have died before.
         """
-        with self.explained(f"table {identifier} could not be loaded"):
-            self.settle()
+        with self.translated_errors(f"table {identifier} could not be loaded"):
+            self.make_durable()
             try:
                 return self.opened.load_table(identifier)
             except NoSuchTableError:
@@ -102,7 +102,7 @@ class Catalogue:
         """Open the catalog again at the next use, for example after a connection error."""
         self._opened = None
 
-    def settle(self) -> None:
+    def make_durable(self) -> None:
         """Make a commit durable that the catalog has confirmed: SQLite does not sync the end of its journal.
 
         Otherwise a power loss could undo a commit that was recorded as done (SQLite: `PRAGMA synchronous`, EXTRA).
@@ -131,7 +131,7 @@ class Catalogue:
         return Redaction(secrets).hide(text)
 
     @contextmanager
-    def explained(self, what: str) -> Iterator[None]:
+    def translated_errors(self, what: str) -> Iterator[None]:
         """Convert errors of the catalog and of the files to `ConfigurationError` and the errors of `LoadedTable`."""
         try:
             yield

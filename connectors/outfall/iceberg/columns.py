@@ -58,7 +58,7 @@ _TYPES: list[tuple[IcebergType, Takes]] = [
 ]
 
 
-def _shown(kind: pa.DataType) -> str:
+def _type_text(kind: pa.DataType) -> str:
     """Return Spark's name of a table type; Iceberg's if Spark has none."""
     if _is.is_fixed_size_binary(kind):
         return f"fixed[{kind.byte_width}]"
@@ -73,7 +73,7 @@ _RULES = ColumnRules(
     by_id=True,
     has_fixed=True,
     grows_inside=True,
-    shown=_shown,
+    type_text=_type_text,
 )
 
 
@@ -141,13 +141,15 @@ def _check_ids(column: pa.Field, path: str) -> None:
             _check_ids(inner, f"{path}.{inner.name}")
     elif _is.is_nested(kind):
         raise ConfigurationError(
-            f"column {path!r} is {_shown(kind)}",
+            f"column {path!r} is {_type_text(kind)}",
             why="Spark's writer gives its elements, keys or values no field ids, by which Iceberg's readers find them",
             do="omit writer",
         )
     elif _is.is_fixed_size_binary(kind) or _is.is_time(kind) or kind == pa.uuid():
         raise ConfigurationError(
-            f"column {path!r} is {_shown(kind)} in the table", why="Spark's writer has no such type", do="omit writer"
+            f"column {path!r} is {_type_text(kind)} in the table",
+            why="Spark's writer has no such type",
+            do="omit writer",
         )
 
 

@@ -29,7 +29,7 @@ from pyiceberg.typedef import Record
 
 from outfall.errors import ConfigurationError
 from outfall.iceberg.columns import check_ids, file_schema, identities, merge_schema, names_by_id, number_of
-from outfall.iceberg.partitions import Values, check_partitions, shown, text_of, transformed, value_of
+from outfall.iceberg.partitions import Values, check_partitions, partitioning_text, text_of, transformed, value_of
 from outfall.tables.area import DataArea
 from outfall.tables.by_spark import partitioned
 from outfall.tables.data_file import DataFile, Layout
@@ -69,7 +69,9 @@ class IcebergLayout(KeyedLayout):
         check_partitions(schema, spec)
         codec, level = _compression(properties)
         return cls(
-            layout=Layout(table=str(metadata.table_uuid), partitioning=shown(spec), columns=identities(schema)),
+            layout=Layout(
+                table=str(metadata.table_uuid), partitioning=partitioning_text(spec), columns=identities(schema)
+            ),
             area=open_area(_data_root(metadata)),
             codec=codec,
             level=level,
@@ -111,8 +113,8 @@ class IcebergLayout(KeyedLayout):
         unpartitioned = UNPARTITIONED_PARTITION_SPEC.model_dump_json()
         return replace(self, schema_text=schema.model_dump_json(), spec_text=unpartitioned)
 
-    def check_values(self, rows: pa.RecordBatch, gone: pa.Array | None) -> None:
-        self.partition(rows if gone is None else rows.filter(pc.invert(gone)))
+    def check_values(self, rows: pa.RecordBatch, deleted: pa.Array | None) -> None:
+        self.partition(rows if deleted is None else rows.filter(pc.invert(deleted)))
 
     def unchecked(self) -> IcebergLayout:
         return self
@@ -125,7 +127,7 @@ class IcebergLayout(KeyedLayout):
 
     def check_by_spark(self, schema: pa.Schema) -> None:
         if self.spec.fields:
-            raise partitioned(shown(self.spec))
+            raise partitioned(partitioning_text(self.spec))
         check_ids(schema)
 
     def partition(self, batch: pa.RecordBatch) -> Sequence[pa.Array]:
@@ -186,7 +188,7 @@ class IcebergLayout(KeyedLayout):
 
     def manifest_file(self, file: DataFile, path: str) -> ManifestDataFile:
         """Create a manifest entry from the result of a task. `path` is the file's location in the table's form."""
-        told = file.statistics
+        statistics = file.statistics
         known: dict[str, Any] = {
             "content": DataFileContent.DATA,
             "file_path": path,
@@ -194,14 +196,14 @@ class IcebergLayout(KeyedLayout):
             "partition": Record(*self._record(file.partition)),
             "record_count": file.rows,
             "file_size_in_bytes": file.size,
-            "split_offsets": told["split_offsets"],
+            "split_offsets": statistics["split_offsets"],
             "spec_id": self.spec.spec_id,
             **dict.fromkeys(("sort_order_id", "equality_ids", "key_metadata")),
         }
         for name in _COUNTS:
-            known[name] = {int(number): value for number, value in told[name].items()}
+            known[name] = {int(number): value for number, value in statistics[name].items()}
         for name in _BOUNDS:
-            known[name] = {int(number): base64.b64decode(value) for number, value in told[name].items()}
+            known[name] = {int(number): base64.b64decode(value) for number, value in statistics[name].items()}
         return ManifestDataFile.from_args(**known)
 
     def _record(self, partition: Values) -> Iterator[Any]:

@@ -147,7 +147,7 @@ def check_partitions(schema: Schema, spec: PartitionSpec) -> None:
         )
 
 
-def shown(spec: PartitionSpec) -> str:
+def partitioning_text(spec: PartitionSpec) -> str:
     """Return a spec as text, equal only for equal partitioning."""
     fields = ", ".join(f"{each.name} = {each.transform} of column {each.source_id}" for each in spec.fields)
     return f"{fields or 'none'} (spec {spec.spec_id})"

@@ -58,11 +58,11 @@ class Replacement(_OverwriteFiles):
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         live = [each for each in manifests if self._is_live(each)]
         data = [each for each in live if each.content == ManifestContent.DATA]
-        told = self._transaction.table_metadata.properties
+        properties = self._transaction.table_metadata.properties
         manager: _ManifestMergeManager[_OverwriteFiles] = _ManifestMergeManager(
-            target_size_bytes=_number(told, TableProperties.MANIFEST_TARGET_SIZE_BYTES,
+            target_size_bytes=_number(properties, TableProperties.MANIFEST_TARGET_SIZE_BYTES,
                                       TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT),
-            min_count_to_merge=_number(told, TableProperties.MANIFEST_MIN_MERGE_COUNT,
+            min_count_to_merge=_number(properties, TableProperties.MANIFEST_MIN_MERGE_COUNT,
                                        TableProperties.MANIFEST_MIN_MERGE_COUNT_DEFAULT),
             merge_enabled=self._merges,
             snapshot_producer=self,

@@ -170,13 +170,13 @@ class IcebergSink(KeyedTableSink):
 
         schema, spec = self._described(rows)
         namespace = tuple(self.options.table.split(".")[:-1])
-        with self.catalogue.explained(f"{self.target()} could not be created"):
+        with self.catalogue.translated_errors(f"{self.target()} could not be created"):
             self.catalogue.opened.create_namespace_if_not_exists(namespace)
             try:
                 self.catalogue.opened.create_table(self.options.table, schema, partition_spec=spec)
             except TableAlreadyExistsError:
                 return
-            self.catalogue.settle()
+            self.catalogue.make_durable()
 
     def _described(self, rows: pa.Schema) -> tuple[Any, Any]:
         """Return the columns and the partition spec of a table for rows."""
@@ -194,9 +194,9 @@ class IcebergSink(KeyedTableSink):
             return
         from outfall.iceberg.expire import expire
 
-        with self.catalogue.explained(f"snapshots of {self.target()} could not be expired"):
+        with self.catalogue.translated_errors(f"snapshots of {self.target()} could not be expired"):
             if expire(table.loaded, age):
-                self.catalogue.settle()
+                self.catalogue.make_durable()
 
     def check_connection(self) -> Sequence[str]:
         table = self.load()
@@ -206,7 +206,7 @@ class IcebergSink(KeyedTableSink):
                 raise self._missing()
             return [*found, f"{self.options.table} does not exist and will be created"]
         area = table.files.area
-        with self.catalogue.explained(f"{area.root} cannot be listed"):
+        with self.catalogue.translated_errors(f"{area.root} cannot be listed"):
             area.names("outfall")
         return [
             *found,

@@ -93,7 +93,7 @@ class IcebergTable(KeyedTable):
 
     def _layout(self, metadata: TableMetadata) -> IcebergLayout:
         def area(root: str) -> DataArea:
-            with self.catalogue.explained(f"the files of {self.where} cannot be reached"):
+            with self.catalogue.translated_errors(f"the files of {self.where} cannot be reached"):
                 filesystem_of(self.loaded.io, root)
             return DataArea(root, StoreOfFiles(root, self.catalogue.for_tasks(self.loaded.io.properties)))
 
@@ -115,7 +115,7 @@ class IcebergTable(KeyedTable):
 
     def _former(self, location: str) -> TableMetadata | None:
         """Read an older metadata file; `None` if it was deleted."""
-        with self.catalogue.explained(f"the former metadata {location} of {self.where} could not be read"):
+        with self.catalogue.translated_errors(f"the former metadata {location} of {self.where} could not be read"):
             try:
                 return FromInputFile.table_metadata(self.loaded.io.new_input(location))
             except FileNotFoundError:
@@ -134,13 +134,13 @@ class IcebergTable(KeyedTable):
         """Commit a change that does not depend on the head, to the newest state; nothing if nothing is staged."""
         table: Table | None = self.loaded
         for _ in range(_TRIES):
-            with self.catalogue.explained(f"{self.where}: {what}"):
+            with self.catalogue.translated_errors(f"{self.where}: {what}"):
                 transaction = None if table is None else staged(table)
                 if transaction is None:
                     return
                 try:
                     transaction.commit_transaction()
-                    self.catalogue.settle()
+                    self.catalogue.make_durable()
                 except CommitFailedException:
                     table = self._newest()
                     continue
@@ -220,12 +220,12 @@ class IcebergTable(KeyedTable):
     def _manifests(self, snapshot: Snapshot | None) -> list[ManifestFile]:
         if snapshot is None:
             return []
-        with self.catalogue.explained(f"the manifests of {self.where} could not be read"):
+        with self.catalogue.translated_errors(f"the manifests of {self.where} could not be read"):
             return snapshot.manifests(self.loaded.io)
 
     def _entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
         """Return the entries of a manifest that are alive."""
-        with self.catalogue.explained(f"a manifest of {self.where} could not be read"):
+        with self.catalogue.translated_errors(f"a manifest of {self.where} could not be read"):
             return manifest.fetch_manifest_entry(self.loaded.io, discard_deleted=True)
 
     # --- merges
@@ -278,17 +278,17 @@ class IcebergTable(KeyedTable):
     def commit_merged(
         self, files: EpochFiles, record: TableRecord, replaced: Collection[StoredFile], *, everything: bool
     ) -> IcebergTable:
-        gone = [Replaced(each.manifest, each.entry) for each in cast(Collection[IcebergFile], replaced)]
+        removed = [Replaced(each.manifest, each.entry) for each in cast(Collection[IcebergFile], replaced)]
         if everything:
-            gone = self._replaced(None)
-        return self._commit(files, record, gone, {_REWRITTEN: str(len(replaced))})
+            removed = self._replaced(None)
+        return self._commit(files, record, removed, {_REWRITTEN: str(len(replaced))})
 
     def _commit(
         self, files: EpochFiles, record: TableRecord, replaced: Collection[Replaced], summary: Mapping[str, str]
     ) -> IcebergTable:
         io = CommitFiles(self.loaded.io)
         try:
-            with self.catalogue.explained(f"a commit to {self.where} could not be prepared"):
+            with self.catalogue.translated_errors(f"a commit to {self.where} could not be prepared"):
                 transaction, snapshot_id = self._staged(io, files, record, replaced, summary)
         except Exception:
             self._roll_back(io)
@@ -297,7 +297,7 @@ class IcebergTable(KeyedTable):
         try:
             committed = transaction.commit_transaction()
             reached("iceberg: committed")
-            self.catalogue.settle()
+            self.catalogue.make_durable()
         except CommitFailedException as error:
             if not self._landed(snapshot_id):
                 self._roll_back(io)
@@ -329,8 +329,8 @@ class IcebergTable(KeyedTable):
         table.io = io
         # pyiceberg's own retry would commit the files on any later state, without a check of a newer driver's record or
         # of an existing commit of this epoch. Only this copy has the setting; it is not committed.
-        told = {"commit.retry.num-retries": "0", "commit.manifest-merge.enabled": "true"}
-        table.metadata = self.metadata.model_copy(update={"properties": self.metadata.properties | told})
+        settings = {"commit.retry.num-retries": "0", "commit.manifest-merge.enabled": "true"}
+        table.metadata = self.metadata.model_copy(update={"properties": self.metadata.properties | settings})
         transaction = table.transaction()
         if replaced:
             producer: Any = Replacement(transaction, io, self.branch, replaced, merges=self._merges)

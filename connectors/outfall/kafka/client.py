@@ -194,7 +194,7 @@ class KafkaClients:
             return TransientError(f"{doing} at {self.where} failed", why=self._options.masked(str(error)))
         if self._refused is not None and not is_permanent(known):
             known = self._refused
-        return explained(known, doing, where=self.where, text=self.masked(known.str()), then=self._then)
+        return translated(known, doing, where=self.where, text=self.masked(known.str()), then=self._then)
 
     def masked(self, text: str) -> str:
         """Return a text of the client with secrets masked."""
@@ -267,7 +267,7 @@ def is_permanent(error: KafkaError) -> bool:
     return error.code() in _RIGHTS | ACCESS | _REFUSED
 
 
-def explained(error: KafkaError, what: str, *, where: str, text: str, then: str) -> OutfallError:
+def translated(error: KafkaError, what: str, *, where: str, text: str, then: str) -> OutfallError:
     """Return the error that states the operation, the brokers, the reason and the remedy.
 
     `what` is the operation, such as `"reading events-progress"`. `text` is the text of the error, without secrets.

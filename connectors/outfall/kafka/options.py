@@ -89,7 +89,7 @@ class ClientOptions(Mapping[str, str]):
         """Return these properties with some added or replaced."""
         return type(self)({name: value.get_secret_value() for name, value in self._options.items()} | dict(more))
 
-    def shown(self) -> dict[str, str]:
+    def without_secrets(self) -> dict[str, str]:
         """Return the properties that a URL may contain: all except literal secrets."""
         return {name: value for name, value in self.items() if value != MASK}
 

@@ -122,7 +122,7 @@ class KafkaStreamPartition(StatelessSinkPartition[Any]):
             step=context.step_id,
             epoch=context.epoch,
             part=f"writer-{context.worker_index}",
-            shown=lambda: self._log.described("a row", text, reason),
+            masked=lambda: self._log.described("a row", text, reason),
         )
         if self._take is not None:
             self._take([letter])

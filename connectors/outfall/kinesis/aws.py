@@ -99,12 +99,12 @@ class StreamPartition(AwsPartition[AwsRecord]):
         reason = code = None
         for entry, answer in zip(entries, answers, strict=True):
             found = answer.get("ErrorCode")
-            told = f"{found}: {answer.get('ErrorMessage', '')}"
+            summary = f"{found}: {answer.get('ErrorMessage', '')}"
             if found in AT_FAULT:
-                dead.append(RefusedEntry(entry, told, found))
+                dead.append(RefusedEntry(entry, summary, found))
             elif found:
                 retry.append(entry)
-                reason, code = reason or told, code or found
+                reason, code = reason or summary, code or found
         return RequestOutcome(retry=retry, dead=dead, reason=reason, code=code)
 
 

@@ -74,7 +74,7 @@ class MySQLChangeMove(MySQLMove):
         )
 
     def hold(self, session: MySQLSession) -> None:
-        ledger = self._tombstones.beside(self._options.metadata_schema, "ledger")
+        ledger = self._tombstones.sibling(self._options.metadata_schema, "ledger")
         statement = compose(
             "INSERT INTO {} (incarnation, target, step, generation, begun) VALUES ('', %s, '', 0, -1)"
             " ON DUPLICATE KEY UPDATE begun = begun + 1",
@@ -93,7 +93,7 @@ class MySQLChangeMove(MySQLMove):
 
     def these(self, session: MySQLSession, condition: str) -> int:
         latest = self._latest(condition)
-        bury = self._filled(
+        write_tombstones = self._filled(
             "INSERT INTO {tombstones} ({keys}, {buried}, {deleted}) SELECT {keys}, {sequence}, NOW(6) FROM {latest}"
             " AND {gone} AND NOT {in_table} AND NOT {in_tombstones} ORDER BY {keys}"
             " ON DUPLICATE KEY UPDATE {buried} = latest.{sequence}, {deleted} = NOW(6)",
@@ -113,7 +113,7 @@ class MySQLChangeMove(MySQLMove):
             latest=latest,
             updates=self._updates(),
         )
-        session.execute(bury)
+        session.execute(write_tombstones)
         removed = session.execute(remove).rowcount
         session.execute(write)
         return removed + session.records

@@ -85,8 +85,8 @@ class MySQLColumn:
         """The words of an ENUM."""
         if self.kind != "enum":
             return []
-        shown = _WORDS.findall(self.type)
-        return [_ESCAPED.sub(lambda found: _CHARACTERS.get(found[1], found[1]), word) for word in shown]
+        words = _WORDS.findall(self.type)
+        return [_ESCAPED.sub(lambda found: _CHARACTERS.get(found[1], found[1]), word) for word in words]
 
     @property
     def writable(self) -> bool:

@@ -17,7 +17,7 @@ from pymysql.cursors import SSCursor
 from outfall.errors import ConfigurationError, OutfallError, TargetError
 from outfall.mysql.connection import PARAMETERS, STRICT, LoadConnection, MySQLServer, code_of, describe, is_refused
 from outfall.mysql.connection import is_transient as error_is_transient
-from outfall.mysql.errors import MySQLRefusal, quotes_rows, remedy, shown, translated
+from outfall.mysql.errors import MySQLRefusal, masked, quotes_rows, remedy, translated
 from outfall.mysql.options import MySQLOptions
 from outfall.options import nearest_name, resolve_secret
 from outfall.sql.database import Result, SqlDatabase
@@ -135,7 +135,7 @@ class MySQLDatabase(SqlDatabase):
         return quotes_rows(error) and self.options.log_rows != "full"
 
     def reason(self, error: Any) -> str:
-        return describe(error) if self.options.log_rows == "full" else shown(error)
+        return describe(error) if self.options.log_rows == "full" else masked(error)
 
     def remedy(self, error: Any) -> str:
         return remedy(error) or self.unavailable()

@@ -60,7 +60,7 @@ class MySQLDelivery(StagedEpochs):
                 "SELECT VERSION(), CURRENT_USER(), @@innodb_flush_log_at_trx_commit, @@local_infile"
             ).fetchone()
             own: list[SqlName] = [MySQLName(schema, name) for name in ("ledger", "attempts")]
-            own += [MySQLName(schema, "refused")] if self.letters else []
+            own += [MySQLName(schema, "refused")] if self.dead_letters else []
             tombstones = self._tombstones_in(self.schema_of(session))
             own += [] if tombstones is None else [tombstones.table]
             self._check_table(session)
@@ -72,13 +72,13 @@ class MySQLDelivery(StagedEpochs):
                 + ("" if int(flush) in (1, 3) else ": a crash of the server or its host loses acknowledged epochs"),
             ]
 
-        with database.explained(f"checking the privileges on {self.table}"):
+        with database.translated_errors(f"checking the privileges on {self.table}"):
             # Without retries, to report problems at once.
             return database.run_once(check)
 
     def _support_ddl(self, session: MySQLSession, step_id: str) -> list[str]:
         staging = self._staging(step_id, self.schema_of(session))
-        letters = [] if self.letters is None else self.letters.missing_ddl(session)
+        dead_letters = [] if self.dead_letters is None else self.dead_letters.missing_ddl(session)
         tombstones = self._tombstones_in(self.schema_of(session))
-        buried = [] if tombstones is None else tombstones.missing_ddl(session)
-        return [*ledger_ddl(self.options.metadata_schema), *staging.missing_ddl(session), *letters, *buried]
+        tombstone_ddl = [] if tombstones is None else tombstones.missing_ddl(session)
+        return [*ledger_ddl(self.options.metadata_schema), *staging.missing_ddl(session), *dead_letters, *tombstone_ddl]

@@ -118,7 +118,7 @@ class MySQLDialect(Dialect):
         for (stage,) in found:
             session.execute(compose("DELETE FROM {} WHERE {} {}", table.sql, column, among([stage])))
 
-    def insert_letters(self, session: MySQLSession, table: SqlName, rows: pa.RecordBatch) -> None:
+    def insert_dead_letters(self, session: MySQLSession, table: SqlName, rows: pa.RecordBatch) -> None:
         sender = RowSender(session, table, rows.schema, rows.schema.names)
         try:
             refusal = sender.send(rows)

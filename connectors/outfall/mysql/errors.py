@@ -98,7 +98,7 @@ def quotes_rows(error: BaseException) -> bool:
     return code_of(error) in _QUOTING
 
 
-def shown(error: BaseException) -> str:
+def masked(error: BaseException) -> str:
     """Return the server's message and number; a name instead of a message that may quote a value."""
     return describe(error) if not quotes_rows(error) else _without_values(code_of(error), str(error.args[1]))
 
@@ -114,7 +114,7 @@ def translated(database: MySQLDatabase, doing: str, error: pymysql.MySQLError, s
     """Return Outfall's error for one of PyMySQL's."""
     kind, do = _meaning(database, error)
     full = database.options.log_rows == "full"
-    why = describe(error) if full else shown(error)
+    why = describe(error) if full else masked(error)
     if quotes_rows(error) and not full:
         # A traceback shows the text of the cause too.
         error.args = (code_of(error), why)
@@ -165,7 +165,7 @@ class MySQLRefusal:
         code = code_of(error)
         return cls(str(error.args[1]), str(code), may_be_accepted_later=code in _FOREIGN_KEY and not ordered)
 
-    def told(self, log: RowLog) -> str:
+    def summary(self, log: RowLog) -> str:
         """Return the reason with the number, with as much of the row as `log_rows` permits."""
         if self.code is None:
             return self.reason

@@ -39,7 +39,7 @@ class StagingLoad(Load):
     def __init__(
         self, dialect: MySQLDialect, staging: SqlName, schema: pa.Schema, stage: int, context: WriterInitContext
     ) -> None:
-        self.letters: list[DeadLetter] = []
+        self.dead_letters: list[DeadLetter] = []
         self._context = context
         self._dialect = dialect
         self._options = dialect.options
@@ -98,15 +98,15 @@ class StagingLoad(Load):
     def _mismatches(self, batch: pa.RecordBatch) -> dict[int, MySQLRefusal]:
         """Return the rows that the table cannot hold unchanged, by index."""
         found: dict[int, MySQLRefusal] = {}
-        gone = self._removals(batch)
+        deleted = self._removals(batch)
         for index, column, required in self._columns:
             values = batch.column(index)
             masks = list(mismatches(values, column))
             if required and values.null_count:
                 absent = values.is_null()
                 # Of a removal, only the key is used.
-                if gone is not None and column.name not in self._options.key_columns:
-                    absent = pc.and_not(absent, gone)
+                if deleted is not None and column.name not in self._options.key_columns:
+                    absent = pc.and_not(absent, deleted)
                 masks.append((absent, "NULL is not allowed in it"))
             for mask, why in masks:
                 if pc.any(mask).as_py():
@@ -127,11 +127,13 @@ class StagingLoad(Load):
     def _refuse(self, batch: pa.RecordBatch, row: int, refusal: MySQLRefusal) -> None:
         """Keep a rejected row as a dead letter, or raise its error."""
         if self._options.dead_letter_table is not None:
-            self.letters.append(set_aside(self, batch, row, refusal, self._dialect, self._context))
+            self.dead_letters.append(set_aside(self, batch, row, refusal, self._dialect, self._context))
             return
         log = row_log(self._session, self._dialect)
         name = batch_row_name(batch, row, log, self._seen - batch.num_rows + row)
-        raise ValueRefusedError(f"the table {self._options.table} rejects {name}", why=refusal.told(log), do=refusal.do)
+        raise ValueRefusedError(
+            f"the table {self._options.table} rejects {name}", why=refusal.summary(log), do=refusal.do
+        )
 
     def _send(self, staged: pa.RecordBatch) -> Iterator[tuple[int, MySQLRefusal]]:
         """Send all accepted rows, and yield the rejected ones by index."""

@@ -108,7 +108,7 @@ class MySQLLogDatabase:
     def reason(self, error: BaseException) -> str:
         return describe(error)
 
-    def explained(self, error: Exception, doing: str, step_id: str | None) -> OutfallError:
+    def translated(self, error: Exception, doing: str, step_id: str | None) -> OutfallError:
         kind, do = self._meaning(error)
         return kind(f"{doing} in {self.name()} failed", step=step_id, why=describe(error), do=do)
 

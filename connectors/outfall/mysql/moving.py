@@ -49,10 +49,10 @@ class MySQLMove(Move):
 
     def row_text(self, session: MySQLSession, place: str) -> str:
         found = {column.name: column for column in read_columns(session, self.staging)}
-        shown = {name: json_value(found[name]) for name in self.columns}
+        selected = {name: json_value(found[name]) for name in self.columns}
         for name, staged in self._options.not_stored.items():
-            shown[name] = compose("ELT({} + 1, 'false', 'true')", _MARKER) if staged == MARKER else quote(staged)
-        pairs = ", ".join(f"{_text(name)}, {column}" for name, column in shown.items())
+            selected[name] = compose("ELT({} + 1, 'false', 'true')", _MARKER) if staged == MARKER else quote(staged)
+        pairs = ", ".join(f"{_text(name)}, {column}" for name, column in selected.items())
         return compose("SELECT JSON_OBJECT({}) FROM {} WHERE {}", pairs, self.staging.sql, _at(place))
 
     @abstractmethod

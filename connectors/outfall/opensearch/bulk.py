@@ -49,7 +49,7 @@ def actions(
         documents = documents.add_column(0, VERSION_FIELD, stored)
     heads = _JSON.objects(pa.record_batch(places))
     upserts = _lines("create" if creates else "index", heads, _JSON.objects(documents))
-    if changes.gone is None:
+    if changes.deleted is None:
         return upserts.cast(pa.large_binary())
     if version is None or removes:
         deletes = _lines("delete", heads)

@@ -216,7 +216,7 @@ class OpenSearchPartition(VersionedPartition):
         self._take(zip(entries, _items(response), strict=True), outcomes, Answer.WRITTEN, conflicts)
         if conflicts:
             self._settle_conflicts(conflicts, outcomes)
-        return outcomes.result(self.settle)
+        return outcomes.result(self.resolve)
 
     def _take(
         self,

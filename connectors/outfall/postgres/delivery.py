@@ -77,15 +77,15 @@ class PostgresDelivery(SqlDelivery):
 
         def check(session: PostgresConnection) -> Sequence[str]:
             named = self.options.dead_letter_table
-            letters = None if named is None else TableName.parse(named)
+            dead_letters = None if named is None else TableName.parse(named)
             tombstones = self._tombstones_in(self.schema_of(session))
             own: Any = None if tombstones is None else tombstones.table
-            found = check_rights(session, database, self.table, letters, own)
+            found = check_rights(session, database, self.table, dead_letters, own)
             self._check_table(session)
             relation = read_relation(session, self.table)
             return found if relation is None else [*found, relation.sentence(self.table)]
 
-        with database.explained(f"checking the privileges on {self.table}"):
+        with database.translated_errors(f"checking the privileges on {self.table}"):
             # Without retries, to report problems at once.
             return database.run_once(check)
 
@@ -103,10 +103,10 @@ class PostgresStagedDelivery(PostgresDelivery, StagedDelivery):
     def _support_ddl(self, session: PostgresConnection, step_id: str) -> list[str]:
         schema = self.options.metadata_schema
         staging = self._staging(step_id, self.schema_of(session))
-        letters = [] if self.letters is None else self.letters.missing_ddl(session)
+        dead_letters = [] if self.dead_letters is None else self.dead_letters.missing_ddl(session)
         tombstones = self._tombstones_in(self.schema_of(session))
-        buried = [] if tombstones is None else tombstones.missing_ddl(session)
-        return [*ledger_ddl(schema), *token_ddl(schema), *staging.missing_ddl(session), *letters, *buried]
+        tombstone_ddl = [] if tombstones is None else tombstones.missing_ddl(session)
+        return [*ledger_ddl(schema), *token_ddl(schema), *staging.missing_ddl(session), *dead_letters, *tombstone_ddl]
 
 
 class EpochDelivery(PostgresStagedDelivery, StagedEpochs):
@@ -124,8 +124,8 @@ class PostgresTarget(SqlTarget):
         # A crash of the server must not empty the ledger or the dead-letter table.
         options = self._tables.options
         names: list[Any] = [TableName(options.metadata_schema, name) for name in ("ledger", "parts")]
-        if self._tables.letters is not None and not self._tables.dialect.options.allow_unlogged:
-            names.append(self._tables.letters.table)
+        if self._tables.dead_letters is not None and not self._tables.dialect.options.allow_unlogged:
+            names.append(self._tables.dead_letters.table)
         for name in names:
             relation = read_relation(self._session, name)
             if relation is not None and relation.unlogged:

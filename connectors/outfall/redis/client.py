@@ -79,7 +79,7 @@ def classify(error: BaseException) -> ErrorAction:
     return ErrorAction.DEAD_LETTER if rejected else ErrorAction.FATAL
 
 
-def told(error: BaseException) -> str:
+def summary(error: BaseException) -> str:
     """Return the error in the server's words, with what its code means."""
     code = code_of(error)
     return f"{code}: {_REASONS[code]}" if code in _REASONS else f"{type(error).__name__}: {error}"
@@ -212,10 +212,12 @@ def _translated(access: RedisAccess, what: str, error: Exception) -> OutfallErro
         return ConfigurationError(text, why=str(error), do="correct the url and the certificate files")
     if classify(error) is ErrorAction.RETRY:
         return TransientError(
-            text, why=told(error), do="try again; if the error persists, check the server, its address and the network"
+            text,
+            why=summary(error),
+            do="try again; if the error persists, check the server, its address and the network",
         )
     return TargetError(
-        text, why=told(error), do="correct username, password, the certificates, or the permissions of the ACL user"
+        text, why=summary(error), do="correct username, password, the certificates, or the permissions of the ACL user"
     )
 
 

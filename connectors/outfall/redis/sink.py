@@ -16,7 +16,7 @@ from outfall.formats import FormatOptions, check_schema
 from outfall.formats.jsonl import JsonlEncoder
 from outfall.formats.types import is_bytes
 from outfall.options import make_options, names_arguments
-from outfall.redis.client import RedisAccess, RedisRecords, classify, code_of, errors_of, pipelined, place, told
+from outfall.redis.client import RedisAccess, RedisRecords, classify, code_of, errors_of, pipelined, place, summary
 from outfall.redis.options import KeyPattern, RedisOptions, RedisSettings
 from outfall.redis.packing import Bodies, Packed, hashes, packed_rows, strings
 from outfall.redis.preflight import forgets
@@ -181,7 +181,7 @@ class RedisPartition(VersionedPartition):
             # The address may lead to another server now.
             access.renew(client)
             raise
-        return outcomes.result(self.settle)
+        return outcomes.result(self.resolve)
 
     def _by_node(self, client: Any, entries: Sequence[KeyedRow]) -> Iterator[tuple[Any, list[Sequence[KeyedRow]]]]:
         """Divide rows by the node of a cluster that has their slot, and by calls of the script."""
@@ -219,7 +219,7 @@ class RedisPartition(VersionedPartition):
 
     def _take(self, rows: Sequence[KeyedRow], found: Any, outcomes: Outcomes) -> None:
         if isinstance(found, Exception):
-            outcomes.failed(rows, classify(found), told(found), code_of(found), found)
+            outcomes.failed(rows, classify(found), summary(found), code_of(found), found)
             return
         for row, digit in zip(rows, found.decode(), strict=True):
             if digit != "0":

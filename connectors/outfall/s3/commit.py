@@ -140,7 +140,7 @@ class S3Staging(StagingArea[StagedObject]):
     def url(self, staged: StagedObject) -> str:
         return self._store.url(staged.key)
 
-    def gone(self, staged: StagedObject) -> str:
+    def why_missing(self, staged: StagedObject) -> str:
         return (
             f"{staged} is missing: its upload was aborted, for example by a lifecycle rule, or its object was deleted"
             " before the epoch was completed"

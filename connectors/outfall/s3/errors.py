@@ -230,9 +230,9 @@ def _flaw_of_page(sent: Mapping[str, Any], page: Mapping[str, Any]) -> str | Non
 
 
 def _flaw_of_deletion(sent: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:
-    told = {each.get("Key") for name in ("Deleted", "Errors") for each in answer.get(name, [])}
-    untold = [each["Key"] for each in sent["Delete"]["Objects"] if each["Key"] not in told]
-    return f"it has no result for {untold[0]!r}" if untold else None
+    named = {each.get("Key") for name in ("Deleted", "Errors") for each in answer.get(name, [])}
+    unnamed = [each["Key"] for each in sent["Delete"]["Objects"] if each["Key"] not in named]
+    return f"it has no result for {unnamed[0]!r}" if unnamed else None
 
 
 def _flaw_of_object(sent: Mapping[str, Any], answer: Mapping[str, Any]) -> str | None:

@@ -130,7 +130,7 @@ class SqlDatabase(ABC):
         return False
 
     @contextmanager
-    def explained(self, doing: str, step: str | None = None) -> Iterator[None]:
+    def translated_errors(self, doing: str, step: str | None = None) -> Iterator[None]:
         """Translate the driver's errors in a block."""
         try:
             yield
@@ -176,7 +176,7 @@ class SqlDatabase(ABC):
 
     def run(self, doing: str, work: Callable[[Any], T], *, step: str | None = None, starting: bool = False) -> T:
         """Run a transaction like `run_raw`, and translate a permanent error."""
-        with self.explained(f"{doing} {self.table}", step):
+        with self.translated_errors(f"{doing} {self.table}", step):
             return self.run_raw(doing, work, starting=starting)
 
     def run_once(self, work: Callable[[Any], T]) -> T:

@@ -39,7 +39,7 @@ def too_many(
         f"more than {most} rows of this epoch were rejected, among them {name}",
         step=step,
         epoch=epoch,
-        why=refusal.told(log),
+        why=refusal.summary(log),
         do="correct the rows or the table; or raise max_dead_letters, if that many dead letters are intended",
     )
 
@@ -64,16 +64,16 @@ class DeadLetterTable:
         """The maximum number of dead letters per epoch."""
         self._dialect = dialect
         self._log = RowLog(options.log_rows, options.key_columns)
-        self._waiting = table.beside(options.metadata_schema, "refused")
-        self._attempts = table.beside(options.metadata_schema, "attempts").sql
+        self._waiting = table.sibling(options.metadata_schema, "refused")
+        self._attempts = table.sibling(options.metadata_schema, "attempts").sql
         self._stage = dialect.quote(STAGE)
         self._names = ", ".join(map(dialect.quote, _NAMES))
 
-    def stage(self, session: Session, stage: int, letters: Sequence[DeadLetter]) -> None:
+    def stage(self, session: Session, stage: int, dead_letters: Sequence[DeadLetter]) -> None:
         """Write the dead letters of an attempt, in the transaction that writes its rows."""
-        rows = [{STAGE: stage, **_values(letter, session)} for letter in letters]
+        rows = [{STAGE: stage, **_values(dead_letter, session)} for dead_letter in dead_letters]
         if rows:
-            self._dialect.insert_letters(session, self._waiting, pa.RecordBatch.from_pylist(rows, _STAGED))
+            self._dialect.insert_dead_letters(session, self._waiting, pa.RecordBatch.from_pylist(rows, _STAGED))
 
     def counts(self, session: Session, stages: Collection[int]) -> dict[int, int]:
         """Return the number of unpublished dead letters of each attempt; 0 if their table is missing."""
@@ -112,8 +112,8 @@ class DeadLetterTable:
 
     def add(self, session: Session, row: str, refusal: Refusal, *, step: str, epoch: int) -> None:
         """Write a row that publishing rejected; `row` is a query for its text."""
-        letter = DeadLetter("", refusal.reason, step, epoch, code=refusal.code, excerpt=refusal.detail)
-        given = {name: getattr(letter, name) for name in _NAMES if name != "row"}
+        dead_letter = DeadLetter("", refusal.reason, step, epoch, code=refusal.code, excerpt=refusal.detail)
+        given = {name: getattr(dead_letter, name) for name in _NAMES if name != "row"}
         values = ", ".join(f"({row})" if name == "row" else f"%({name})s" for name in _NAMES)
         session.execute(compose("INSERT INTO {} ({}) VALUES ({})", self.table.sql, self._names, values), given)
 
@@ -169,13 +169,13 @@ def dead_letters(dialect: Dialect) -> DeadLetterTable | None:
     return DeadLetterTable(dialect, table)
 
 
-def stored_letters(dialect: Dialect) -> Iterator[dict[str, Any]]:
+def stored_dead_letters(dialect: Dialect) -> Iterator[dict[str, Any]]:
     """Yield the dead letters in the table that the options name, as values by the names of `DEAD_LETTER_SCHEMA`.
 
     Raises `ConfigurationError` if it is no table of dead letters, and the database's error, translated.
     """
     database, table = dialect.database, dialect.parse(dialect.options.table)
-    with database.explained(f"reading the dead letters in {table}"), database.transaction() as session:
+    with database.translated_errors(f"reading the dead letters in {table}"), database.transaction() as session:
         found = {column.name for column in dialect.columns(session, table)}
         if absent := [name for name in _NAMES if name not in found]:
             raise ConfigurationError(
@@ -188,9 +188,9 @@ def stored_letters(dialect: Dialect) -> Iterator[dict[str, Any]]:
             yield dict(zip(_NAMES, row, strict=True))
 
 
-def _values(letter: DeadLetter, session: Session) -> dict[str, object]:
+def _values(dead_letter: DeadLetter, session: Session) -> dict[str, object]:
     """Return a dead letter's values; unless the server stores any text, with JSON's escapes of non-ASCII characters."""
-    values = {name: getattr(letter, name) for name in _NAMES}
+    values = {name: getattr(dead_letter, name) for name in _NAMES}
     if session.any_text:
         return values
     return {name: _escaped(value) if isinstance(value, str) else value for name, value in values.items()}

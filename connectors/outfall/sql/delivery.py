@@ -88,7 +88,7 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         """Return the schema in which the server finds the table, or would create it; `None` if there is none."""
 
     @property
-    def letters(self) -> DeadLetterTable | None:
+    def dead_letters(self) -> DeadLetterTable | None:
         """The dead-letter table; `None` if rejected rows fail the query."""
         return dead_letters(self.dialect())
 
@@ -169,7 +169,7 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         def missing(session: Any) -> list[str]:
             return self._support_ddl(session, step_id)
 
-        with self.database.explained(f"checking {self.table}"):
+        with self.database.translated_errors(f"checking {self.table}"):
             # Statements have their % doubled.
             return ";\n".join(text % () for text in self.database.run_once(missing)) + ";\n"
 
@@ -189,7 +189,7 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         step, found_in, dialect = context.step_id, self.found_in(starting=starting), self.dialect(options)
         ledger, staging = dialect.ledger(context.incarnation, step, found_in), self._staging(step, found_in)
         tombstones = self._tombstones_in(found_in)
-        return StepTables(step, dialect, self._resolved, ledger, staging, self.letters, tombstones)
+        return StepTables(step, dialect, self._resolved, ledger, staging, self.dead_letters, tombstones)
 
     def _staging(self, step_id: str, found_in: str | None) -> Staging:
         return self.dialect().staging(step_id, self._resolved, found_in)
@@ -248,8 +248,8 @@ class StagedDelivery(SqlDelivery, DynamicSink[Any], SupportsCommitter[StagedRows
             tables.run("ending the ledger of", tables.ledger.end)
         count = tables.run("cleaning up staging of", lambda session: tables.staging.forget_older(session, context))
         tables.run("clearing staging of", tables.staging.clear)
-        if tables.letters is not None:
-            tables.run("clearing dead letters of", tables.letters.clear)
+        if tables.dead_letters is not None:
+            tables.run("clearing dead letters of", tables.dead_letters.clear)
         return count
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
@@ -269,7 +269,7 @@ class StagedEpochs(StagedDelivery, SupportsPreCommitTopology[StagedRows, StagedR
     def add_pre_commit_topology(
         self, results: Sequence[CommittableMessage[StagedRows]]
     ) -> Sequence[CommittableMessage[StagedRows]]:
-        self._check_letters(results)
+        self._check_dead_letters(results)
         if results or self.options.existing.others != "delete":
             return results
         # A first epoch without rows, for which Spark may run no task, empties the table too.
@@ -278,15 +278,15 @@ class StagedEpochs(StagedDelivery, SupportsPreCommitTopology[StagedRows, StagedR
     def write_result_serializer(self) -> ModelSerializer[StagedRows]:
         return self.committable_serializer()
 
-    def _check_letters(self, results: Sequence[CommittableMessage[StagedRows]]) -> None:
+    def _check_dead_letters(self, results: Sequence[CommittableMessage[StagedRows]]) -> None:
         """Check the limit of dead letters before the epoch is recorded, so a repaired table can accept the rows."""
-        letters = self.letters
+        dead_letters = self.dead_letters
         waiting = {message.value.stage: message.value.letters for message in results}
-        if letters is None or sum(waiting.values()) <= letters.most:
+        if dead_letters is None or sum(waiting.values()) <= dead_letters.most:
             return
         self.database.run(
             "counting the dead letters for",
-            lambda session: letters.check_bound(session, waiting, epoch=results[0].epoch, step=None),
+            lambda session: dead_letters.check_bound(session, waiting, epoch=results[0].epoch, step=None),
         )
 
     def _target(self, session: Any, context: TargetContext[Any]) -> SqlTarget:

@@ -82,7 +82,7 @@ class SqlName(ABC):
         """
         return self if self.schema is not None else replace(self, found=schema)
 
-    def beside(self, schema: str, name: str) -> Self:
+    def sibling(self, schema: str, name: str) -> Self:
         """Return the name of another table."""
         return replace(self, schema=schema, name=name, found=None)
 
@@ -102,7 +102,7 @@ def staging_name(metadata_schema: str, table: Name, step_id: str, extra: Sequenc
     text = "/".join([f"{table.schema or ''}.{table.name}", step_id, *extra])
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     readable = re.sub(r"[^A-Za-z0-9_]", "_", f"{table.name}_{step_id}")[:40]
-    return table.beside(metadata_schema, f"staging_{readable}_{digest}")
+    return table.sibling(metadata_schema, f"staging_{readable}_{digest}")
 
 
 class Column(Protocol):
@@ -152,7 +152,7 @@ class Refusal(Protocol):
     def may_be_accepted_later(self) -> bool:
         """Whether the row may be accepted after others, such as the one that its foreign key names."""
 
-    def told(self, log: RowLog) -> str:
+    def summary(self, log: RowLog) -> str:
         """Return reason, detail and code in one sentence, with as much of the row as `log_rows` permits."""
 
 
@@ -232,7 +232,7 @@ class Load(ABC):
     """The connection, after the first batch."""
     rows: int = 0
     """The number of rows in staging."""
-    letters: list[DeadLetter]
+    dead_letters: list[DeadLetter]
     """The rows that the sink or staging rejected."""
 
     @abstractmethod
@@ -356,7 +356,7 @@ class Dialect(ABC):
         )
         session.execute(statement)
 
-    def insert_letters(self, session: Any, table: SqlName, rows: pa.RecordBatch) -> None:
+    def insert_dead_letters(self, session: Any, table: SqlName, rows: pa.RecordBatch) -> None:
         """Insert dead letters, whose texts may be as long as any row, in the caller's transaction."""
         names = ", ".join(map(self.quote, rows.schema.names))
         one = f"({', '.join(['%s'] * rows.num_columns)})"

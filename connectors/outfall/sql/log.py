@@ -65,7 +65,7 @@ class SqlLog(RecoveryLog):
         self._log = log
         self._step_id = step_id
         self._read_only = read_only
-        self._settled = 0
+        self._newest_durable = 0
         """The newest entry that is known to be durable on every standby that the server waits for."""
 
     def read(self, *, last: int | None = None, known: Mapping[int, bytes] | None = None) -> list[LogEntry]:
@@ -75,7 +75,7 @@ class SqlLog(RecoveryLog):
         def work(session: LogSession) -> list[LogEntry]:
             numbers = self._numbers(session)
             if numbers and not self._read_only:
-                self._settle(session, numbers[-1])
+                self._check_newest(session, numbers[-1])
             return self._loaded(
                 session, numbers if last is None else numbers[max(0, len(numbers) - last) :], known or {}
             )
@@ -110,7 +110,7 @@ class SqlLog(RecoveryLog):
                 self._writing(doing, work)
             except TakenError:
                 raise EntryExistsError(number) from None
-        self._settled = number
+        self._newest_durable = number
         return number
 
     def clean_up(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
@@ -163,7 +163,7 @@ class SqlLog(RecoveryLog):
                 session.run(f"DELETE FROM {table} WHERE log = %s", self._log)  # noqa: S608
 
         self._reading("erasing the recovery log", work, None)
-        self._settled = 0
+        self._newest_durable = 0
 
     def set_heartbeat(self, name: str, data: bytes | None) -> None:
         def work(session: LogSession) -> None:
@@ -225,15 +225,15 @@ class SqlLog(RecoveryLog):
     def _require_newest(self, newest: int, after: int) -> None:
         require_newest(newest, after, where=self._database.name(), step_id=self._step_id)
 
-    def _settle(self, session: LogSession, newest: int) -> None:
+    def _check_newest(self, session: LogSession, newest: int) -> None:
         """Check the server of the newest entry, and lock its row, so that this transaction is acknowledged after it."""
-        lock = "" if newest == self._settled else " FOR UPDATE"
+        lock = "" if newest == self._newest_durable else " FOR UPDATE"
         query = "SELECT server FROM {entries} WHERE log = %s AND number = %s"
         rows = session.run(query + lock, self._log, newest)
         if not rows:
             raise OvertakenError
         self._require_same(newest, rows[0][0], self._database.server(session))
-        self._settled = newest
+        self._newest_durable = newest
 
     def _require_same(self, newest: int, recorded: str, server: str) -> None:
         if recorded != server:

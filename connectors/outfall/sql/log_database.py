@@ -67,7 +67,7 @@ class LogDatabase(Protocol):
     def is_absent(self, error: Exception) -> bool:
         """Return whether a table, its schema or its database does not exist."""
 
-    def explained(self, error: Exception, doing: str, step_id: str | None) -> OutfallError:
+    def translated(self, error: Exception, doing: str, step_id: str | None) -> OutfallError:
         """Return Outfall's error for one of the driver's."""
 
     def reason(self, error: BaseException) -> str:
@@ -99,7 +99,7 @@ class LogTransactions:
         except self._database.errors as error:
             if self._database.is_absent(error):
                 return empty
-            raise self._database.explained(error, doing, self._step_id) from error
+            raise self._database.translated(error, doing, self._step_id) from error
 
     def writing(self, doing: str, work: Callable[[LogSession], T]) -> T:
         """Run work on tables that are created before, if they are missing.
@@ -120,7 +120,7 @@ class LogTransactions:
         except self._database.errors as error:
             if self._database.is_taken(error):
                 raise TakenError from error
-            raise self._database.explained(error, doing, self._step_id) from error
+            raise self._database.translated(error, doing, self._step_id) from error
 
     def _run(self, doing: str, work: Callable[[LogSession], T], *, snapshot: bool) -> T:
         def once() -> T:

@@ -57,7 +57,7 @@ class _Moved:
     """The result of moving the rows of an epoch."""
 
     changed: int
-    letters: int = 0
+    dead_letters: int = 0
     """The number of rows that publishing rejected. Tasks count those that staging rejected."""
     skipped: int = 0
     """The number of rows that a trigger or a rule skipped, as far as the server tells."""
@@ -76,7 +76,7 @@ class EpochCommitter(StagedCommitter):
         super().__init__(tables, context)
         self._table = tables.target
         self._options = tables.options
-        self._letters = tables.letters
+        self._dead_letters = tables.dead_letters
         self._tombstones = tables.tombstones
         self._moved: _Moved | None = None
         self._tries = 0
@@ -164,22 +164,22 @@ class EpochCommitter(StagedCommitter):
         A recorded epoch is finished before the target is opened, and the option may have been set after it was
         recorded.
         """
-        beside = [table for table in (self._letters, self._tombstones) if table is not None]
-        if not beside:
+        own_tables = [table for table in (self._dead_letters, self._tombstones) if table is not None]
+        if not own_tables:
             return
 
         def missing(session: Session) -> list[DeadLetterTable | Tombstones]:
             self._row(session, requests)
-            if self._letters is not None:
-                self._letters.check(session, self._table)
-            return [table for table in beside if table.missing_ddl(session)]
+            if self._dead_letters is not None:
+                self._dead_letters.check(session, self._table)
+            return [table for table in own_tables if table.missing_ddl(session)]
 
         for table in self._tables.run("checking the sink's tables of", missing):
             if self._options.create_staging == "never":
-                letters = f"for dead letters is missing: {table.table} or {self._options.metadata_schema}.refused"
+                dead_letters = f"for dead letters is missing: {table.table} or {self._options.metadata_schema}.refused"
                 other = f"for tombstones is missing or outdated: {table.table}"
                 raise TargetError(
-                    f"a table {letters if table is self._letters else other}",
+                    f"a table {dead_letters if table is self._dead_letters else other}",
                     step=self._context.step_id,
                     epoch=self._context.epoch,
                     why="create_staging is 'never'",
@@ -219,18 +219,18 @@ class EpochCommitter(StagedCommitter):
             raise _RowsLostError
         reached("sql: moving")
         staged = {request.committable.stage: request.committable.letters for request in requests}
-        if self._letters is None:
-            self._check_no_letters(sum(staged.values()))
+        if self._dead_letters is None:
+            self._check_no_dead_letters(sum(staged.values()))
             for place in move.tied(session, 1):
                 raise _TiedError(self.row_name(session, move, place))
             moved = move.whole(session)
             self._check_all_there(session, move, moved)
             return _Moved(moved, skipped=self._skipped(move, moved), stale=move.stale)
         waiting = sum(staged.values())
-        self._letters.check_bound(session, staged, epoch=self._context.epoch, step=self._context.step_id)
-        if waiting and self._letters.publish(session, list(staged)) != waiting:
+        self._dead_letters.check_bound(session, staged, epoch=self._context.epoch, step=self._context.step_id)
+        if waiting and self._dead_letters.publish(session, list(staged)) != waiting:
             raise _RowsLostError
-        aside = self._set_ties_aside(session, move, self._letters, waiting)
+        aside = self._set_ties_aside(session, move, self._dead_letters, waiting)
         changed: int | None = None
         try:
             with session.savepoint():
@@ -242,28 +242,30 @@ class EpochCommitter(StagedCommitter):
             if "rows" not in faults or ("mismatch" in faults and self._find_lost(session, requests)):
                 raise
         if changed is None:  # not within the handler, whose error would stand in every traceback, with the row
-            return self._move_sorting(session, move, self._letters, waiting, aside)
+            return self._move_sorting(session, move, self._dead_letters, waiting, aside)
         self._check_all_there(session, move, changed)
         return _Moved(changed, aside, self._skipped(move, changed), move.stale)
 
-    def _set_ties_aside(self, session: Session, move: Move, letters: DeadLetterTable, already: int) -> int:
+    def _set_ties_aside(self, session: Session, move: Move, dead_letters: DeadLetterTable, already: int) -> int:
         """Write changes that nothing orders as dead letters; return their number.
 
         Without them, older changes of their keys are the newest, and may be tied too.
         """
         refusal, count = self._dialect.stored_refusal(tied(self._options).reason, None, None), 0
-        while places := move.tied(session, letters.most - already - count + 1):
-            if already + count + len(places) > letters.most:
+        while places := move.tied(session, dead_letters.most - already - count + 1):
+            if already + count + len(places) > dead_letters.most:
                 raise self._too_many(session, move, places[-1], refusal)
             self._check_all_there(session, move, None)
             for place in places:
                 row = move.row_text(session, place)
-                letters.add(session, row, refusal, step=self._context.step_id, epoch=self._context.epoch)
+                dead_letters.add(session, row, refusal, step=self._context.step_id, epoch=self._context.epoch)
             move.leave_out(session, places)
             count += len(places)
         return count
 
-    def _move_sorting(self, session: Session, move: Move, letters: DeadLetterTable, waiting: int, aside: int) -> _Moved:
+    def _move_sorting(
+        self, session: Session, move: Move, dead_letters: DeadLetterTable, waiting: int, aside: int
+    ) -> _Moved:
         """Move the accepted rows, and write the rejected ones as dead letters.
 
         There are dead letters already: from tasks (`waiting`), and from before the move (`aside`).
@@ -271,11 +273,11 @@ class EpochCommitter(StagedCommitter):
         self._check_all_there(session, move, None)
         sorting = SortingMove(session, self._dialect, move.positioned_rows(session))
         for refusal in sorting.run():
-            if waiting + aside + len(sorting.refused) > letters.most:
+            if waiting + aside + len(sorting.refused) > dead_letters.most:
                 raise self._too_many(session, move, list(sorting.refused)[-1], refusal)
         for place, refusal in sorting.refused.items():
             row = move.row_text(session, place)
-            letters.add(session, row, refusal, step=self._context.step_id, epoch=self._context.epoch)
+            dead_letters.add(session, row, refusal, step=self._context.step_id, epoch=self._context.epoch)
         reached("sql: set aside")
         refused = len(sorting.refused)
         return _Moved(sorting.changed, aside + refused, self._skipped(move, sorting.changed + refused), move.stale)
@@ -289,7 +291,7 @@ class EpochCommitter(StagedCommitter):
         """Return how many rows of an append a trigger or a rule of the table has skipped."""
         return max(sum(move.expected.values()) - settled, 0) if self._options.write_mode == "append" else 0
 
-    def _check_no_letters(self, count: int) -> None:
+    def _check_no_dead_letters(self, count: int) -> None:
         if count:
             raise CommitRefusedError(
                 f"{count} rows of this epoch are dead letters, but dead_letter_table is no longer set",
@@ -300,14 +302,14 @@ class EpochCommitter(StagedCommitter):
 
     def _check_all_there(self, session: Session, move: Move, changed: int | None) -> None:
         # For appends, the row count shows that no row was lost, unless triggers or rules of the table skip rows.
-        told = self._options.write_mode == "append" and changed == sum(move.expected.values())
-        if not told and self._staging.counts(session, move.expected) != move.expected:
+        known = self._options.write_mode == "append" and changed == sum(move.expected.values())
+        if not known and self._staging.counts(session, move.expected) != move.expected:
             raise _RowsLostError
 
     def _refusal(self, requests: Sequence[Request], error: Exception) -> OutfallError:
         name, refusal = self._named(requests) or ("rows of this epoch", self._dialect.refusal(error))
         do = "correct the row at its source or change the table, and start the query again; or set dead_letter_table"
-        return self._refused(name, refusal.told(RowLog(self._options.log_rows)), do)
+        return self._refused(name, refusal.summary(RowLog(self._options.log_rows)), do)
 
     def _refused(self, name: str, why: str, do: str) -> OutfallError:
         step, epoch = self._context.step_id, self._context.epoch
@@ -357,8 +359,8 @@ class EpochCommitter(StagedCommitter):
             self._context.metrics.add("retries", self._tries - 1)
         if self._moved is not None:
             self._context.metrics.add("rows_changed", self._moved.changed)
-            if self._moved.letters:
-                self._context.metrics.add("dead_letters", self._moved.letters)
+            if self._moved.dead_letters:
+                self._context.metrics.add("dead_letters", self._moved.dead_letters)
             if self._moved.skipped:
                 self._context.metrics.add("rows_skipped", self._moved.skipped)
             if self._moved.stale:
@@ -382,7 +384,7 @@ class EpochCommitter(StagedCommitter):
         self._staging.forget(session, _stages(requests))
 
     def _find_lost(self, session: Session, requests: Sequence[Request]) -> Mapping[int, str]:
-        return self._staging.find_lost(session, attempts_of(requests), self._letters)
+        return self._staging.find_lost(session, attempts_of(requests), self._dead_letters)
 
     def _fenced(self) -> FencedError:
         context = self._context

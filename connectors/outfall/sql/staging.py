@@ -33,8 +33,8 @@ class Staging(ABC):
         self._dialect = dialect
         self._options = dialect.options
         self._target = target
-        self._attempts = table.beside(schema, "attempts").sql
-        self._ledger = table.beside(schema, "ledger").sql
+        self._attempts = table.sibling(schema, "attempts").sql
+        self._ledger = table.sibling(schema, "ledger").sql
         self._stage = dialect.quote(STAGE)
 
     @abstractmethod
@@ -117,18 +117,18 @@ class Staging(ABC):
         self._dialect.discard(session, self._stage, self.table, self._attempts)
 
     def find_lost(
-        self, session: Session, attempts: Sequence[StagedRows], letters: DeadLetterTable | None
+        self, session: Session, attempts: Sequence[StagedRows], dead_letters: DeadLetterTable | None
     ) -> Mapping[int, str]:
         """Return the attempts whose recorded rows can no longer be published, by number, with the reason.
 
         Their rows are missing in staging, or staging no longer matches the attempt or the table. An altered table can
         only accept rows that the changed query writes again. A missing table does not count here, because all its other
-        rows are lost too. `letters` are the tables of the attempts' dead letters.
+        rows are lost too. `dead_letters` are the tables of the attempts' dead letters.
         """
         reasons = self.unfit(session, attempts)
         fitting = [attempt for attempt in attempts if reasons[attempt.stage] is None]
         if fitting:
-            reasons |= self._miscounted(session, fitting, letters)
+            reasons |= self._miscounted(session, fitting, dead_letters)
         return {stage: reason for stage, reason in reasons.items() if reason is not None}
 
     def unfit(self, session: Session, attempts: Sequence[StagedRows]) -> dict[int, str | None]:
@@ -170,11 +170,11 @@ class Staging(ABC):
         return None
 
     def _miscounted(
-        self, session: Session, attempts: Sequence[StagedRows], letters: DeadLetterTable | None
+        self, session: Session, attempts: Sequence[StagedRows], dead_letters: DeadLetterTable | None
     ) -> Mapping[int, str]:
         stages = [attempt.stage for attempt in attempts]
         rows = self.counts(session, stages)
-        waiting = {} if letters is None else letters.counts(session, stages)
+        waiting = {} if dead_letters is None else dead_letters.counts(session, stages)
         return {
             attempt.stage: f"{self.table} holds {rows[attempt.stage]} of the {attempt.rows} rows of attempt"
             f" {attempt.stage} and {waiting.get(attempt.stage, attempt.letters)} of its {attempt.letters} dead letters:"

@@ -40,12 +40,12 @@ class Table:
             *self._not_given(schema, columns),
             *self._taken_names([*schema.names, *(name for name, column in columns.items() if column.writable)]),
         ]
-        told = [problem for problem in problems if problem]
-        if told:
+        found = [problem for problem in problems if problem]
+        if found:
             new = any(field.name not in columns for field in fields)
             addable = new and self._options.schema_evolution == "fail" and self._dialect.adds_columns
             raise ConfigurationError(
-                f"the rows do not fit {self._name}: {'; '.join(told)}",
+                f"the rows do not fit {self._name}: {'; '.join(found)}",
                 do="change the columns, or the table"
                 + ("; or set schema_evolution='add_columns' to add the missing ones" if addable else ""),
             )

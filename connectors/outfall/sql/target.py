@@ -37,7 +37,7 @@ class StepTables(Generic[D]):
     ledger: StepLedger
     staging: Staging
     """Created only if tasks stage rows."""
-    letters: DeadLetterTable | None
+    dead_letters: DeadLetterTable | None
     """`None` if a rejected row fails the query."""
     tombstones: Tombstones | None = None
     """`None` unless the rows are changes."""
@@ -60,9 +60,9 @@ class StepTables(Generic[D]):
         """Create missing objects: see `SqlDatabase.make`."""
         self.database.make(expected, self.step_id)
 
-    def explained(self, doing: str) -> AbstractContextManager[None]:
+    def translated_errors(self, doing: str) -> AbstractContextManager[None]:
         """Translate the driver's errors in an operation of a task."""
-        return self.database.explained(f"{doing} {self.target}", self.step_id)
+        return self.database.translated_errors(f"{doing} {self.target}", self.step_id)
 
 
 class SqlTarget(RecordPort[LedgerRow]):
@@ -122,8 +122,8 @@ class SqlTarget(RecordPort[LedgerRow]):
         Raises `TargetError` if the table does not fit, or `ConfigurationError`, as `Dialect.check_relation` does.
         """
         self._dialect.check_relation(self._session, self._name_of_table)
-        if self._tables.letters is not None:
-            self._tables.letters.check(self._session, self._name_of_table)
+        if self._tables.dead_letters is not None:
+            self._tables.dead_letters.check(self._session, self._name_of_table)
 
     def starts(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         """Return the start states of new parts."""
@@ -179,7 +179,7 @@ class SqlTarget(RecordPort[LedgerRow]):
         """
         if self._tables.options.create_staging == "if_missing" or not self._exists():
             return
-        if any(expected.missing(self._session) for expected in self.beside()):
+        if any(expected.missing(self._session) for expected in self.own_tables()):
             raise self.without_support()
         if self.stages:
             self._dialect.check_own(self._session, self._tables.staging.table)
@@ -188,7 +188,7 @@ class SqlTarget(RecordPort[LedgerRow]):
 
     def lacks(self) -> bool:
         """Return whether a table or a column is missing."""
-        return any(expected.missing(self._session) for expected in [*self.rows_need(), *self.beside()])
+        return any(expected.missing(self._session) for expected in [*self.rows_need(), *self.own_tables()])
 
     def rows_need(self) -> list[ExpectedTables]:
         """Return the target itself, with the columns of the rows."""
@@ -197,12 +197,16 @@ class SqlTarget(RecordPort[LedgerRow]):
             return []
         return [ExpectedTables((self._name_of_table.name,), lambda session: self._table.missing_ddl(session, schema))]
 
-    def beside(self) -> list[ExpectedTables]:
+    def own_tables(self) -> list[ExpectedTables]:
         """Return the sink's own tables."""
-        schema, letters, staging = self._tables.options.metadata_schema, self._tables.letters, self._tables.staging
+        schema, dead_letters, staging = (
+            self._tables.options.metadata_schema,
+            self._tables.dead_letters,
+            self._tables.staging,
+        )
         expected = [ExpectedTables((schema,), self._ledger.missing_ddl)]
-        if letters is not None:
-            expected.append(ExpectedTables((schema, letters.table.name), letters.missing_ddl))
+        if dead_letters is not None:
+            expected.append(ExpectedTables((schema, dead_letters.table.name), dead_letters.missing_ddl))
         if self.stages:
             expected.append(ExpectedTables((staging.table.name,), staging.missing_ddl))
         if (tombstones := self._tables.tombstones) is not None:
@@ -213,7 +217,7 @@ class SqlTarget(RecordPort[LedgerRow]):
         """Return the error of missing tables that the sink must not create."""
         names = [f"{self._tables.options.metadata_schema}.ledger"]
         names += [str(self._tables.staging.table)] if self.stages else []
-        names += [] if self._tables.letters is None else ["a table for dead letters"]
+        names += [] if self._tables.dead_letters is None else ["a table for dead letters"]
         names += [] if self._tables.tombstones is None else [str(self._tables.tombstones.table)]
         return TargetError(
             f"{' or '.join(names)} is missing or does not match the table",
@@ -244,9 +248,9 @@ def open_tables(tables: StepTables[Any], make: Callable[[Any], SqlTarget], conte
     for expected in target.rows_need():
         tables.make(expected)
     if tables.options.create_staging == "if_missing":
-        for expected in target.beside():
+        for expected in target.own_tables():
             tables.make(expected)
     # The table may have been created, or may have got columns, since the check.
-    elif any(tables.run("checking", expected.missing) for expected in target.beside()):
+    elif any(tables.run("checking", expected.missing) for expected in target.own_tables()):
         raise target.without_support()
     tables.run("opening", partial(opened, anyway=True))

@@ -94,4 +94,4 @@ def tombstones_name(dialect: Dialect, target: SqlName) -> SqlName:
     text = "/".join([f"{target.schema or target.found or ''}.{target.name}", *sorted(dialect.options.key_columns)])
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     readable = re.sub(r"[^A-Za-z0-9_]", "_", target.name)[:38]
-    return target.beside(dialect.options.metadata_schema, f"tombstones_{readable}_{digest}")
+    return target.sibling(dialect.options.metadata_schema, f"tombstones_{readable}_{digest}")

@@ -42,7 +42,7 @@ class StagingWriter(StatelessSinkPartition[Any]):
         """Send the rows of a batch."""
         if batch.num_rows == 0:
             return
-        with self._tables.explained("staging rows for"):
+        with self._tables.translated_errors("staging rows for"):
             load = self._open(batch.schema)
             accepted = self._without_refused(load, batch)
             size = load.write(accepted) if accepted.num_rows else 0
@@ -54,25 +54,25 @@ class StagingWriter(StatelessSinkPartition[Any]):
         session = None if load is None else load.session
         if load is None or session is None or schema is None:
             return []
-        with self._tables.explained("staging rows for"):
+        with self._tables.translated_errors("staging rows for"):
             self._context.metrics.add("bytes", load.finish())
             table = self._staging.table
             staged = StagedRows(
                 stage=self._stage,
                 rows=load.rows,
                 columns=tuple(name for name in schema.names if name not in self._tables.options.not_stored),
-                letters=len(load.letters),
+                letters=len(load.dead_letters),
                 staging=(table.schema or "", table.name),
             )
             self._staging.register(session, self._context, staged)
-            if self._tables.letters is not None:
-                self._tables.letters.stage(session, self._stage, load.letters)
+            if self._tables.dead_letters is not None:
+                self._tables.dead_letters.stage(session, self._stage, load.dead_letters)
             self._add_to_transaction(session, staged)
             reached("sql: staging")
             load.commit()
             reached("sql: staged")
-        if load.letters:
-            self._context.metrics.add("dead_letters", len(load.letters))
+        if load.dead_letters:
+            self._context.metrics.add("dead_letters", len(load.dead_letters))
         return [staged]
 
     def close(self) -> None:
@@ -92,10 +92,10 @@ class StagingWriter(StatelessSinkPartition[Any]):
             return batch
         dialect = self._tables.dialect
         for row, problem in problems.items():
-            if self._tables.letters is None:
+            if self._tables.dead_letters is None:
                 self._refuse(load, batch, row, problem)
             refusal = dialect.stored_refusal(problem.reason, None, None)
-            load.letters.append(set_aside(load, batch, row, refusal, dialect, self._context))
+            load.dead_letters.append(set_aside(load, batch, row, refusal, dialect, self._context))
         return batch.take(pa.array([row for row in range(batch.num_rows) if row not in problems], pa.int64()))
 
     def _refuse(self, load: Load, batch: pa.RecordBatch, row: int, problem: Problem) -> None:
@@ -131,7 +131,7 @@ def set_aside(
     Raises `ValueRefusedError` if `max_dead_letters` does not allow another one.
     """
     text = row_texts(batch.slice(row, 1))[0]
-    if len(load.letters) == dialect.options.max_dead_letters and load.session is not None:
+    if len(load.dead_letters) == dialect.options.max_dead_letters and load.session is not None:
         log = row_log(load.session, dialect)
         raise too_many(dialect.options.max_dead_letters, batch_row_name(batch, row, log, load.rows + row), refusal, log)
     return DeadLetter(

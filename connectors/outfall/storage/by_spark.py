@@ -100,7 +100,7 @@ class SparkWriter(StatelessSinkPartition[Any], Generic[C]):
 
     def prepare_commit(self) -> list[C]:
         """Make the names of the files durable, and return the files as committables."""
-        with self._explained("syncing"):
+        with self._translated_errors("syncing"):
             committables = self._hand_over()
         self._handed_over = True
         return committables
@@ -129,7 +129,7 @@ class SparkWriter(StatelessSinkPartition[Any], Generic[C]):
         """Remove files of these names, as far as they exist."""
 
     @abstractmethod
-    def _explained(self, doing: str) -> AbstractContextManager[None]:
+    def _translated_errors(self, doing: str) -> AbstractContextManager[None]:
         """Translate an `OSError`."""
 
     # --- the files
@@ -141,7 +141,7 @@ class SparkWriter(StatelessSinkPartition[Any], Generic[C]):
 
     def _take_over(self, rows: int) -> None:
         """Move the files that have rows, once they have as many as Spark's tasks wrote."""
-        with self._explained("taking over"), ThreadPoolExecutor(_THREADS) as pool:
+        with self._translated_errors("taking over"), ThreadPoolExecutor(_THREADS) as pool:
             files = list(pool.map(lambda found: self._read(*found), self._where.tree(self._directory)))
             self._check(rows, files)
             kept = [file for file in files if file.size and file.rows != 0 and rows]

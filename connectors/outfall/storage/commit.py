@@ -94,7 +94,7 @@ class StagingArea(ABC, Generic[C]):
         """Return its published name, for messages."""
 
     @abstractmethod
-    def gone(self, staged: C) -> str:
+    def why_missing(self, staged: C) -> str:
         """Return the reason of a loss: it is neither staged nor published."""
 
 
@@ -142,11 +142,11 @@ class StorageCommitter(Committer[C]):
         except CommitRefusedError as error:
             request.signal_failed_with_known_reason(error)
         except NotPublishedError as error:
-            self._settle(request, error)
+            self._resolve(request, error)
         else:
             request.signal_committed()
 
-    def _settle(self, request: CommitRequest[C], failure: NotPublishedError) -> None:
+    def _resolve(self, request: CommitRequest[C], failure: NotPublishedError) -> None:
         """Determine the outcome of a failed publication, and signal it."""
         staging, staged = self._staging, request.committable
         if failure.obstacle is Obstacle.NOT_DONE:
@@ -167,12 +167,12 @@ class StorageCommitter(Committer[C]):
         elif staging.look(staged) is Found.OURS:  # another driver has published it since the first look
             request.signal_already_committed()
         else:
-            request.signal_lost(staging.gone(staged))
+            request.signal_lost(staging.why_missing(staged))
 
     def _find_lost(self, request: CommitRequest[C]) -> None:
         staged = request.committable
         if not self._staging.is_staged(staged) and not self._is_published(staged):
-            request.signal_lost(self._staging.gone(staged))
+            request.signal_lost(self._staging.why_missing(staged))
 
     def _revoke(self, request: CommitRequest[C]) -> None:
         staging, staged = self._staging, request.committable

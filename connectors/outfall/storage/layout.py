@@ -59,7 +59,7 @@ def check_layout(where: str, was: DirectoryLayout, options: StorageOptions, step
     if was.format != now.format:
         option, before, after = "format", was.format, now.format
     else:
-        option, before, after = "partition_by or directory_pattern", _shown(was.levels), _shown(now.levels)
+        option, before, after = "partition_by or directory_pattern", _levels_text(was.levels), _levels_text(now.levels)
     raise ConfigurationError(
         f"{option} has changed from {before!r} to {after!r}, and {where} holds rows of this query with the former one",
         step=step_id,
@@ -86,5 +86,5 @@ def check_partitions(where: str, options: StorageOptions, paths: Iterable[str], 
             )
 
 
-def _shown(levels: tuple[str | None, ...]) -> str:
+def _levels_text(levels: tuple[str | None, ...]) -> str:
     return "/".join("…" if name is None else f"{name}=…" for name in levels)

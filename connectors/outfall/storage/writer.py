@@ -63,7 +63,7 @@ class AttemptWriter(AllOrBroken, StatelessSinkPartition[Any], Generic[K, C]):
 
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
         """Write each row to its partition."""
-        with self._explained(), self._all_or_broken():
+        with self._translated_errors(), self._all_or_broken():
             for count, (key, rows) in enumerate(self._split(batch) if batch.num_rows else (), 1):
                 self._write(key, rows)
                 if count % _LOOK_AFTER == 0:
@@ -73,7 +73,7 @@ class AttemptWriter(AllOrBroken, StatelessSinkPartition[Any], Generic[K, C]):
 
     def prepare_commit(self) -> list[C]:
         """Make all rows durable, and return them as committables."""
-        with self._explained(), self._all_or_broken():
+        with self._translated_errors(), self._all_or_broken():
             committables = self._finish()
         self._handed_over = True
         return committables
@@ -103,7 +103,7 @@ class AttemptWriter(AllOrBroken, StatelessSinkPartition[Any], Generic[K, C]):
     def _release(self, *, failed: bool) -> None:
         """Release everything; remove what was written if the attempt has `failed`. Called once."""
 
-    def _explained(self) -> AbstractContextManager[object]:
+    def _translated_errors(self) -> AbstractContextManager[object]:
         """Translate errors of the store."""
         return nullcontext()
 

@@ -72,7 +72,7 @@ class SparkTableWriter(SparkWriter[TaskFiles]):
         check_by_spark(layout, self._schema)
         options = {**self._options_of_spark(), **frame.settings(_settings(self._schema))}
         rows = frame.cast(_sources(frame.schema, self._schema))
-        with self._explained("creating"):
+        with self._translated_errors("creating"):
             layout.area.make(self._into)
         count = rows.save(self._url, format="parquet", options=options)
         reached("table: written by spark")
@@ -117,7 +117,7 @@ class SparkTableWriter(SparkWriter[TaskFiles]):
         self._layout.area.delete(self._into, names)
 
     @contextmanager
-    def _explained(self, doing: str) -> Iterator[None]:
+    def _translated_errors(self, doing: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -53,7 +53,7 @@ class Changes:
     """The last row of each key: its columns update."""
     first: pa.Table
     """The row that inserts, with the updated columns of the last one."""
-    gone: Flags
+    deleted: Flags
     """Whether the last row is a removal: then nothing is inserted."""
     removes: Flags
     """Whether any row is a removal."""
@@ -75,7 +75,7 @@ def changes_of(read: Read, columns: pa.Schema, keys: Keys, spend: Spend) -> Chan
     places = order.to_numpy().astype(np.int64)
     ends = np.append(starts, len(places))[1:] - 1
     removal = _last_removals(_gone(compared, keys)[places], starts)
-    last, gone = places[ends], removal == ends
+    last, deleted = places[ends], removal == ends
     first = last if keys.updated is None else places[np.minimum(np.where(removal < 0, starts, removal + 1), ends)]
     removal_order = None
     if keys.order is not None and (removal >= 0).any():
@@ -85,7 +85,7 @@ def changes_of(read: Read, columns: pa.Schema, keys: Keys, spend: Spend) -> Chan
     wanted = np.unique(np.append(last, first))
     rows = _rows(read, columns, wanted, spend)
     newest, oldest = (rows.take(pa.array(np.searchsorted(wanted, each))) for each in (last, first))
-    return Changes(newest, _merged(newest, oldest, keys), gone, removal >= 0, removal_order)
+    return Changes(newest, _merged(newest, oldest, keys), deleted, removal >= 0, removal_order)
 
 
 def _compared(read: Read, columns: pa.Schema, keys: Keys, spend: Spend) -> pa.Table:
@@ -137,9 +137,9 @@ def _starts(keys: pa.Table) -> Numbers:
     return np.flatnonzero(np.append(keys.num_rows > 0, differs)).astype(np.int64)
 
 
-def _last_removals(gone: Flags, starts: Numbers) -> Numbers:
+def _last_removals(deleted: Flags, starts: Numbers) -> Numbers:
     """Return the position of the last removal of each key; -1 if it has none."""
-    found = np.where(gone, np.arange(len(gone)), -1)
+    found = np.where(deleted, np.arange(len(deleted)), -1)
     return np.maximum.reduceat(found, starts) if len(starts) else starts
 
 

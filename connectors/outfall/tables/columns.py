@@ -46,7 +46,7 @@ class ColumnRules:
     """Whether there are binary types of a fixed size."""
     grows_inside: bool
     """Whether fields can be added to structs inside lists and maps."""
-    shown: Callable[[pa.DataType], str] = spark_type
+    type_text: Callable[[pa.DataType], str] = spark_type
     """Returns the name of a table's type, for errors."""
 
     def file_schema(self, table: pa.Schema, rows: pa.Schema, needed: IsNeeded) -> pa.Schema:
@@ -148,7 +148,7 @@ class _Fit:
             why = (
                 ": it may have nanoseconds, and the table stores microseconds" if moment and given.unit == "ns" else ""
             )
-            raise _MismatchError(f"{name} is {spark_type(given)}, and {self.rules.shown(kind)} in the table{why}")
+            raise _MismatchError(f"{name} is {spark_type(given)}, and {self.rules.type_text(kind)} in the table{why}")
         return file_type
 
     def _inside(self, column: pa.Field, given: pa.Field, name: str) -> pa.Field:

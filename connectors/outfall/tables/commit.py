@@ -68,11 +68,11 @@ class TableCommitter(Committer[EpochFiles]):
 
     def find_lost(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            self._settle(request, self._look_once)
+            self._resolve(request, self._look_once)
 
     def revoke(self, requests: Sequence[Request]) -> None:
         for request in requests:
-            self._settle(request, self._revoke_once)
+            self._resolve(request, self._revoke_once)
 
     def nothing_published(self, requests: Sequence[Request]) -> bool:
         """Decide by the record: an epoch with a revoked generation is not in the table, and never will be."""
@@ -84,7 +84,7 @@ class TableCommitter(Committer[EpochFiles]):
             return found is None
         return found is not None and found.epoch < self._context.epoch and found.revoked >= self._context.generation
 
-    def _settle(self, request: Request, once: Once) -> None:
+    def _resolve(self, request: Request, once: Once) -> None:
         reason = self._until_settled(request, once, self._load_patiently)
         if reason is not None:
             raise TransientError(

@@ -32,8 +32,8 @@ class KeyedLayout(FileLayout):
         """Return the form of files of a table that has only these columns, and no partitions."""
 
     @abstractmethod
-    def check_values(self, rows: pa.RecordBatch, gone: pa.Array | None) -> None:
-        """Raise `ValueRefusedError` for a value that no data file may have. `gone` marks rows without such rules."""
+    def check_values(self, rows: pa.RecordBatch, deleted: pa.Array | None) -> None:
+        """Raise `ValueRefusedError` for a value that no data file may have. `deleted` marks rows without such rules."""
 
     @abstractmethod
     def unchecked(self) -> FileLayout:

@@ -223,7 +223,7 @@ class Merge:
         `theirs` are their values of the ordering column. A newer row is kept.
         """
         changes = self._changes
-        removed, updated = changes.removes[numbers], ~changes.gone[numbers]
+        removed, updated = changes.removes[numbers], ~changes.deleted[numbers]
         if theirs is not None and self._order is not None:
             taken = pa.array(numbers)
             if changes.removal_order is not None:
@@ -262,7 +262,7 @@ class Merge:
 
     def _insert(self) -> None:
         """Write the rows whose keys are not in the table, or no longer."""
-        numbers = np.flatnonzero(~self._present & ~self._changes.gone)
+        numbers = np.flatnonzero(~self._present & ~self._changes.deleted)
         self.counts["rows_inserted"] += len(numbers)
         first = self._changes.first
         for begin in range(0, len(numbers), _ROWS):

@@ -90,11 +90,11 @@ class StagedLayout(FileLayout):
     def _check_values(self, batch: pa.RecordBatch) -> None:
         """Raise `ValueRefusedError` for a row that its insert would refuse, once the epoch is recorded."""
         marker = _named(self.options, batch.schema.names)[2]
-        gone = None if marker is None else pc.fill_null(batch.column(marker), False)
+        deleted = None if marker is None else pc.fill_null(batch.column(marker), False)
         for name in batch.schema.names:
             if name != marker and not self.table.columns.field(name).nullable:
                 bad = pc.is_null(batch.column(name))
-                row = pc.index(bad if gone is None else pc.and_not(bad, gone), True).as_py()
+                row = pc.index(bad if deleted is None else pc.and_not(bad, deleted), True).as_py()
                 if row >= 0:
                     raise ValueRefusedError(
                         f"column {name!r} is NULL in row {row} of the batch",
@@ -102,7 +102,7 @@ class StagedLayout(FileLayout):
                         do="set a value, or remove such rows",
                     )
         rows = batch.select([name for name in batch.schema.names if name != marker])
-        self.table.check_values(rows, gone)
+        self.table.check_values(rows, deleted)
 
 
 def _named(options: KeyOptions, names: Sequence[str]) -> tuple[list[str], str | None, str | None]:

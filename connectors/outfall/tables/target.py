@@ -81,11 +81,11 @@ def check_history(
     `found` is its record of the step, and `published` the newest epoch in the table, as recorded when the epoch began.
     `context` is of the epoch that begins or is to be committed.
     """
-    gone = table.left_out(found) if found.epoch >= 0 else None
-    if gone is None and not found.goes_before(published, context.begun):
-        gone = f"its last epoch of this step is {found.epoch}, and epoch {published} was committed"
-    if gone is not None:
-        raise behind(table.where, gone, step=context.step_id, epoch=context.epoch)
+    problem = table.left_out(found) if found.epoch >= 0 else None
+    if problem is None and not found.goes_before(published, context.begun):
+        problem = f"its last epoch of this step is {found.epoch}, and epoch {published} was committed"
+    if problem is not None:
+        raise behind(table.where, problem, step=context.step_id, epoch=context.epoch)
 
 
 def _check_existing(where: str, table: LoadedTable, step_id: str, existing: Existing) -> None:

@@ -89,7 +89,7 @@ class TableWriter(OutputWriter[Key, DataFile, TaskFiles]):
             log.warning("files of a failed attempt stay in %s until the next clean-up", self._directory, exc_info=True)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except FileExistsError as error:

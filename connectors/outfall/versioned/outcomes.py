@@ -25,7 +25,7 @@ class Answer(Enum):
     """Nothing: a higher version is stored, which is another run's."""
 
 
-Settle = Callable[[Sequence[tuple[KeyedRow, Answer]]], OutfallError | None]
+Resolve = Callable[[Sequence[tuple[KeyedRow, Answer]]], OutfallError | None]
 
 
 class Outcomes:
@@ -65,9 +65,9 @@ class Outcomes:
         if action is ErrorAction.RETRY or self._reason is None:
             self._reason = reason, code
 
-    def result(self, settle: Settle) -> RequestOutcome[KeyedRow]:
-        """Return it all. `settle` counts the answers, and returns the error if one fails the query."""
-        error = settle(self._answers) or self._error
+    def result(self, resolve: Resolve) -> RequestOutcome[KeyedRow]:
+        """Return it all. `resolve` counts the answers, and returns the error if one fails the query."""
+        error = resolve(self._answers) or self._error
         if error is not None:
             return RequestOutcome(error=error)
         reason, code = self._reason or (None, None)

@@ -49,14 +49,14 @@ class KeyedBatch:
 
     rows: pa.RecordBatch
     """Without the delete marker, which is not stored."""
-    gone: pa.Array | None
+    deleted: pa.Array | None
     """Whether each row is a delete; `None` if none is. It has no NULL."""
     ranks: pa.Array
     """The rank of each row; empty texts without versions."""
 
     def chosen(self, deletes: pa.Array | pa.Scalar, upserts: pa.Array | pa.Scalar) -> pa.Array | pa.Scalar:
         """Return for each row what stands for it: of a delete or of an upsert."""
-        return upserts if self.gone is None else pc.if_else(self.gone, deletes, upserts)
+        return upserts if self.deleted is None else pc.if_else(self.deleted, deletes, upserts)
 
 
 def changes_of(batch: pa.RecordBatch, marker: str | None, order: str | None, *, ranked: bool) -> KeyedBatch:
@@ -65,8 +65,8 @@ def changes_of(batch: pa.RecordBatch, marker: str | None, order: str | None, *, 
     found = ranks(batch, order) if ranked else pa.repeat(pa.scalar("", TEXT), batch.num_rows)
     if marker is None:
         return KeyedBatch(batch, None, found)
-    gone = pc.fill_null(batch.column(marker), False)
-    return KeyedBatch(batch.drop_columns([marker]), gone if pc.any(gone).as_py() else None, found)
+    deleted = pc.fill_null(batch.column(marker), False)
+    return KeyedBatch(batch.drop_columns([marker]), deleted if pc.any(deleted).as_py() else None, found)
 
 
 def ranks(batch: pa.RecordBatch, order: str | None) -> pa.Array:

@@ -104,7 +104,7 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
 
 
 class VersionedPartition(BlockingSinkPartition[KeyedRow]):
-    """Writes rows with the version of their BEGIN. A shim implements `writes` and `send`, which ends with `settle`."""
+    """Writes rows with the version of their BEGIN. A shim implements `writes` and `send`, which ends with `resolve`."""
 
     sink: VersionedSink
     options: Any
@@ -113,7 +113,7 @@ class VersionedPartition(BlockingSinkPartition[KeyedRow]):
         """Read the version of this task. Raises as `draws.version_of`."""
         super().__init__(sink, **arguments)
         self.version = sink.version(sink.context)
-        self._settled: Counter[str] = Counter()
+        self._replaced: Counter[str] = Counter()
         self._lock = Lock()
 
     @abstractmethod
@@ -141,12 +141,12 @@ class VersionedPartition(BlockingSinkPartition[KeyedRow]):
     def text_of(self, entry: KeyedRow) -> str:
         return entry.text()
 
-    def settle(self, answers: Sequence[tuple[KeyedRow, Answer]]) -> OutfallError | None:
+    def resolve(self, answers: Sequence[tuple[KeyedRow, Answer]]) -> OutfallError | None:
         """Count the answers to writes, and return the error if one must fail the query. Any thread may call it."""
         if not answers:
             return None
         with self._lock:
-            self._settled += counted(answers)
+            self._replaced += counted(answers)
         settings: VersionedOptions = self.options
         alone = settings.order_column is None and settings.duplicate_keys == "error"
         for entry, answer in answers:
@@ -159,7 +159,7 @@ class VersionedPartition(BlockingSinkPartition[KeyedRow]):
     def flush(self, end_of_input: bool) -> None:
         super().flush(end_of_input)
         with self._lock:
-            counts, self._settled = self._settled, Counter()
+            counts, self._replaced = self._replaced, Counter()
         self.metrics.add_all(counts)
         if self.version is not None:
             # Recorded with the epoch.

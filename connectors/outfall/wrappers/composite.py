@@ -98,8 +98,10 @@ class Composite(
         self.context: WriterInitContext | None = None
 
     def __repr__(self) -> str:
-        shown = (f"{name}={shown_name(child.sink)}({child.target() or ''})" for name, child in self.resolved.items())
-        return f"{shown_name(self)}({', '.join(shown)})"
+        described = (
+            f"{name}={shown_name(child.sink)}({child.target() or ''})" for name, child in self.resolved.items()
+        )
+        return f"{shown_name(self)}({', '.join(described)})"
 
     def capabilities(self) -> Collection[type]:
         found = frozenset[type]().union(*(child.capabilities for child in self.resolved.values()))
@@ -248,11 +250,11 @@ class Composite(
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str] | None:
         failed = "several sinks could not be checked"
         found = self._pass_on(SupportsTarget, "find_leftovers", self._clean_up_of, context, failed)
-        told = {name: leftovers for name, leftovers in found.items() if leftovers is not None}
-        if len(told) < len(found):
+        known = {name: leftovers for name, leftovers in found.items() if leftovers is not None}
+        if len(known) < len(found):
             # Without an error for one sink, the findings of the others would appear complete.
             return None
-        return [f"{name}: {leftover}" for name, leftovers in told.items() for leftover in leftovers]
+        return [f"{name}: {leftover}" for name, leftovers in known.items() for leftover in leftovers]
 
     def withdraw(self, context: CleanUpContext) -> None:
         failed = "several targets could not be withdrawn"

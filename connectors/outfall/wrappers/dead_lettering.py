@@ -61,20 +61,20 @@ class DeadLetteringSink(Composite):
             )
         if sink is dead_letter:
             raise ConfigurationError("a sink cannot take its own dead letters", do="pass another sink as dead_letter")
-        rows, letters = resolve(sink), resolve(dead_letter)
-        if SupportsPreWriteTopology in letters.capabilities:
+        rows, dead_letters = resolve(sink), resolve(dead_letter)
+        if SupportsPreWriteTopology in dead_letters.capabilities:
             raise CapabilityError(
                 f"{shown_name(dead_letter)} changes the DataFrame before it is written",
                 why="dead letters occur while the rows are written",
                 do="pass a sink as dead_letter that does not change the DataFrame",
             )
-        if letters.fixed and not rows.fixed:
+        if dead_letters.fixed and not rows.fixed:
             raise CapabilityError(
                 f"{shown_name(dead_letter)} with parts cannot take the dead letters of a sink without any",
                 why="each part is written by one task, and any task may have rejected records",
                 do="pass a sink without parts as dead_letter, for example FileSink(path)",
             )
-        if letters.needs_same_rows():
+        if dead_letters.needs_same_rows():
             raise CapabilityError(
                 f"{shown_name(dead_letter)} with these options needs the same rows when an epoch is run again",
                 why="a record that is rejected again is another dead letter, with another time",
@@ -130,10 +130,10 @@ class WithDeadLetters(DelegatingSink):
 
     def __init__(self, sink: Any, dead_letter: Any = None) -> None:
         super().__init__(sink if dead_letter is None else DeadLetteringSink(sink, dead_letter))
-        self._shown = repr(sink)
+        self._name = repr(sink)
 
     def __repr__(self) -> str:
-        return self._shown
+        return self._name
 
 
 class DeadLetteringPartition(CompositePartition):
@@ -158,21 +158,21 @@ class DeadLetteringPartition(CompositePartition):
     def written_children(self) -> Sequence[ChildPartition]:
         return (self.children[SINK],)
 
-    def take(self, letters: Sequence[DeadLetter]) -> None:
+    def take(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Write dead letters. Called by the first partition, in the task's thread.
 
         Raises `ValueRefusedError` if there are more than the epoch may have.
         """
-        if not letters:
+        if not dead_letters:
             return
         metrics = self._openings[DEAD_LETTERS].context.metrics
-        metrics.example(_ROWS, _shown(letters[0]))
-        self._refused += len(letters)
+        metrics.example(_ROWS, _summary(dead_letters[0]))
+        self._refused += len(dead_letters)
         if self._refused > self._most:
-            raise _too_many(self._most, _shown(letters[-1]))
+            raise _too_many(self._most, _summary(dead_letters[-1]))
         child = self.children.get(DEAD_LETTERS) or self.open_child(DEAD_LETTERS)
         self._unflushed = True
-        child.write(dead_letter_batch(letters))
+        child.write(dead_letter_batch(dead_letters))
 
     def flush(self, end_of_input: bool) -> None:
         """Flush the rows first, because most rejections occur then."""
@@ -208,10 +208,10 @@ def _too_many(most: int, why: str) -> ValueRefusedError:
     )
 
 
-def _shown(letter: DeadLetter) -> str:
-    shown = letter.shown or partial(RowLog("none").described, "a record", letter.row, letter.reason)
-    code = f" ({letter.code})" if letter.code else ""
-    return f"one of them is {shown()}{code}"
+def _summary(dead_letter: DeadLetter) -> str:
+    masked = dead_letter.masked or partial(RowLog("none").described, "a record", dead_letter.row, dead_letter.reason)
+    code = f" ({dead_letter.code})" if dead_letter.code else ""
+    return f"one of them is {masked()}{code}"
 
 
 def dead_letters_from_options(sink: Any, options: Mapping[str, str]) -> DeadLetteringSink:

@@ -408,7 +408,7 @@ class ExactlyOncePartition(CompositePartition):
         place = (context.step_id, context.epoch, context.part)
         self._take(
             [
-                DeadLetter(text, reason, *place, shown=partial(log.described, "a row", text, reason))
+                DeadLetter(text, reason, *place, masked=partial(log.described, "a row", text, reason))
                 for text in row_texts(rows)
             ]
         )

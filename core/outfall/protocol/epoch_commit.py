@@ -49,7 +49,7 @@ class EpochCommit:
         """The targets to which data of the epoch was published: see `Completed.published`."""
         self._started = step.clock.now()
 
-    def settle(self) -> bool:
+    def resolve(self) -> bool:
         """Finish an epoch that an earlier run recorded, and return whether it is now completed.
 
         False means that data was lost before any was published, and the epoch must be written again. Raises
@@ -258,5 +258,5 @@ def _lost(requests: Sequence[CommitRequest[Any]]) -> list[CommitRequest[Any]]:
 
 def _names(requests: Sequence[CommitRequest[Any]], most: int = 20) -> str:
     """List the first twenty committables."""
-    shown = ", ".join(str(request.committable) for request in requests[:most])
-    return shown + (f" and {len(requests) - most} more" if len(requests) > most else "") if requests else "none"
+    listed = ", ".join(str(request.committable) for request in requests[:most])
+    return listed + (f" and {len(requests) - most} more" if len(requests) > most else "") if requests else "none"

@@ -102,7 +102,7 @@ def begin_batch(step: Step, view: JournalView, batch: int | None, query_id: str 
     options = step.options
     if batch is not None:
         check_batch(step.step_id, view, batch, adopt=options.adopt_checkpoint, any_later=options.any_later)
-    view = _settled(step, view, first=first)
+    view = _resolved(step, view, first=first)
     epoch = None if batch is None else batch + view.drains
     if epoch is not None and epoch == view.completed:
         if query_id is not None and view.query_id is None:
@@ -130,7 +130,7 @@ def begin_drain(step: Step, view: JournalView, *, first: bool) -> Ticket | None:
     `view` is the log, read to its end. The `first` epoch of a run logs the start line.
     """
     check_identity(step.step_id, step.resolved, view, None)
-    view = _settled(step, view, first=first)
+    view = _resolved(step, view, first=first)
     if view.completed is None or not view.buffered.rows:
         _log.info("step %s: no rows are buffered", step.step_id)
         return None
@@ -206,10 +206,10 @@ def make_ticket(step: Step, view: JournalView, epoch: int | None, parts: tuple[s
     )
 
 
-def _settled(step: Step, view: JournalView, *, first: bool) -> JournalView:
+def _resolved(step: Step, view: JournalView, *, first: bool) -> JournalView:
     """Return the log after the epochs of earlier runs are finished."""
     if view.unfinished is not None:
-        EpochCommit(step, view.unfinished).settle()
+        EpochCommit(step, view.unfinished).resolve()
     if first:
         _announce(step)
     return step.journal.view

@@ -129,12 +129,12 @@ def listed_parts(step_id: str, resolved: ResolvedSink, recorded: Sequence[str]) 
             step=step_id,
             do="return at least one name, and each name only once",
         )
-    gone = sorted(set(recorded) - {name for part in parts for name in state_names(resolved, part)})
-    if gone:
+    missing = sorted(set(recorded) - {name for part in parts for name in state_names(resolved, part)})
+    if missing:
         raise PartsChangedError(
-            f"{len(gone)} parts have a state and are no longer listed: {', '.join(gone[:5])}",
+            f"{len(missing)} parts have a state and are no longer listed: {', '.join(missing[:5])}",
             step=step_id,
-            part=gone[0],
+            part=missing[0],
             do="list them again, or start with a new checkpoint and an empty target",
         )
     return parts

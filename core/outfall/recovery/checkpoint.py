@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outfall.location import LOCAL
-from outfall.recovery.location import explained, recovery_location
+from outfall.recovery.location import recovery_location, translated_errors
 from outfall.recovery.log import RecoveryConfig, RecoveryLog, check_step_id, is_step_id
 
 
@@ -53,7 +53,7 @@ class CheckpointRecoveryConfig(RecoveryConfig):
     def steps(self) -> Sequence[str]:
         location = recovery_location(self.location)
         directory = location.child("outfall")
-        with explained("listing the steps", None, directory):
+        with translated_errors("listing the steps", None, directory):
             if location.scheme == LOCAL:
                 found = _directories(directory)
             else:

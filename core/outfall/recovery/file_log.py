@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from outfall.errors import TransientError
-from outfall.recovery.location import explained
+from outfall.recovery.location import translated_errors
 from outfall.recovery.log import (
     EntryExistsError,
     LogEntry,
@@ -63,13 +63,13 @@ class FileLog(RecoveryLog):
     def read(self, *, last: int | None = None, known: Mapping[int, bytes] | None = None) -> list[LogEntry]:
         if last is not None and last < 0:
             raise ValueError(f"last must not be negative, not {last}")
-        with explained("reading the recovery log", self._step_id, self._where):
+        with translated_errors("reading the recovery log", self._step_id, self._where):
             found = self._consistent(last, known or {})
         self._end = found[-1] if found else None
         return found
 
     def numbers(self) -> list[int]:
-        with explained("listing the recovery log", self._step_id, self._where):
+        with translated_errors("listing the recovery log", self._step_id, self._where):
             return self._numbers()
 
     def listed(self) -> list[int]:
@@ -77,7 +77,7 @@ class FileLog(RecoveryLog):
 
     def append(self, data: bytes, *, after: int) -> int:
         number = after + 1
-        with explained(f"appending recovery entry {number}", self._step_id, self._where):
+        with translated_errors(f"appending recovery entry {number}", self._step_id, self._where):
             # A writer that has seen this end of the log does not list it again: an older end is refused below.
             if self._names is None or max(self.listed(), default=0) != after:
                 self._refuse_unless_newest(self._numbers(), after)
@@ -93,27 +93,27 @@ class FileLog(RecoveryLog):
         return number
 
     def clean_up(self, *, keep: Collection[int], states: Collection[str], generation: int) -> None:
-        with explained("cleaning up the recovery log", self._step_id, self._where):
+        with translated_errors("cleaning up the recovery log", self._step_id, self._where):
             self._clean_up_entries(keep)
             self._clean_up_states(states, generation)
 
     def write_state(self, name: str, data: bytes, *, generation: int) -> str:
         stored = state_name(name, generation)
-        with explained(f"writing the state {name!r}", self._step_id, self._where):
+        with translated_errors(f"writing the state {name!r}", self._step_id, self._where):
             self._create_state(stored, data)
             self._may_have_states = True
         return stored
 
     def read_state(self, name: str) -> bytes:
         check_state_name(name)
-        with explained(f"reading the state {name!r}", self._step_id, self._where):
+        with translated_errors(f"reading the state {name!r}", self._step_id, self._where):
             data = self._load(self._state_path(name))
         if data is None:
             raise missing_state(name, where=repr(self._where), step_id=self._step_id)
         return data
 
     def restore(self, entries: Sequence[LogEntry], states: Mapping[str, bytes]) -> None:
-        with explained("copying a recovery log to", self._step_id, self._where):
+        with translated_errors("copying a recovery log to", self._step_id, self._where):
             for name, data in states.items():
                 if self._load(self._state_path(name)) != data:
                     self._remove(self._state_path(name))
@@ -126,7 +126,7 @@ class FileLog(RecoveryLog):
             self._names = None
 
     def set_heartbeat(self, name: str, data: bytes | None) -> None:
-        with explained("writing a heartbeat", self._step_id, self._where):
+        with translated_errors("writing a heartbeat", self._step_id, self._where):
             if data is None:
                 self._remove(self._state_path(name))
             else:
@@ -136,12 +136,12 @@ class FileLog(RecoveryLog):
     def heartbeats(self) -> list[bytes]:
         if not self._may_have_states:
             return []
-        with explained("reading heartbeats", self._step_id, self._where):
+        with translated_errors("reading heartbeats", self._step_id, self._where):
             names = [name for name in self._list(f"{self._directory}/{STATES}") if name.endswith(".heartbeat")]
             return [data for data in self._load_all([self._state_path(name) for name in names]) if data is not None]
 
     def erase(self) -> None:
-        with explained("erasing the recovery log", self._step_id, self._where):
+        with translated_errors("erasing the recovery log", self._step_id, self._where):
             listed, self._names = self._list(self._directory), None
             for number in _sorted_numbers(entry_number, listed):
                 self._remove(self._path(entry_name(number)))

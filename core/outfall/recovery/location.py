@@ -84,7 +84,7 @@ def recovery_location(text: str) -> Location:
 
 
 class StoreClientError(Exception):
-    """An error of a store's client that is not an OSError. For `explained`."""
+    """An error of a store's client that is not an OSError. For `translated_errors`."""
 
     def __init__(self, error: Exception) -> None:
         """Keep the error of the client."""
@@ -93,7 +93,7 @@ class StoreClientError(Exception):
 
 
 @contextmanager
-def explained(doing: str, step_id: str | None, where: str) -> Iterator[None]:
+def translated_errors(doing: str, step_id: str | None, where: str) -> Iterator[None]:
     """Convert an error of the block into one that states operation, location, cause and remedy.
 
     Raises `ConfigurationError` if the location or its permissions must be changed, or credentials are missing. Any

@@ -26,7 +26,7 @@ from typing import Any
 
 from outfall.errors import ConfigurationError, RecordError
 from outfall.location import LOCAL, Location
-from outfall.recovery.location import explained, recovery_location
+from outfall.recovery.location import recovery_location, translated_errors
 from outfall.serde import parse_json
 
 _NUMBERED = re.compile(r"([0-9]+)(\.compact)?")
@@ -77,7 +77,7 @@ class SparkCheckpoint:
         checkpoint or its state is already damaged, and `TransientError` or `ConfigurationError` if the disk failed or
         cannot be read.
         """
-        with explained("syncing Spark's checkpoint", None, self.root):
+        with translated_errors("syncing Spark's checkpoint", None, self.root):
             planned = self.numbered("offsets")
             number = max(planned, default=0) if batch is None else batch
             if number not in planned:
@@ -289,7 +289,7 @@ def has_open_batch(checkpoint: str) -> bool | None:
     except ConfigurationError:
         return None
     # Without a client for the filesystem on this host, the log is elsewhere.
-    with suppress(ImportError), explained("reading Spark's checkpoint", None, checkpoint):
+    with suppress(ImportError), translated_errors("reading Spark's checkpoint", None, checkpoint):
         if _newest(location, "offsets") > _newest(location, "commits"):
             return True
         # Spark may interpret a path without a scheme as a path on another filesystem.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from outfall.errors import ConfigurationError
 from outfall.location import LOCAL, Location, Purpose
 from outfall.recovery.local_log import replace_file
-from outfall.recovery.location import explained
+from outfall.recovery.location import translated_errors
 from outfall.recovery.log import (
     LogEntry,
     RecoveryConfig,
@@ -87,7 +87,7 @@ class SqliteRecoveryConfig(RecoveryConfig):
         return SqliteLog(f"{self.db_dir}/{check_step_id(step_id)}{_SUFFIX}", step_id, self.deadline, read_only=True)
 
     def steps(self) -> Sequence[str]:
-        with explained("listing the steps", None, self.db_dir):
+        with translated_errors("listing the steps", None, self.db_dir):
             found = [os.path.splitext(name) for name in _listed(self.db_dir)]
         return sorted(stem for stem, end in found if end == _SUFFIX and is_step_id(stem))
 
@@ -145,13 +145,15 @@ class SqliteLog(RecoveryLog):
         with self._reading("cleaning up the recovery log") as database:
             if database is None:
                 return
-            gone = [(number,) for number in _numbers(database) if number < max(keep, default=0) and number not in keep]
+            superseded = [
+                (number,) for number in _numbers(database) if number < max(keep, default=0) and number not in keep
+            ]
             old = database.connection.execute("SELECT name FROM states WHERE generation < ?", (generation,)).fetchall()
             spent = [(name,) for (name,) in old if name not in states]
-            if gone or spent:
+            if superseded or spent:
                 database.mark_behind()
                 with database.transaction() as connection:
-                    connection.executemany("DELETE FROM entries WHERE number = ?", gone)
+                    connection.executemany("DELETE FROM entries WHERE number = ?", superseded)
                     connection.executemany("DELETE FROM states WHERE name = ?", spent)
                     reached("log: entry cleaned up")
             database.checkpoint(above=_WAL_BYTES)
@@ -179,7 +181,7 @@ class SqliteLog(RecoveryLog):
 
     def set_heartbeat(self, name: str, data: bytes | None) -> None:
         path = os.path.join(self._heartbeats, name)
-        with self._explained("writing a heartbeat"):
+        with self._translated_errors("writing a heartbeat"):
             if data is not None:
                 os.makedirs(self._heartbeats, exist_ok=True)
                 replace_file(path, data)
@@ -187,7 +189,7 @@ class SqliteLog(RecoveryLog):
                 os.unlink(path)
 
     def heartbeats(self) -> list[bytes]:
-        with self._explained("reading heartbeats"):
+        with self._translated_errors("reading heartbeats"):
             found = []
             for name in _listed(self._heartbeats):
                 # One file may be removed meanwhile; the others must still be returned.
@@ -223,21 +225,21 @@ class SqliteLog(RecoveryLog):
     def close(self) -> None:
         if self._open is not None:
             database, self._open = self._open, None
-            with self._explained("closing the recovery log"):
+            with self._translated_errors("closing the recovery log"):
                 database.close()
 
     @contextmanager
-    def _explained(self, doing: str) -> Iterator[None]:
+    def _translated_errors(self, doing: str) -> Iterator[None]:
         # Imported here because some builds of Python have no SQLite.
-        from outfall.recovery.sqlite_database import explained
+        from outfall.recovery.sqlite_database import translated_errors
 
-        with explained(doing, self._step_id, self._path, self._deadline):
+        with translated_errors(doing, self._step_id, self._path, self._deadline):
             yield
 
     @contextmanager
     def _reading(self, doing: str) -> Iterator[SqliteDatabase | None]:
         """Yield the database, or `None` if it does not exist."""
-        with self._explained(doing):
+        with self._translated_errors(doing):
             if self._open is None and not os.path.exists(self._path):
                 yield None
                 return
@@ -251,7 +253,7 @@ class SqliteLog(RecoveryLog):
 
     @contextmanager
     def _writing(self, doing: str) -> Iterator[SqliteDatabase]:
-        with self._explained(doing):
+        with self._translated_errors(doing):
             yield self._database()
 
     def _database(self) -> SqliteDatabase:

@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 
 from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError
 from outfall.filesystems import make_durably
-from outfall.recovery.location import explained as disk_explained
+from outfall.recovery.location import translated_errors as translated_disk_errors
 from outfall.retry_loop import retried
 from outfall.trace_points import reached
 
@@ -349,14 +349,14 @@ def _wal_size(path: str) -> int:
 
 
 @contextmanager
-def explained(doing: str, step_id: str, path: str, deadline: float) -> Iterator[None]:
+def translated_errors(doing: str, step_id: str, path: str, deadline: float) -> Iterator[None]:
     """Convert an error of SQLite or its disk in the block into one that states operation, path, cause and remedy.
 
     Raises `RecordError` if the database is damaged, `ConfigurationError` if it cannot be opened or written at this
     path, and `TransientError` if it is locked, its disk is full, or for any other error.
     """
     try:
-        with disk_explained(doing, step_id, path):
+        with translated_disk_errors(doing, step_id, path):
             yield
     except sqlite3.Error as error:
         raise _explanation(error, f"{doing} in {path!r} failed", step_id, deadline) from error

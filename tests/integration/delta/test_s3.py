@@ -164,10 +164,10 @@ def test_a_store_that_does_not_let_us_in_is_told_without_secrets(
     caplog.set_level(logging.DEBUG, logger="outfall")
     with pytest.raises(OutfallError) as refused:
         sink.check_schema(rows(1).schema)
-    told = str(refused.value) + caplog.text + repr(refused.value.__cause__)
+    text = str(refused.value) + caplog.text + repr(refused.value.__cause__)
     assert isinstance(refused.value, TransientError)
-    assert given["AWS_SECRET_ACCESS_KEY"] not in told
-    assert "loading s3://" in told
+    assert given["AWS_SECRET_ACCESS_KEY"] not in text
+    assert "loading s3://" in text
 
 
 def test_an_upsert_rewrites_files_of_another_writer_and_leaves_none_of_its_own(

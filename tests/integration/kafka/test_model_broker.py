@@ -215,7 +215,7 @@ def test_a_commit_is_answered_before_its_markers_are_there(model: ModelBroker, m
     model.transactions.late_markers = True
     send(producer(model.address, "a"), "t", "first").commit_transaction(10)
     assert (read_visible(model.address, "t"), modelled.partitions[0].end) == ([], 1)
-    model.settle()
+    model.resolve()
     assert values(read(model.address, "t")) == [b"first"]
 
 

@@ -339,6 +339,6 @@ def test_secrets_are_in_no_error_and_no_log(cluster: MockCluster, caplog: pytest
     made.send(values(b"x"))
     with pytest.raises((TransientError, ConfigurationError)) as caught:
         made.flush()
-    told = made._explained(KafkaError(KafkaError.INVALID_RECORD, "it holds hunter3"), "t")
+    told = made._translated(KafkaError(KafkaError.INVALID_RECORD, "it holds hunter3"), "t")
     assert "hunter3" not in str(caught.value) + str(told) + caplog.text + repr(made)
     made.shut()

@@ -31,8 +31,8 @@ def test_letters_in_a_topic_are_replayed_once(kafka: str, tmp_path: Path) -> Non
     for epoch in range(2):
         start = 1000 * epoch
         driver.run_epoch(epoch, [[{"id": -number} for number in range(start + 1, start + 900)], [{"id": 1}]])
-        told = parsed(*command)
-        assert (told["before"], told["replayed"]) == (899 * epoch, 899)
+        result = parsed(*command)
+        assert (result["before"], result["replayed"]) == (899 * epoch, 899)
     lines = [line for path in (tmp_path / "out").glob("part-*") for line in path.read_text().splitlines()]
     expected = [-number for number in (*range(1, 900), *range(1001, 1900))]
     assert sorted(json.loads(line)["id"] for line in lines) == sorted(expected)

@@ -57,16 +57,16 @@ def test_letters_go_back_into_the_table_once_with_all_their_values(
     )
     with crash_at("after PREPARED#2", required=True):
         done(*command)
-    told = json.loads(failed(*command, "--json"))
-    assert (told["found"], told["refused"]) == (3, 1)
+    result = json.loads(failed(*command, "--json"))
+    assert (result["found"], result["refused"]) == (3, 1)
     # One is refused again; it is a letter again, and waits for the next run.
     found = {int(number): rest for number, *rest in target.run(f"SELECT {SHOWN} FROM t")}
     assert found == {number: [*VALUES, "ü", "2026-11-23"] for number in [1, *refused[1:]]}
     # The number of a CHECK in MariaDB, or in MySQL.
     assert target.run("SELECT code FROM letters WHERE step = 'replay'") in ([("4025",)], [("3819",)])
     target.run("ALTER TABLE t DROP CONSTRAINT some")
-    told = parsed(*command)
-    assert (told["found"], told["before"], told["replayed"], told["refused"]) == (4, 3, 1, 0)
+    result = parsed(*command)
+    assert (result["found"], result["before"], result["replayed"], result["refused"]) == (4, 3, 1, 0)
     assert parsed(*command)["replayed"] == 0
     assert target.ids() == sorted([1, *refused])
 

@@ -20,7 +20,7 @@ from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery import history
 from outfall.recovery.url import recovery_config
-from outfall.replay.sources import letters_at
+from outfall.replay.sources import dead_letters_at
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.integration.postgres.support import Target, listening, mostly_thorough, rows, run
@@ -134,8 +134,8 @@ def test_a_row_that_is_refused_is_named_by_its_primary_key(dsn: str, recovery: s
     error = ValueRefusedError if case.staged else CommitRefusedError
     with pytest.raises(error) as caught:
         write(target.sink(), recovery, case)
-    for told in ('the row with key {"id": 3}', f"SQLSTATE {case.code}" if case.code else "What to do"):
-        assert told in str(caught.value)
+    for text in ('the row with key {"id": 3}', f"SQLSTATE {case.code}" if case.code else "What to do"):
+        assert text in str(caught.value)
     assert (case.reason in str(caught.value)) == ((case.code or "")[:2] != "22")
     assert target.ids() == there
 
@@ -154,9 +154,9 @@ def test_no_more_of_a_row_is_told_than_log_rows_permits(
     refused += [{"id": number, "name": "Ringelnatz"} for number in (4711, 4712)[: 1 + ("UNIQUE" in columns)]]
     with caplog.at_level("DEBUG"), pytest.raises(OutfallError) as caught:
         run(target.sink(log_rows=log_rows), recovery, 0, refused)
-    told = "".join(traceback.format_exception(caught.value)) + caplog.text
-    assert ("Ringelnatz" in told) == (log_rows == "full")
-    assert ("471" in told) == (log_rows != "none")
+    text = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert ("Ringelnatz" in text) == (log_rows == "full")
+    assert ("471" in text) == (log_rows != "none")
 
 
 def test_dead_letters_hold_the_whole_row_whatever_is_logged(dsn: str, recovery: str) -> None:
@@ -540,7 +540,7 @@ def test_a_row_that_the_encoding_of_the_server_does_not_have_is_set_aside_in_asc
     assert target.ids() == [0, 3, 4]
     parts = conninfo_to_dict(target.dsn)
     location = f"postgresql://{parts['user']}@{parts['host']}:{parts['port']}/{parts['dbname']}?table=dead"
-    letters = [found.letter for found in letters_at(location)()]
+    letters = [found.dead_letter for found in dead_letters_at(location)()]
     assert all((letter.row + letter.reason).isascii() for letter in letters)
     assert sorted(json.loads(letter.row)["name"] for letter in letters) == ["5 €", "𝄞 \\u20ac"]
     assert {letter.code for letter in letters} == {"22008" if encoding == "SQL_ASCII" else "22P05"}

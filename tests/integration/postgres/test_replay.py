@@ -67,8 +67,8 @@ def test_letters_go_back_into_the_table_once_with_all_their_values(dsn: str, tmp
         with crash_at("after PREPARED#2", required=True):
             done(*command)
         # Text of a bigint is taken as from the stream, and a row that is refused again is an error.
-        told = json.loads(failed(*command, "--json"))
-        assert (told["found"], told["refused"]) == (3, 1)
+        result = json.loads(failed(*command, "--json"))
+        assert (result["found"], result["refused"]) == (3, 1)
         # One is refused again; it is a letter again, and waits for the next run.
         found = connection.execute(
             "SELECT id, account, price::text, at, data, more::text, tags, noted::text FROM t ORDER BY id"
@@ -80,8 +80,8 @@ def test_letters_go_back_into_the_table_once_with_all_their_values(dsn: str, tmp
         assert again == [("replay", "23514")]
         assert "1 of them rejected again\nThe rejected rows are new dead letters of step replay" in failed(*command)
         connection.execute("ALTER TABLE t DROP CONSTRAINT t_id_check")
-        told = parsed(*command)
-        assert (told["found"], told["before"], told["replayed"], told["refused"]) == (5, 4, 1, 0)
+        result = parsed(*command)
+        assert (result["found"], result["before"], result["replayed"], result["refused"]) == (5, 4, 1, 0)
         assert parsed(*command)["replayed"] == 0
         assert connection.execute("SELECT count(*) FROM t").fetchone() == (4,)
 

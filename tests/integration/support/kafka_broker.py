@@ -94,10 +94,10 @@ class ModelBroker(WireServer):
         with self.lock:
             return self.transactions.expire(transactional_id)
 
-    def settle(self) -> None:
+    def resolve(self) -> None:
         """Write the markers that are due where they come late."""
         with self.lock:
-            self.transactions.settle()
+            self.transactions.resolve()
 
     def make_anew(self, name: str) -> None:
         """Delete a topic and make it again as it was made: empty, and with another id."""

@@ -47,7 +47,7 @@ class Transactions:
         self.denied: tuple[str, ...] = ()
         """Transactional ids that begin so are refused."""
         self.late_markers = False
-        """Whether markers are written no sooner than `settle` is called; a real broker answers before they are."""
+        """Whether markers are written no sooner than `resolve` is called; a real broker answers before they are."""
         self._topics = topics
         self._producers = 0
 
@@ -134,7 +134,7 @@ class Transactions:
             self._fence(self.by_id[each])
         return expired
 
-    def settle(self) -> None:
+    def resolve(self) -> None:
         """Write the markers that are due."""
         for found in self.by_id.values():
             if found.state == "ending":

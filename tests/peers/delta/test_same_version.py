@@ -91,14 +91,14 @@ def test_rows_whose_version_is_replaced_while_they_are_made_durable_are_committe
 ) -> None:
     driver = shore.driver("log", create_table="if_missing")
     driver.write(0, rows(1))
-    settle = TableLocation.settle
+    make_durable = TableLocation.make_durable
     with insert_held_at(held, jvm, 2) as finish:
 
         def settle_meanwhile(place: TableLocation, version: int) -> None:
             if version == 2:
                 assert os.path.exists(shore.path / "_delta_log" / f"{2:020}.json")
                 finish()
-            settle(place, version)
+            make_durable(place, version)
 
         monkeypatch.setattr(TableLocation, "settle", settle_meanwhile)
         driver.write(1, rows(2))

@@ -75,7 +75,7 @@ class Run:
         self.say(f"{self.driver.name} on {host}{' with speculation' if speculation else ''}")
         self.counts["starts"] += 1
         self.driver.launch()
-        self.wait(lambda: bool(self.driver.told("started")) or not self.driver.running, "the start of a driver")
+        self.wait(lambda: bool(self.driver.reported("started")) or not self.driver.running, "the start of a driver")
         assert self.driver.running, f"{self.driver.name} ended: {self.driver.log()[-3000:]}"
 
     def replace_driver(self, host: str, *, speculation: bool = False) -> Driver:
@@ -178,7 +178,7 @@ class Run:
     def story(self) -> str:
         """Return what the wanted driver said last, and how far the streams are."""
         done = {mode: f"{self.written(mode)} of {fed}" for mode, fed in self._fed.items()}
-        return f"{done}, {self.driver.name}: {self.driver.told('ended')[-6:]} {self.driver.log()[-3000:]}"
+        return f"{done}, {self.driver.name}: {self.driver.reported('ended')[-6:]} {self.driver.log()[-3000:]}"
 
 
 class Faults:
@@ -331,4 +331,4 @@ def send(processes: Sequence[psutil.Process], number: int) -> None:
 
 def ends(driver: Driver) -> dict[str, Any]:
     """Return with what each of its streams ended at last."""
-    return {told["stream"]: told["why"] for told in driver.told("ended")}
+    return {reported["stream"]: reported["why"] for reported in driver.reported("ended")}

@@ -184,7 +184,7 @@ class Driver:
         self._server = OwnServer(
             [environment["PYSPARK_PYTHON"], str(cluster_streams.__file__), str(root), self.name, json.dumps(given)],
             self._log,
-            lambda: bool(self.told("started")),
+            lambda: bool(self.reported("started")),
             None,
             **environment,
         )
@@ -201,11 +201,11 @@ class Driver:
         with self._there.entered():
             self._server.launch()
 
-    def told(self, event: str) -> list[dict[str, Any]]:
+    def reported(self, event: str) -> list[dict[str, Any]]:
         """Return what it reported."""
         path = self._root / "reports" / self.name
         lines = path.read_text().splitlines() if path.exists() else []
-        return [told for line in lines if (told := json.loads(line))["event"] == event]
+        return [reported for line in lines if (reported := json.loads(line))["event"] == event]
 
     def signal(self, number: int) -> None:
         """Send a signal to its processes: Python's, the JVM's, and those of the streams' functions."""

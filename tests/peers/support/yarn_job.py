@@ -285,11 +285,11 @@ class Submission:
         others = [process for process in below(folder) if process.pid != python.pid]
         return Stopped(python, others, host, self.job.said / str(python.pid))
 
-    def told(self) -> tuple[Host, Path]:
+    def reported(self) -> tuple[Host, Path]:
         """Return the host and the folder of the driver that comes to the step at which it is to tell where it is."""
-        told = self.job.order.with_name("order.told")
-        self.when(told.exists, "the driver coming to the step")
-        return self._of(int(told.read_text()))
+        reported = self.job.order.with_name("order.told")
+        self.when(reported.exists, "the driver coming to the step")
+        return self._of(int(reported.read_text()))
 
     def executors(self) -> list[tuple[Host, Path]]:
         """Return where the executors of the application work that run now."""

@@ -112,7 +112,7 @@ class Storm:
     def _driver(self) -> tuple[Host, Path]:
         """Return where the driver runs, which has come to a step."""
         self._order("tell", self._step())
-        return self._running.told()
+        return self._running.reported()
 
     def _feed_and_await(self) -> None:
         """Add rows that only a driver can write which begins another epoch, and wait for them."""

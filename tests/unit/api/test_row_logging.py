@@ -19,7 +19,7 @@ from outfall.http.transport import Response
 from outfall.row_logging import LogRows, RowLog
 from outfall.values import rows_to_batch
 from outfall.wrappers import ExactlyOnceOptions
-from outfall.wrappers.dead_lettering import _shown
+from outfall.wrappers.dead_lettering import _summary
 from tests.unit.support.async_destination import Answer, opened
 from tests.unit.support.http_in_time import opened as http_opened
 
@@ -27,7 +27,7 @@ ROW = '{"id": 4711, "name": "Ringelnatz", "tags": ["Kuttel", 12345], "ok": true}
 MODES: list[LogRows] = ["none", "keys", "full"]
 
 
-def told(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """All that a traceback shows, causes included."""
     return "".join(traceback.format_exception(error))
 
@@ -66,14 +66,14 @@ def test_a_rejected_entry_is_not_told(log_rows: LogRows) -> None:
     partition.write_batch(["Ringelnatz"])
     with pytest.raises(ValueRefusedError) as caught:
         partition.flush(True)
-    assert ("Ringelnatz" in told(caught.value)) == (log_rows == "full")
+    assert ("Ringelnatz" in text_of(caught.value)) == (log_rows == "full")
     taken: list[DeadLetter] = []
     partition, _ = opened(refuse, log_rows=log_rows)
     partition.dead_letters_to(taken.extend)
     partition.write_batch(["Ringelnatz"])
     partition.flush(True)
     assert (taken[0].row, taken[0].excerpt) == ("Ringelnatz", "what is Ringelnatz?")
-    assert ("Ringelnatz" in _shown(taken[0])) == (log_rows == "full")
+    assert ("Ringelnatz" in _summary(taken[0])) == (log_rows == "full")
 
 
 @pytest.mark.parametrize("log_rows", MODES)
@@ -92,21 +92,21 @@ def test_a_response_that_echoes_a_row_is_masked(
     with caplog.at_level(logging.DEBUG), pytest.raises(OutfallError) as caught:
         partition.flush(True)
     assert str(status) in str(caught.value)
-    text = told(caught.value) + caplog.text
+    text = text_of(caught.value) + caplog.text
     assert ("Ringelnatz" in text) == (log_rows == "full")
     assert ("4711" in text) == (log_rows != "none")
     assert "is bad" in text
 
 
 def test_a_sink_that_permits_nothing_has_no_value_shown() -> None:
-    assert _shown(DeadLetter(ROW, "no Ringelnatz", "sink", 1, code="x")) == "one of them is a record: no *** (x)"
+    assert _summary(DeadLetter(ROW, "no Ringelnatz", "sink", 1, code="x")) == "one of them is a record: no *** (x)"
 
 
 def test_values_without_a_common_type_are_not_quoted() -> None:
     values: list[Any] = [{"a": 1}, {"a": "Ringelnatz"}]
     with pytest.raises(ValueRefusedError, match=r"Python types int, str \(ArrowInvalid|ArrowTypeError\)") as caught:
         rows_to_batch(values)
-    assert "Ringelnatz" not in told(caught.value)
+    assert "Ringelnatz" not in text_of(caught.value)
 
 
 def test_the_option_ignores_case_and_is_also_that_of_a_wrapper() -> None:

@@ -87,13 +87,13 @@ def test_a_dry_run_counts_by_reason_and_code_and_writes_nothing(place: Place, tm
     assert "10 dead letters: 4 replayed before, 0 cannot be converted to rows, 6 would be replayed" in text
     assert "column 1 is bad" in text
     assert text.count("example: ") == 3
-    told = parsed(*place.command, "--dry-run")
-    assert (told["found"], told["before"], told["would_replay"]) == (10, 4, 6)
-    assert {(kind["code"], kind["reason"], kind["letters"]) for kind in told["kinds"]} == {
+    result = parsed(*place.command, "--dry-run")
+    assert (result["found"], result["before"], result["would_replay"]) == (10, 4, 6)
+    assert {(kind["code"], kind["reason"], kind["letters"]) for kind in result["kinds"]} == {
         ("422", "column 0 is bad", 5),
         ("400", "column 1 is bad", 5),
     }
-    assert json.loads(told["examples"][0]["row"]) == {"id": 0}
+    assert json.loads(result["examples"][0]["row"]) == {"id": 0}
     assert sorted(path for path in tmp_path.rglob("*")) == before
 
 

@@ -79,7 +79,7 @@ def test_secrets_are_resolved_where_they_are_used_and_shown_nowhere(
     place = sink.options.place
     assert place.options() == given | {"AWS_SECRET_ACCESS_KEY": SECRET}
     assert SECRET not in repr(sink) + repr(sink.options) + repr(place) + sink.place() + sink.target()
-    assert place.told(OSError(f"denied to {SECRET}\n   0: <unknown>")) == "OSError: denied to ***"
+    assert place.summary(OSError(f"denied to {SECRET}\n   0: <unknown>")) == "OSError: denied to ***"
     assert b"LAKE_SECRET" in pickle.dumps(place)
 
 

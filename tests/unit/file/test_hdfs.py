@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from outfall.errors import ConfigurationError
-from outfall.hdfs import Hdfs, told
+from outfall.hdfs import Hdfs, translated
 from tests.unit.support.remote_target import Writer, hdfs_on_disk
 
 ROOT = Path(__file__).parents[3]
@@ -34,18 +34,18 @@ REMOTE = 'RPCError("org.apache.hadoop.{}", "The reason \\"x\\".\\n\\tat org.apac
     ],
 )
 def test_an_error_of_the_namenode_is_one_line_with_a_number(kind: str, number: int) -> None:
-    error = told(RuntimeError(REMOTE.format(kind)))
+    error = translated(RuntimeError(REMOTE.format(kind)))
     assert isinstance(error, OSError)
     assert (error.errno, error.strerror) == (number, f'{re.split(r"[.$]", kind)[-1]}: The reason "x".')
 
 
 def test_a_missing_and_a_present_file_keep_their_errors() -> None:
-    found = [told(kind("/a b\n\tat org.apache")) for kind in (FileNotFoundError, FileExistsError)]
+    found = [translated(kind("/a b\n\tat org.apache")) for kind in (FileNotFoundError, FileExistsError)]
     assert [(type(error), error.args[1]) for error in found] == [(FileNotFoundError, "/a b"), (FileExistsError, "/a b")]
 
 
 def test_a_client_without_a_namenode_asks_for_its_configuration() -> None:
-    error = told(RuntimeError('InvalidArgument("No NameNode hosts found")'))
+    error = translated(RuntimeError('InvalidArgument("No NameNode hosts found")'))
     assert isinstance(error, ConfigurationError)
     assert "HADOOP_CONF_DIR" in str(error)
 
@@ -183,7 +183,7 @@ def test_a_process_ends_though_python_frees_last_what_asks_hdfs() -> None:
 
 
 def test_an_erasure_coded_directory_is_refused_with_what_to_do() -> None:
-    error = told(NotImplementedError("hsync is not supported for erasure-coded files"))
+    error = translated(NotImplementedError("hsync is not supported for erasure-coded files"))
     assert isinstance(error, ConfigurationError)
     assert "hdfs ec -setPolicy -replicate" in str(error)
 

@@ -46,7 +46,7 @@ class Scripted(StagingArea[str]):
     def url(self, staged: str) -> str:
         return f"place/{staged}"
 
-    def gone(self, staged: str) -> str:
+    def why_missing(self, staged: str) -> str:
         return f"{staged} is gone"
 
 

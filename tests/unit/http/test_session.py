@@ -11,7 +11,7 @@ import requests
 from requests import exceptions
 from requests.adapters import BaseAdapter
 
-from outfall.http.connecting import explained
+from outfall.http.connecting import translated
 from outfall.http.options import HttpOptions
 from outfall.http.session import SessionTransport
 from outfall.http.transport import Call, ExchangeError, Fault
@@ -70,4 +70,4 @@ def test_a_header_of_the_session_that_is_none_stops_the_query() -> None:
 def test_of_several_causes_the_one_that_was_named_comes_first() -> None:
     error = exceptions.ConnectionError("no way")
     error.__cause__, error.__context__ = OSError(errno.ECONNREFUSED, "refused"), OSError(errno.ENETDOWN, "down")
-    assert explained(error, "the host") == (Fault.NOT_SENT, "the host cannot be reached (ECONNREFUSED)")
+    assert translated(error, "the host") == (Fault.NOT_SENT, "the host cannot be reached (ECONNREFUSED)")

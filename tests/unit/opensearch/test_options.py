@@ -94,8 +94,8 @@ def test_the_reason_names_the_cause() -> None:
 
 
 def test_the_lines_of_actions() -> None:
-    gone = pa.array([False, True])
-    changes = KeyedBatch(pa.record_batch({"id": [1, 2], "text": ["ä", None]}), gone, pa.array(["01ff", "02"], TEXT))
+    deleted = pa.array([False, True])
+    changes = KeyedBatch(pa.record_batch({"id": [1, 2], "text": ["ä", None]}), deleted, pa.array(["01ff", "02"], TEXT))
     places = {"_index": pa.array(["i", "i"]), "_id": pa.array(['"1"', "2"]), "routing": pa.array([None, "r"])}
     upsert, delete = actions(places, changes, Version(4096, "token"), creates=False, removes=False).to_pylist()
     head, body = map(json.loads, upsert.splitlines())

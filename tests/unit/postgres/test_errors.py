@@ -40,9 +40,9 @@ def test_a_code_is_of_one_kind(codes: list[str], passing: bool, a_rows: bool, ki
     for code in codes:
         error = made(code)
         assert (is_transient(error), is_rows_fault(error)) == (passing, a_rows), code
-        told = translated(DATABASE, "publishing to t", error)
-        assert type(told) is kind
-        assert f"(SQLSTATE {code})" in str(told)
+        translated_error = translated(DATABASE, "publishing to t", error)
+        assert type(translated_error) is kind
+        assert f"(SQLSTATE {code})" in str(translated_error)
 
 
 def test_an_error_without_a_code_may_pass_unless_it_is_a_mistake_of_ours() -> None:
@@ -52,7 +52,7 @@ def test_an_error_without_a_code_may_pass_unless_it_is_a_mistake_of_ours() -> No
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "advice"),
     [
         ("42501", "grant the privilege"),
         ("57014", "raise the option statement_timeout"),
@@ -67,8 +67,8 @@ def test_an_error_without_a_code_may_pass_unless_it_is_a_mistake_of_ours() -> No
         ("23505", "correct or leave out the row"),
     ],
 )
-def test_what_to_do_is_told(code: str, told: str) -> None:
-    assert told in str(translated(DATABASE, "publishing to t", made(code)))
+def test_what_to_do_is_told(code: str, advice: str) -> None:
+    assert advice in str(translated(DATABASE, "publishing to t", made(code)))
 
 
 @pytest.mark.parametrize("code", ["53100", "53200", "25006", "55P03"])

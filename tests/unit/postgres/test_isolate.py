@@ -48,7 +48,7 @@ def test_rows_that_are_refused_only_beside_each_other_are_all_taken_but_one() ->
 
 
 def test_a_refusal_says_reason_detail_and_code() -> None:
-    assert REFUSAL.told(RowLog("full")) == "no; a detail (SQLSTATE 23514)"
-    assert REFUSAL.told(RowLog()) == "no (SQLSTATE 23514)"
+    assert REFUSAL.summary(RowLog("full")) == "no; a detail (SQLSTATE 23514)"
+    assert REFUSAL.summary(RowLog()) == "no (SQLSTATE 23514)"
     quoting = RowRefusal("ungültige Eingabe: »geheim«", "22P02", column="id")
-    assert quoting.told(RowLog()) == "invalid text representation in column id (SQLSTATE 22P02)"
+    assert quoting.summary(RowLog()) == "invalid text representation in column id (SQLSTATE 22P02)"

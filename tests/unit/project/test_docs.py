@@ -90,7 +90,7 @@ def test_the_recovery_format_names_every_field(model: type[entries.StoredModel])
     if model is entries.StoredModel:
         return
     common = set(entries._Entry.model_fields) | {"kind"}
-    fields = set(model.model_fields)
+    fields = {field.alias or name for name, field in model.model_fields.items()}
     if model is entries._Entry:
         described, fields = section("Fields of every entry"), common
     else:

@@ -104,8 +104,8 @@ def test_a_key_without_a_place_for_its_version(key: str) -> None:
 def test_rows_are_packed_as_the_client_packs_them() -> None:
     names, columns = ["a", "ä"], [pa.array([b"", b"12", b"\r\n"], pa.large_binary())] * 2
     columns[1] = pa.array([None, b"x" * 11, None], pa.large_binary())
-    gone, ranks = pa.array([False, False, True]), pa.array(["00", "01", "02"], pa.large_string())
-    changes = KeyedBatch(pa.record_batch({"a": columns[0]}), gone, ranks)
+    deleted, ranks = pa.array([False, False, True]), pa.array(["00", "01", "02"], pa.large_string())
+    changes = KeyedBatch(pa.record_batch({"a": columns[0]}), deleted, ranks)
     keys = pa.array([b"k", b"{k}", b"d"], pa.large_binary())
     rows = [
         KeyedRow(key, write, 0, "", changes.rows, number)

@@ -34,9 +34,9 @@ from outfall.http import HttpSink
 from outfall.iceberg import IcebergSink
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.url import recovery_config
-from outfall.replay.letters import FoundLetter
+from outfall.replay.dead_letters import FoundDeadLetter
 from outfall.replay.record import read_record
-from outfall.replay.replaying import LetterReplay, ReplayResult
+from outfall.replay.replaying import DeadLetterReplay, ReplayResult
 from outfall.replay.rows import RowMaker
 from outfall.testing import MemoryRecoveryConfig, crash_at
 from outfall.trace_points import listen
@@ -55,19 +55,21 @@ def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
-def letter(number: int, row: str | None = None) -> FoundLetter:
+def letter(number: int, row: str | None = None) -> FoundDeadLetter:
     text = json.dumps({"id": number}) if row is None else row
-    return FoundLetter(DeadLetter(text, "bad", "sink", 0, time=START + timedelta(seconds=number)), f"letter {number}")
+    return FoundDeadLetter(
+        DeadLetter(text, "bad", "sink", 0, time=START + timedelta(seconds=number)), f"letter {number}"
+    )
 
 
-def letters(*numbers: int) -> list[FoundLetter]:
+def letters(*numbers: int) -> list[FoundDeadLetter]:
     return [letter(number) for number in numbers]
 
 
 def replayed(
-    sink: Any, recovery: RecoveryConfig, found: Sequence[FoundLetter], *, rows: RowMaker = ROWS, most: int = 3
+    sink: Any, recovery: RecoveryConfig, found: Sequence[FoundDeadLetter], *, rows: RowMaker = ROWS, most: int = 3
 ) -> ReplayResult:
-    return LetterReplay(sink, recovery, "replay", rows, most=most).run(found)
+    return DeadLetterReplay(sink, recovery, "replay", rows, most=most).run(found)
 
 
 class Target:
@@ -211,8 +213,8 @@ def test_what_is_refused_again_is_a_letter_again_that_waits_for_the_next_run() -
     sink, kept, recovery = RefusingSink(Warehouse()), NamedStagingSink(Warehouse(), "letters"), MemoryRecoveryConfig()
     both = DeadLetteringSink(sink, kept)
 
-    def here() -> list[FoundLetter]:
-        again = [FoundLetter(DeadLetter(**row), "again") for row in rows_of(kept.warehouse)]
+    def here() -> list[FoundDeadLetter]:
+        again = [FoundDeadLetter(DeadLetter(**row), "again") for row in rows_of(kept.warehouse)]
         return [*letters(1, -2, 3), *again]
 
     def growing() -> Any:
@@ -221,8 +223,8 @@ def test_what_is_refused_again_is_a_letter_again_that_waits_for_the_next_run() -
                 yield here()[position]
 
     with crash_at("task: after write#4", required=True):
-        LetterReplay(both, recovery, "replay", ROWS, most=1).run(growing())
-    result = LetterReplay(both, recovery, "replay", ROWS, most=1).run(growing())
+        DeadLetterReplay(both, recovery, "replay", ROWS, most=1).run(growing())
+    result = DeadLetterReplay(both, recovery, "replay", ROWS, most=1).run(growing())
     assert (result.replayed, len(result.epochs)) == (2, 2)
     assert len(rows_of(kept.warehouse)) == 1, "not again in the same run"
     (again,) = rows_of(kept.warehouse)
@@ -243,12 +245,12 @@ def test_without_a_place_for_letters_a_row_that_is_refused_again_fails_the_run_a
 def test_rows_are_routed_to_parts_by_the_key() -> None:
     shelf, recovery = Shelf(), MemoryRecoveryConfig()
     with pytest.raises(ConfigurationError, match="--key"):
-        LetterReplay(ShelfSink(shelf), recovery, "replay", ROWS)
+        DeadLetterReplay(ShelfSink(shelf), recovery, "replay", ROWS)
     keyed = [letter(n, json.dumps({"id": n, "name": str(n % 3)})) for n in range(6)] + [letter(9)]
-    result = LetterReplay(ShelfSink(shelf), recovery, "replay", ROWS, key="name").run(keyed)
+    result = DeadLetterReplay(ShelfSink(shelf), recovery, "replay", ROWS, key="name").run(keyed)
     assert sorted(row["id"] for row in values_on(shelf)) == list(range(6))
     assert [why for _, why in result.reasons] == ["the key 'name' is missing or NULL"]
-    assert LetterReplay(ShelfSink(shelf), recovery, "replay", ROWS, key="name").run(keyed).before == 6
+    assert DeadLetterReplay(ShelfSink(shelf), recovery, "replay", ROWS, key="name").run(keyed).before == 6
 
 
 def test_a_sink_that_holds_rows_back_delivers_them(tmp_path: Path) -> None:
@@ -260,7 +262,7 @@ def test_a_sink_that_holds_rows_back_delivers_them(tmp_path: Path) -> None:
 def test_a_sink_that_changes_the_dataframe_is_refused() -> None:
     sink = HttpSink("http://127.0.0.1/x", idempotency="content", body="record")
     with pytest.raises(CapabilityError, match="without Spark"):
-        LetterReplay(sink, MemoryRecoveryConfig(), "replay", ROWS)
+        DeadLetterReplay(sink, MemoryRecoveryConfig(), "replay", ROWS)
 
 
 def test_logs_that_are_not_of_one_copy_are_refused_and_nothing_is_written() -> None:
@@ -287,7 +289,7 @@ def ids_in(place: Path) -> list[int]:
     return sorted(json.loads(line)["id"] for line in lines)
 
 
-def live(place: Path, found: Sequence[FoundLetter], steps: int) -> None:
+def live(place: Path, found: Sequence[FoundDeadLetter], steps: int) -> None:
     """Run a replay in this process, and kill it at a step."""
     os.fsync = lambda descriptor: None  # type: ignore[assignment]
     left = steps
@@ -334,7 +336,7 @@ def test_each_letter_is_there_once_when_runs_are_killed_at_random(seed: int, tmp
     last.start()
     last.join()
     assert last.exitcode == 0
-    expected = Counter(json.loads(found.letter.row)["id"] for found in there)
+    expected = Counter(json.loads(found.dead_letter.row)["id"] for found in there)
     assert Counter(ids_in(tmp_path / "out")) == expected
 
 

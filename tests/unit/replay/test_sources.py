@@ -13,8 +13,8 @@ import pytest
 from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter, dead_letter_batch
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink
-from outfall.replay.letters import FoundLetter
-from outfall.replay.sources import letters_at
+from outfall.replay.dead_letters import FoundDeadLetter
+from outfall.replay.sources import dead_letters_at
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 
 TIME = datetime(2026, 11, 23, 1, 2, 3, 456789, UTC)
@@ -34,8 +34,8 @@ def written(place: Path | str, **options: Any) -> str:
     return str(place)
 
 
-def read(location: str) -> list[FoundLetter]:
-    return list(letters_at(location)())
+def read(location: str) -> list[FoundDeadLetter]:
+    return list(dead_letters_at(location)())
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def read(location: str) -> list[FoundLetter]:
 )
 def test_files_hold_the_letters_that_a_sink_has_written(options: dict[str, Any], tmp_path: Path) -> None:
     found = read(written(tmp_path / "letters", **options))
-    assert sorted(map(str, (each.letter for each in found))) == sorted(map(str, LETTERS))
+    assert sorted(map(str, (each.dead_letter for each in found))) == sorted(map(str, LETTERS))
     assert len({each.id for each in found}) == 3
 
 
@@ -80,8 +80,10 @@ def test_a_letter_is_known_by_all_that_it_says_and_not_by_where_it_lies(tmp_path
     }
     changed["time"] = TIME.replace(microsecond=0)
     assert changed.keys() == set(DEAD_LETTER_SCHEMA.names)
-    ids = [FoundLetter(replace(LETTERS[0], **{name: value}), "").id for name, value in changed.items()]
-    assert len({*ids, FoundLetter(LETTERS[0], "here").id, FoundLetter(LETTERS[0], "there").id}) == len(changed) + 1
+    ids = [FoundDeadLetter(replace(LETTERS[0], **{name: value}), "").id for name, value in changed.items()]
+    assert (
+        len({*ids, FoundDeadLetter(LETTERS[0], "here").id, FoundDeadLetter(LETTERS[0], "there").id}) == len(changed) + 1
+    )
 
 
 def test_one_file_is_read_with_where_each_letter_lies_and_a_line_without_an_end_is_not_there_yet(

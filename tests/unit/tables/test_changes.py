@@ -63,7 +63,7 @@ def apply(table: list[Row], changes: Changes, keys: Keys) -> list[Row]:
         if changes.removes[number]:
             order = None if changes.removal_order is None else changes.removal_order[number].as_py()
             table = arrive_alone(table, {**last, "gone": True} | ({keys.order: order} if keys.order else {}), keys)
-        if not changes.gone[number]:
+        if not changes.deleted[number]:
             there = len(table)
             after = arrive_alone(table, {**last, "gone": False}, keys)
             table = [*table, first] if len(after) > there else after
@@ -93,9 +93,9 @@ def test_changes_come_to_what_the_rows_come_to_one_by_one(keys: Keys, seed: int)
 
     def row(number: int) -> Row:
         order = chance.choice([None, 1, 2, 3, 4])
-        gone = keys.marker is not None and chance.random() < 0.3
+        deleted = keys.marker is not None and chance.random() < 0.3
         return {"k": chance.randint(1, 4), "l": chance.choice("ab"), "o": order, "v": f"v{number}", "w": f"w{number}",
-                "gone": gone or None}  # fmt: skip
+                "gone": deleted or None}  # fmt: skip
 
     table = [{**row(-1), "k": k, "l": l} for k in range(1, 4) for l in "ab"]  # noqa: E741
     table = [{name: each[name] for name in SCHEMA.names} for each in table]

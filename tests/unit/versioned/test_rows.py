@@ -58,8 +58,8 @@ def test_null_keys_are_refused_and_null_markers_are_no_deletes() -> None:
     batch = pa.record_batch({"id": [1, None], "gone": [None, True]})
     changes = changes_of(batch, "gone", None, ranked=False)
     assert changes.rows.schema.names == ["id"]
-    assert changes.gone is not None
-    assert changes.gone.to_pylist() == [False, True]
+    assert changes.deleted is not None
+    assert changes.deleted.to_pylist() == [False, True]
     assert changes.chosen(pa.scalar("d"), pa.scalar("u")).to_pylist() == ["u", "d"]
     with pytest.raises(ValueRefusedError, match="'id' is NULL"):
         refuse_null_keys(batch, ["id"])

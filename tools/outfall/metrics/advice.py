@@ -113,10 +113,10 @@ def _of_rows(step: StepStatus, location: str) -> Iterator[Trouble]:
             "These rows are not in the target. Remove the option, so that the next rejection fails the query. Find the"
             " reason in the driver's log, and write these rows again from the source.",
         )
-    if letters := step.totals.get("dead_letters", 0):
+    if dead_letters := step.totals.get("dead_letters", 0):
         yield Trouble(
             "warning",
-            f"{letters:,} rows have become dead letters since the first epoch"
+            f"{dead_letters:,} rows have become dead letters since the first epoch"
             f"{_named(step.epochs, lambda e: e.dead_letters)}.",
             "Read the dead letters and their reasons. Fix the target, then write the rows again with outfall replay,"
             " each exactly once.",

@@ -244,9 +244,9 @@ class _Looker:
                 self._board.listed(given, readable=False)
                 raise
             with self._guard:
-                gone = {location.url() for location in self._locations} - found.keys()
+                removed = {location.url() for location in self._locations} - found.keys()
                 self._locations, self._searched = list(found.values()), now
-                for url in gone:
+                for url in removed:
                     self._keep(url, ())
                     self._board.forget(url)
             for location in self._locations:

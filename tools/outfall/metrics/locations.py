@@ -9,7 +9,7 @@ from contextlib import suppress
 from outfall.errors import ConfigurationError
 from outfall.location import LOCAL
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
-from outfall.recovery.location import explained, recovery_location
+from outfall.recovery.location import recovery_location, translated_errors
 from outfall.recovery.log import RecoveryConfig
 
 DEPTH = 4
@@ -50,7 +50,7 @@ def _search(location: CheckpointRecoveryConfig, depth: int) -> Iterator[Checkpoi
 
 def _directories(config: CheckpointRecoveryConfig) -> Sequence[str]:
     location = recovery_location(config.url())
-    with explained("searching for recovery data", None, location.path):
+    with translated_errors("searching for recovery data", None, location.path):
         if location.scheme != LOCAL:
             # Imported here, because only object stores need fsspec.
             from outfall.recovery.object_log import ObjectStore

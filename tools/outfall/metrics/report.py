@@ -121,8 +121,8 @@ def _numbers(step: StepStatus) -> str:
     ]
     if step.buffered_rows:
         shown.append((compact(step.buffered_rows), "rows buffered"))
-    if letters := step.totals.get("dead_letters", 0):
-        shown.append((compact(letters), "dead letters"))
+    if dead_letters := step.totals.get("dead_letters", 0):
+        shown.append((compact(dead_letters), "dead letters"))
     if step.dropped_rows:
         shown.append((compact(step.dropped_rows), "rows dropped"))
     items = "".join(f'<li><b>{_text(number)}</b><span class="soft">{label}</span></li>' for number, label in shown)

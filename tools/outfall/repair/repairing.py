@@ -20,7 +20,7 @@ from outfall.filesystems import make_durably, sync_directory
 from outfall.protocol.clock import SystemClock
 from outfall.protocol.journal import Journal
 from outfall.recovery.entries import Entry, Repaired, Skipped
-from outfall.recovery.location import explained
+from outfall.recovery.location import translated_errors
 from outfall.recovery.log import EntryExistsError, RecoveryConfig
 from outfall.recovery.spark_checkpoint import SparkCheckpoint, checksum_of
 from outfall.repair.plan import Plan, Progress, examine
@@ -79,7 +79,7 @@ class CheckpointRepair:
 
         Raises `TransientError` or `ConfigurationError` if the disk failed, or cannot be read.
         """
-        with explained("reading Spark's checkpoint", None, self.checkpoint.root):
+        with translated_errors("reading Spark's checkpoint", None, self.checkpoint.root):
             return examine(self.checkpoint, self.progress)
 
     def carry_out(self, plan: Plan) -> None:
@@ -89,7 +89,7 @@ class CheckpointRepair:
         `ConfigurationError` if a store or the disk failed. In each case, no file was moved, or all were moved back.
         """
         if plan.moves:
-            with explained("repairing Spark's checkpoint", None, self.checkpoint.root):
+            with translated_errors("repairing Spark's checkpoint", None, self.checkpoint.root):
                 self._move(plan.moves)
 
     def _move(self, names: Sequence[str]) -> None:

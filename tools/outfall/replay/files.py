@@ -16,7 +16,7 @@ from outfall.dead_letter import DEAD_LETTER_SCHEMA
 from outfall.errors import ConfigurationError, TransientError
 from outfall.filesystems import ExplainedClient, open_filesystem
 from outfall.location import LOCAL, REMOTE, Location, Purpose
-from outfall.replay.letters import FoundLetter, letter_of
+from outfall.replay.dead_letters import FoundDeadLetter, dead_letter_of
 from outfall.serde import parse_json
 
 _PLACES = Purpose(
@@ -30,7 +30,7 @@ _NOTHING = {field.name: None if field.nullable else "" for field in DEAD_LETTER_
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
-class FileLetters:
+class FileDeadLetters:
     """Reads the dead letters in a file, or in all files of a directory except hidden (staged) files.
 
     The location is an absolute path, or a URL of an object store or of HDFS. Raises `ConfigurationError` if it is
@@ -46,7 +46,7 @@ class FileLetters:
             self._filesystem = ExplainedClient(opened, place.url())
         self._shown = place.url()
 
-    def __call__(self) -> Iterator[FoundLetter]:
+    def __call__(self) -> Iterator[FoundDeadLetter]:
         """Yield the dead letters, file by file in name order.
 
         Raises `ConfigurationError` if the location does not exist or contains other data, and `TransientError` if a
@@ -58,7 +58,7 @@ class FileLetters:
             raise ConfigurationError(f"{self._shown} does not exist", do="correct the path") from None
         for path in paths:
             try:
-                yield from self._letters(path)
+                yield from self._dead_letters(path)
             except (OSError, pa.ArrowException, UnicodeError) as error:
                 raise TransientError(f"the dead letters in {path} cannot be read", why=str(error)) from error
 
@@ -72,7 +72,7 @@ class FileLetters:
         # Spark's readers skip the same names.
         return sorted(path for path in found if not any(name[:1] in "_." for name in path[start:].split("/")))
 
-    def _letters(self, path: str) -> Iterator[FoundLetter]:
+    def _dead_letters(self, path: str) -> Iterator[FoundDeadLetter]:
         stem, end = posixpath.splitext(path)
         compression = _COMPRESSIONS.get(end)
         kind = posixpath.splitext(stem)[1] if compression else end
@@ -90,7 +90,7 @@ class FileLetters:
                 stream = pa.CompressedInputStream(pa.PythonFile(file), compression) if compression else file
                 records = readers[kind](io.BufferedReader(stream) if compression else file, path)
             for values, place in records:
-                yield letter_of(levels | values, place)
+                yield dead_letter_of(levels | values, place)
 
     def _json(self, lines: Any, path: str) -> Iterator[tuple[dict[str, Any], str]]:
         for place, line in _lines(lines, path):

@@ -24,7 +24,7 @@ from outfall.protocol.clock import SystemClock
 from outfall.protocol.journal import Journal
 from outfall.protocol.states import load_states
 from outfall.recovery.log import RecoveryConfig
-from outfall.replay.letters import ID_BYTES
+from outfall.replay.dead_letters import ID_BYTES
 from outfall.serde import SimpleVersionedSerializer, parse_json
 from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
 
@@ -57,7 +57,7 @@ class ReplayRecord:
         return ReplayRecord(self.batch + 1, self.ids + Counter(choice.ids), choice.rows)
 
 
-def letters_step(step_id: str) -> str:
+def dead_letters_step(step_id: str) -> str:
     """Return the id of the selecting step for a writing step."""
     return f"{step_id}-letters"
 
@@ -67,7 +67,7 @@ def read_record(recovery: RecoveryConfig, step_id: str) -> ReplayRecord:
 
     Raises `TransientError` or `RecordError` if the log cannot be read.
     """
-    name = letters_step(step_id)
+    name = dead_letters_step(step_id)
     with closing(recovery.open(name)) as log:
         view = Journal(log, name, SystemClock()).read()
         return record_in(load_states(resolve(RecordSink(step_id)), view.states, log))

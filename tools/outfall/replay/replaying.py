@@ -45,8 +45,8 @@ from outfall.protocol.states import load_states
 from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery.log import RecoveryConfig
-from outfall.replay.letters import FoundLetter
-from outfall.replay.record import Choice, RecordSink, ReplayRecord, letters_step, read_record, record_in
+from outfall.replay.dead_letters import FoundDeadLetter
+from outfall.replay.record import Choice, RecordSink, ReplayRecord, dead_letters_step, read_record, record_in
 from outfall.replay.rows import RowMaker
 from outfall.trace_points import reached
 
@@ -84,7 +84,7 @@ class ReplayResult:
             self.reasons.append((place, why))
 
 
-class LetterReplay:
+class DeadLetterReplay:
     """Replays dead letters into one sink. Not thread-safe; concurrent processes fence each other.
 
     `recovery` is the location of the logs of both steps, and `step_id` is the writing one. `rows` converts dead letters
@@ -128,7 +128,7 @@ class LetterReplay:
             key=self._key if resolved.fixed else None,
         )
 
-    def run(self, letters: Iterable[FoundLetter]) -> ReplayResult:
+    def run(self, dead_letters: Iterable[FoundDeadLetter]) -> ReplayResult:
         """Replay all dead letters that were not replayed before.
 
         New dead letters of this run are left for the next run. After an `OutfallError`, the next run first writes the
@@ -139,9 +139,11 @@ class LetterReplay:
         started = datetime.now(UTC)
         self._write(record, result)
         # Excludes dead letters of this run: its tasks use the same clock, and all input is read before the first write.
-        letters = (each for each in letters if each.letter.step != self._step_id or each.letter.time < started)
+        dead_letters = (
+            each for each in dead_letters if each.dead_letter.step != self._step_id or each.dead_letter.time < started
+        )
         with closing(_Spool()) as spool:
-            for row, entry in self._new(letters, record, result):
+            for row, entry in self._new(dead_letters, record, result):
                 spool.add(row, entry)
             reached("replay: letters read")
             for columns in spool.columns():
@@ -150,20 +152,20 @@ class LetterReplay:
             self._forget_rows()
         return result
 
-    def preview(self, letters: Iterable[FoundLetter]) -> ReplayResult:
+    def preview(self, dead_letters: Iterable[FoundDeadLetter]) -> ReplayResult:
         """Return the counts that `run` would return. Writes nothing."""
         result = ReplayResult()
         record = read_record(self._recovery, self._step_id)
-        for _ in self._new(letters, record, result):
+        for _ in self._new(dead_letters, record, result):
             pass
         return result
 
     def _new(
-        self, letters: Iterable[FoundLetter], record: ReplayRecord, result: ReplayResult
+        self, dead_letters: Iterable[FoundDeadLetter], record: ReplayRecord, result: ReplayResult
     ) -> Iterator[tuple[dict[str, Any], _Entry]]:
         """Yield the rows of dead letters that are not in the record."""
         seen: Counter[bytes] = Counter()
-        for found in letters:
+        for found in dead_letters:
             result.found += 1
             name = found.id
             seen[name] += 1
@@ -171,13 +173,13 @@ class LetterReplay:
                 result.before += 1
                 continue
             try:
-                row = self._rows.row(found.letter.row)
+                row = self._rows.row(found.dead_letter.row)
                 if self._resolved.fixed and self._key is not None and row.get(self._key) is None:
                     raise ValueError(f"the key {self._key!r} is missing or NULL")
             except ValueError as error:
                 result.leave(found.place, str(error))
             else:
-                yield row, _Entry(name, seen[name], found.letter.row)
+                yield row, _Entry(name, seen[name], found.dead_letter.row)
 
     def _replay(self, entries: Iterator[_Entry], result: ReplayResult) -> None:
         """Select and write dead letters whose rows have the same columns."""
@@ -218,10 +220,10 @@ class LetterReplay:
                 coordinator.finish(ticket, [self._keep(coordinator.resolved.sink, ticket, None)])
 
     def _choosing(self) -> EpochCoordinator:
-        return EpochCoordinator(RecordSink(self._step_id), letters_step(self._step_id), self._recovery)
+        return EpochCoordinator(RecordSink(self._step_id), dead_letters_step(self._step_id), self._recovery)
 
     def _next_epoch(self) -> int:
-        view = self._view(letters_step(self._step_id))
+        view = self._view(dead_letters_step(self._step_id))
         if view.unfinished is not None:
             return view.unfinished.epoch
         return 0 if view.completed is None else view.completed + 1
@@ -242,7 +244,7 @@ class LetterReplay:
             return Journal(log, step_id, SystemClock()).read()
 
     def _recorded(self, states: Any) -> ReplayRecord:
-        with closing(self._recovery.open(letters_step(self._step_id))) as log:
+        with closing(self._recovery.open(dead_letters_step(self._step_id))) as log:
             return record_in(load_states(resolve(RecordSink(self._step_id)), states, log))
 
     def _keep(self, sink: RecordSink, ticket: Ticket, choice: Choice | None) -> TaskResponse:
@@ -259,7 +261,7 @@ class LetterReplay:
             raise RecordError(
                 f"the last selection is batch {record.batch}, but the last written batch is {done}",
                 step=self._step_id,
-                why=f"the logs of this step and of {letters_step(self._step_id)} do not belong to the same copy",
+                why=f"the logs of this step and of {dead_letters_step(self._step_id)} do not belong to the same copy",
                 do="restore both logs from the same copy; with outfall copy, move both",
             )
         return False

@@ -13,23 +13,23 @@ from pydantic import SecretStr
 from outfall.errors import ConfigurationError, missing_extra
 from outfall.location import masked
 from outfall.options import make_options, resolve_secret
-from outfall.replay.files import FileLetters
-from outfall.replay.letters import FoundLetter, letter_of
+from outfall.replay.dead_letters import FoundDeadLetter, dead_letter_of
+from outfall.replay.files import FileDeadLetters
 from outfall.serde import parse_json
-from outfall.sql.dead_letters import stored_letters
+from outfall.sql.dead_letters import stored_dead_letters
 from outfall.sql.dialect import Dialect
 
 if TYPE_CHECKING:
     from outfall.kafka.client import KafkaClients
 
-Source = Callable[[], Iterator[FoundLetter]]
+Source = Callable[[], Iterator[FoundDeadLetter]]
 """Reads a location once, from its beginning to its end at the start of the read."""
 
 _BROKERS_WAIT = 60.0
 """Timeout for brokers in seconds."""
 
 
-def letters_at(location: str) -> Source:
+def dead_letters_at(location: str) -> Source:
     """Return a source for the dead letters at a location. It connects when it is called.
 
     A location is a path or URL of a file or a directory; `postgresql://user@host/database?table=schema.name` or
@@ -42,7 +42,7 @@ def letters_at(location: str) -> Source:
         return _table(location)
     if scheme == "kafka":
         return _kafka(location)
-    return FileLetters(location if scheme else os.path.abspath(os.path.expanduser(location)))
+    return FileDeadLetters(location if scheme else os.path.abspath(os.path.expanduser(location)))
 
 
 def _refused(location: str, why: str, do: str) -> ConfigurationError:
@@ -71,7 +71,7 @@ def _table(location: str) -> Source:
     options["dsn"] = f"{location.partition('?')[0]}?{urlencode(given, quote_via=quote)}"
     dialect = _dialect(split.scheme.lower(), options)
     place = f"the table {options['table']} in {dialect.database.name()}"
-    return lambda: (letter_of(values, place) for values in stored_letters(dialect))
+    return lambda: (dead_letter_of(values, place) for values in stored_dead_letters(dialect))
 
 
 def _dialect(scheme: str, options: Mapping[str, str]) -> Dialect:
@@ -100,7 +100,7 @@ def _kafka(location: str) -> Source:
     config = recovery_from_url(location)
     topic = config.topic_prefix
 
-    def read() -> Iterator[FoundLetter]:
+    def read() -> Iterator[FoundDeadLetter]:
         clients = KafkaClients(
             config.brokers,
             config.options(),
@@ -120,7 +120,7 @@ def _kafka(location: str) -> Source:
                     raise ConfigurationError(
                         f"{place} is not a JSON object", do='write dead letters to Kafka with value_format="json"'
                     )
-                yield letter_of(found, place)
+                yield dead_letter_of(found, place)
 
     return read
 

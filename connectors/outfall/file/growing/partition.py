@@ -14,7 +14,7 @@ from outfall.errors import ConfigurationError
 from outfall.file.encoded_file import EncodedFile
 from outfall.file.growing.part_files import FileState, PartFiles, following
 from outfall.file.growing.registry import Register, RegisterEntry
-from outfall.file.stores.disk import explained, write_all
+from outfall.file.stores.disk import translated_errors, write_all
 from outfall.filesystems import sync_directory
 from outfall.formats import FormatOptions, shape
 from outfall.formats.stream import EncodedStream
@@ -57,7 +57,7 @@ class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], Support
         self._dirty = False
         self._closed_segments: list[tuple[int | None, int]] = []
         self._created: int | None = None
-        with explained("opening", self._path, part):
+        with translated_errors("opening", self._path, part):
             self._fd = self._take_over()
         super().__init__(options, context.metrics, start=state.offset == 0)
 
@@ -132,7 +132,7 @@ class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], Support
             self._begin(following(self._segment))
 
     def _begin(self, segment: int) -> None:
-        with explained("beginning", self._files.path(segment), self._files.part):
+        with translated_errors("beginning", self._files.path(segment), self._files.part):
             with self._register.writing(self._files.part) as held:
                 held.check_still(self._mine)
                 fd = self._files.create(segment)
@@ -150,7 +150,10 @@ class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], Support
         self._stream = EncodedStream(self._options)
 
     def _append(self, buffers: list[pa.Buffer]) -> None:
-        with explained("writing", self._path, self._files.part), self._register.writing(self._files.part) as held:
+        with (
+            translated_errors("writing", self._path, self._files.part),
+            self._register.writing(self._files.part) as held,
+        ):
             held.check_still(self._mine)
             self._files.check_end(self._fd, self._segment, self._offset)
             reached("file: writing")
@@ -159,7 +162,7 @@ class GrowingPart(EncodedFile, StatefulSinkPartition[object, FileState], Support
             reached("file: written")
 
     def _sync(self) -> None:
-        with explained("syncing", self._path, self._files.part):
+        with translated_errors("syncing", self._path, self._files.part):
             if self._dirty:
                 reached("file: syncing")
                 os.fsync(self._fd)

@@ -8,7 +8,7 @@ from outfall.capabilities import PartSeal, SealContext, WriterId
 from outfall.errors import FencedError, SealError
 from outfall.file.growing.part_files import FileState, PartFiles, part_index
 from outfall.file.growing.registry import Register, RegisterEntry, described, stale
-from outfall.file.stores.disk import explained
+from outfall.file.stores.disk import translated_errors
 from outfall.target_record import check_writing
 from outfall.trace_points import reached
 
@@ -21,7 +21,7 @@ def seal_parts(register: Register, context: SealContext, seals: Sequence[PartSea
     if another query has them; and `TargetLostError` if a part without a task result has lost bytes.
     """
     mine = RegisterEntry.sealed_by(context)
-    with explained("sealing", register.path), register.alone() as held:
+    with translated_errors("sealing", register.path), register.alone() as held:
         _refuse_other_driver(register.path, held.records.step, mine, context)
         directory = register.store.root
         writers = held.records.writers()

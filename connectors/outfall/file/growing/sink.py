@@ -23,7 +23,7 @@ from outfall.file.growing.possession import GrowingPort, GrowingRecord
 from outfall.file.growing.registry import Register
 from outfall.file.growing.seal import seal_parts
 from outfall.file.growing.starts import PartStarts
-from outfall.file.stores.disk import explained
+from outfall.file.stores.disk import translated_errors
 from outfall.file.target import LocalFiles
 from outfall.filesystems import sync_directory
 from outfall.possession.possession import FoundRecord, check, open_target
@@ -95,7 +95,7 @@ class GrowingFiles(
         return GrowingPort(self.starts, incarnation)
 
     def check_target(self, context: TargetContext[FileState]) -> TargetCheck[FileState]:
-        with explained("checking", self.options.path):
+        with translated_errors("checking", self.options.path):
             check_usable(self.options.path)
             port = self.port(context.incarnation)
             ours = bool(context.incarnation) and self.store.has_record(context.incarnation)
@@ -139,7 +139,7 @@ class GrowingFiles(
 
     def open_target(self, context: TargetContext[FileState]) -> None:
         found = context.found or FoundParts()
-        with explained("opening", self.options.path):
+        with translated_errors("opening", self.options.path):
             self.make_directory(context)
             self.starts.record(found.new, context)
             open_target(self.port(context.incarnation), context, found.ahead)
@@ -147,7 +147,7 @@ class GrowingFiles(
     def withdraw(self, context: CleanUpContext) -> None:
         store = self.store
         # The register remains, because its record fences stale tasks of this incarnation.
-        with explained("leaving", store.root), store.opening(), self.register.alone():
+        with translated_errors("leaving", store.root), store.opening(), self.register.alone():
             for part, state in context.states().items():
                 PartFiles(store.root, part).remove_empty(state.segment)
             sync_directory(store.root)
@@ -156,7 +156,7 @@ class GrowingFiles(
     def clean_up(self, context: CleanUpContext) -> int:
         # The parts of a step that has ended for good may be continued by another one.
         if context.final and self.store.has_record(context.incarnation):
-            with explained("cleaning up", self.options.path):
+            with translated_errors("cleaning up", self.options.path):
                 self.store.remove_record(context.incarnation)
         return 0
 

@@ -15,7 +15,7 @@ _IOV_MAX = 1024
 
 
 @contextmanager
-def explained(
+def translated_errors(
     doing: str, path: str, part: str | None = None, *, then: str = "this attempt is discarded"
 ) -> Iterator[None]:
     """Convert an `OSError` to an error that names the path, which errors of file descriptors do not have.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from outfall.capabilities import SupportsSparkWriter, WriterInitContext
 from outfall.file.options import SPARK_NAMES, FileOptions
-from outfall.file.stores.disk import explained
+from outfall.file.stores.disk import translated_errors
 from outfall.file.stores.store import STAGING, FileStore, StagedFile
 from outfall.file.whole.sink import LocalWholeFiles, RemoteWholeFiles, WholeFiles
 from outfall.storage.by_spark import COUNTED, SparkWriter
@@ -100,8 +100,8 @@ class SparkFileWriter(SparkWriter[StagedFile]):
         for name in names:
             self._store.drop(name)
 
-    def _explained(self, doing: str) -> AbstractContextManager[None]:
-        return explained(f"{doing} files in", self._store.staging)
+    def _translated_errors(self, doing: str) -> AbstractContextManager[None]:
+        return translated_errors(f"{doing} files in", self._store.staging)
 
     def _check_shared(self, frame: SparkRows) -> None:
         """Let executors look for the record, once per process, where no count tells that a file is missing."""

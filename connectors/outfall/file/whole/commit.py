@@ -9,7 +9,7 @@ from typing import Any
 from outfall.capabilities import CommitterInitContext
 from outfall.errors import CommitRefusedError
 from outfall.file.possession import FilePort
-from outfall.file.stores.disk import explained
+from outfall.file.stores.disk import translated_errors
 from outfall.file.stores.store import STAGING, FileStore, StagedFile
 from outfall.storage.commit import Found, NotPublishedError, Obstacle, StagingArea
 from outfall.trace_points import reached
@@ -32,7 +32,10 @@ class FileStaging(StagingArea[StagedFile]):
     @contextmanager
     def publishing(self, staged: Sequence[StagedFile]) -> Iterator[None]:
         store = self._store
-        with explained("publishing in", store.root, then=_RECORDED), self._port.publishing(self.context, staged):
+        with (
+            translated_errors("publishing in", store.root, then=_RECORDED),
+            self._port.publishing(self.context, staged),
+        ):
             yield
             # One sync for all files: none is reported as committed before this returns. Existing directories are
             # included, because the driver that created them may have died before their names were durable.
@@ -40,11 +43,11 @@ class FileStaging(StagingArea[StagedFile]):
             reached("file: publications synced")
 
     def reading(self) -> AbstractContextManager[object]:
-        return explained("reading", self._store.root, then=_RECORDED)
+        return translated_errors("reading", self._store.root, then=_RECORDED)
 
     @contextmanager
     def revoking(self) -> Iterator[None]:
-        with explained("revoking in", self._store.staging, then=_RECORDED):
+        with translated_errors("revoking in", self._store.staging, then=_RECORDED):
             yield
             with suppress(FileNotFoundError):
                 self._store.sync([STAGING])
@@ -86,7 +89,7 @@ class FileStaging(StagingArea[StagedFile]):
     def url(self, staged: StagedFile) -> str:
         return f"{self._store.root}/{staged.path}"
 
-    def gone(self, staged: StagedFile) -> str:
+    def why_missing(self, staged: StagedFile) -> str:
         return f"{staged.name} ({_size(staged)}) is neither in {self._store.staging} nor in {self._store.root}"
 
     def _sizes(self, staged: StagedFile) -> tuple[int | None, int | None]:

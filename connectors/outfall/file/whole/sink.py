@@ -10,7 +10,7 @@ from outfall.capabilities import CleanUpContext, CommitterInitContext, SupportsC
 from outfall.file.first_contact import check_usable
 from outfall.file.options import FileOptions
 from outfall.file.possession import FilePort, LocalPort, RemotePort
-from outfall.file.stores.disk import explained
+from outfall.file.stores.disk import translated_errors
 from outfall.file.stores.remote import RENAMES, RemoteStore
 from outfall.file.stores.store import STAGING, FileStore, StagedFile
 from outfall.file.target import Files, LocalFiles
@@ -42,7 +42,7 @@ class WholeFiles(Files, DynamicSink[Any], SupportsCommitter[StagedFile]):
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> WholeFileWriter:
         context, store = self.bound_context(), self.store
-        with explained("opening", store.root):
+        with translated_errors("opening", store.root):
             store.check_shared(context.incarnation)
         return WholeFileWriter(store, self.options, context, self.suffix, rolling=self.rolling, buckets=self.buckets)
 
@@ -54,7 +54,7 @@ class WholeFiles(Files, DynamicSink[Any], SupportsCommitter[StagedFile]):
 
     def clean_up(self, context: CleanUpContext) -> int:
         store = self.store
-        with explained("cleaning up", store.staging):
+        with translated_errors("cleaning up", store.staging):
             old = _older(store, context)
             for name in old:
                 store.unstage(name)
@@ -63,19 +63,19 @@ class WholeFiles(Files, DynamicSink[Any], SupportsCommitter[StagedFile]):
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         store = self.store
-        with explained("reading", store.staging):
+        with translated_errors("reading", store.staging):
             return [f"{store.staging}/{name}" for name in sorted(map(str, _older(store, context)))]
 
     def check_target(self, context: TargetContext[Any]) -> TargetCheck[Any]:
-        with explained("checking", self.options.path):
+        with translated_errors("checking", self.options.path):
             return TargetCheck({}, check(self.port(context.incarnation), context))
 
     def open_target(self, context: TargetContext[Any]) -> None:
-        with explained("opening", self.options.path):
+        with translated_errors("opening", self.options.path):
             open_target(self.port(context.incarnation), context, context.found)
 
     def withdraw(self, context: CleanUpContext) -> None:
-        with explained("leaving", self.options.path):
+        with translated_errors("leaving", self.options.path):
             self.port(context.incarnation).remove()
 
 
@@ -101,17 +101,17 @@ class LocalWholeFiles(LocalFiles, WholeFiles):
         return LocalPort(self.store, self.options, incarnation)
 
     def check_target(self, context: TargetContext[Any]) -> TargetCheck[Any]:
-        with explained("checking", self.options.path):
+        with translated_errors("checking", self.options.path):
             check_usable(self.options.path)
         return super().check_target(context)
 
     def open_target(self, context: TargetContext[Any]) -> None:
-        with explained("opening", self.options.path):
+        with translated_errors("opening", self.options.path):
             self.make_directory(context)
         super().open_target(context)
 
     def withdraw(self, context: CleanUpContext) -> None:
-        with explained("leaving", self.options.path), self.store.opening():
+        with translated_errors("leaving", self.options.path), self.store.opening():
             super().withdraw(context)
 
 
@@ -131,13 +131,13 @@ class RemoteWholeFiles(WholeFiles):
 
     def clean_up(self, context: CleanUpContext) -> int:
         removed, store = super().clean_up(context), self.store
-        with explained("cleaning up", store.root):
+        with translated_errors("cleaning up", store.root):
             unfinished = store.unfinished_records(context.incarnation)
             return removed + sum(store.remove(path) for path in unfinished)
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         store = self.store
-        with explained("reading", store.root):
+        with translated_errors("reading", store.root):
             unfinished = [f"{store.root}/{path}" for path in store.unfinished_records(context.incarnation)]
         return [*super().find_leftovers(context), *sorted(unfinished)]
 
@@ -151,6 +151,6 @@ class RemoteWholeFiles(WholeFiles):
 
     def check_connection(self) -> Sequence[str]:
         store = self.store
-        with explained("writing to", store.root):
+        with translated_errors("writing to", store.root):
             store.probe()
         return [f"files can be created and removed below {store.root}"]

@@ -11,7 +11,7 @@ import pyarrow as pa
 from outfall.capabilities import Metrics, WriterInitContext
 from outfall.file.encoded_file import EncodedFile
 from outfall.file.options import FileOptions
-from outfall.file.stores.disk import explained, write_all
+from outfall.file.stores.disk import translated_errors, write_all
 from outfall.file.stores.store import STAGING, FileStore, StagedFile
 from outfall.formats import FormatOptions
 from outfall.formats.partition_paths import PartitionPaths
@@ -50,7 +50,7 @@ class WholeFileWriter(OutputWriter[str, StagedFile, StagedFile]):
 
     def _hand_over(self, ended: list[StagedFile]) -> list[StagedFile]:
         if ended:
-            with explained("syncing", self._store.staging):
+            with translated_errors("syncing", self._store.staging):
                 self._store.sync([STAGING])
             reached("file: staged")
         return ended
@@ -69,7 +69,7 @@ class WholeFile(EncodedFile, Output[StagedFile]):
         store: FileStore,
         files: OpenFiles,
         name: str,
-        bucket: str,
+        directory: str,
         options: FormatOptions,
         metrics: Metrics,
         rolling: RollBounds,
@@ -77,7 +77,7 @@ class WholeFile(EncodedFile, Output[StagedFile]):
         self._store = store
         self._files = files
         self._name = name
-        self._bucket = bucket
+        self._directory = directory
         self._rolling = rolling
         self._since = rolling.clock()
         self._path = store.scratch(name)
@@ -95,13 +95,13 @@ class WholeFile(EncodedFile, Output[StagedFile]):
         self.finish()
         self.close()
         reached("file: finished")
-        return StagedFile(name=self._name, size=self._bytes, rows=self.rows, bucket=self._bucket)
+        return StagedFile(name=self._name, size=self._bytes, rows=self.rows, bucket=self._directory)
 
     def _due(self) -> bool:
         return self._rolling.due(self._bytes + self.held, self._since)
 
     def _append(self, buffers: list[pa.Buffer]) -> None:
-        with explained("writing", self._path):
+        with translated_errors("writing", self._path):
             # Exclusive: a name belongs to one attempt, so an existing file is not its own.
             fd = self._files.get(self._path) if self._begun else self._files.create(self._path)
             self._begun = True
@@ -111,7 +111,7 @@ class WholeFile(EncodedFile, Output[StagedFile]):
 
     def _sync(self) -> None:
         if self._begun:
-            with explained("staging", self._path):
+            with translated_errors("staging", self._path):
                 self._store.stage(self._name, self._files.get(self._path))
 
     def _release(self) -> None:

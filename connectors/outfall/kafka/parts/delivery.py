@@ -116,13 +116,13 @@ class KafkaPartDelivery(
 
     def clean_up(self, context: CleanUpContext) -> int:
         target = self._target(context.incarnation, context.step_id)
-        return target.bury(context.generation, whole=context.final)
+        return target.write_tombstones(context.generation, whole=context.final)
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
-        return self._target(context.incarnation, context.step_id).buried(whole=context.final, anew=True)
+        return self._target(context.incarnation, context.step_id).superseded_keys(whole=context.final, anew=True)
 
     def withdraw(self, context: CleanUpContext) -> None:
-        self._target(context.incarnation, context.step_id).bury(context.generation, whole=True)
+        self._target(context.incarnation, context.step_id).write_tombstones(context.generation, whole=True)
 
     def _cluster(self) -> PartsCluster:
         return self._connect(self.options, self.producer_options())

@@ -159,13 +159,13 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
             raise self._fenced(error) from error
         except TransientError as error:
             self.close()
-            return self._settled(record, error)
+            return self._resolved(record, error)
         reached("kafka: after commit")
         self._producer = None
         self._cluster.keep(self._id, producer, self._kept_as(record.commit))
         return PartCommit(offset, record)
 
-    def _settled(self, record: PartRecord, error: TransientError) -> PartCommit:
+    def _resolved(self, record: PartRecord, error: TransientError) -> PartCommit:
         """Resolve a commit whose response is lost: after the id is initialized, it has ended and can be read.
 
         Raises `TransientError` if nothing was committed; the next attempt writes the rows.

@@ -245,26 +245,26 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
                     step=context.step_id, epoch=context.epoch, part=part.part,
                 )  # fmt: skip
 
-    def bury(self, generation: int, *, whole: bool) -> int:
+    def write_tombstones(self, generation: int, *, whole: bool) -> int:
         """Remove the records of incarnations that this one has ended; with `whole` also its own.
 
         Returns their number.
         """
-        if not self.buried(whole=whole):
+        if not self.superseded_keys(whole=whole):
             return 0
         producer = self._fresh(self._step)
         with closing_on_error(producer):
             self._ledger.read()
             step = self._ledger.step()
-            keys = [] if step is not None and step.generation > generation else self.buried(whole=whole)
+            keys = [] if step is not None and step.generation > generation else self.superseded_keys(whole=whole)
             if keys:
                 producer.begin()
                 producer.commit([written(key, None) for key in keys])
         producer.close()
         return len(keys)
 
-    def buried(self, *, whole: bool, anew: bool = False) -> list[str]:
-        """Return the keys that `bury` would remove, as far as the ledger is read; with `anew` it is read again."""
+    def superseded_keys(self, *, whole: bool, anew: bool = False) -> list[str]:
+        """Return the keys of ended incarnations, as far as the ledger is read; with `anew` it is read again."""
         if anew and self._cluster.topic_id(self._names.ledger) is not None:
             self._ledger.read_stable()
         ended = {name for name in self._ledger.incarnations() if self._is_ended(name)}

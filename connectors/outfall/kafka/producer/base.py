@@ -206,8 +206,8 @@ class KafkaProducer(ABC):
 
     def _rejected(self, record: Record, more: dict[str, Any], error: KafkaError) -> None:
         """Report a record that the client itself rejects, like one that the brokers reject."""
-        told = more.get("on_delivery") or partial(self._failed, topic=record[0])
-        told(error, None)
+        callback = more.get("on_delivery") or partial(self._failed, topic=record[0])
+        callback(error, None)
         self._check()
 
     def _refresh(self, topic: str, seconds: float) -> None:
@@ -251,9 +251,9 @@ class KafkaProducer(ABC):
         """Raise the reported error."""
         self._serve(0)
         if self._failure is not None:
-            raise self._break(self._explained(*self._failure))
+            raise self._break(self._translated(*self._failure))
 
-    def _explained(self, error: KafkaError, topic: str | None) -> OutfallError:
+    def _translated(self, error: KafkaError, topic: str | None) -> OutfallError:
         what = f"writing to {topic}" if topic else "writing to Kafka"
         if error.code() not in OF_RECORD | OF_TOPIC:
             return self._clients.explain(error, what)

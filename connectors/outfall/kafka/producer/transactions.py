@@ -198,17 +198,19 @@ class TransactionalProducer(KafkaProducer):
         if code in _FENCED:
             return self._fenced(error, f"{what} {where}")
         if self._failure is not None and not self._failure[0].fatal():
-            return self._explained(*self._failure)
+            return self._translated(*self._failure)
         if code in OF_RECORD | OF_TOPIC:
-            return self._explained(error, None)
-        told = self._clients.explain(error, what)
-        if doing == "committing" and isinstance(told, TransientError) and not error.txn_requires_abort():
-            return TransientError(told.what, why=f"{told.why}; it may or may not be committed", do=told.do)
-        return told
+            return self._translated(error, None)
+        translated = self._clients.explain(error, what)
+        if doing == "committing" and isinstance(translated, TransientError) and not error.txn_requires_abort():
+            return TransientError(
+                translated.what, why=f"{translated.why}; it may or may not be committed", do=translated.do
+            )
+        return translated
 
-    def _explained(self, error: KafkaError, topic: str | None) -> OutfallError:
+    def _translated(self, error: KafkaError, topic: str | None) -> OutfallError:
         if error.code() not in _FENCED:
-            return super()._explained(error, topic)
+            return super()._translated(error, topic)
         what = f"writing to {topic or 'Kafka'} at {self.where}"
         # Brokers that abort a transaction answer to its next record as if another producer were registered.
         return self._expired(error, what) if self._took_too_long() else self._fenced(error, what)

@@ -123,7 +123,7 @@ class KafkaRecoveryConfig(RecoveryConfig):
 
         Literal secrets are omitted. For an equal configuration, give them as `env:NAME`.
         """
-        given = dict(self.options().shown())
+        given = dict(self.options().without_secrets())
         if self.replication_factor is not None:
             given["replication_factor"] = f"{self.replication_factor}"
         if self.seconds() != 60:
@@ -138,7 +138,7 @@ def recovery_from_url(url: str) -> KafkaRecoveryConfig:
     Raises `ConfigurationError` if the URL is invalid; its text shows nothing of a query.
     """
     split = urlsplit(url)
-    shown = f"kafka://{split.netloc.rpartition('@')[2]}{split.path}"
+    masked = f"kafka://{split.netloc.rpartition('@')[2]}{split.path}"
     problem = ""
     if "@" in split.netloc or split.fragment:
         problem = "it contains credentials or a fragment"
@@ -150,7 +150,7 @@ def recovery_from_url(url: str) -> KafkaRecoveryConfig:
         problem = f"it contains a secret: {', '.join(literal)}"
     if problem:
         raise ConfigurationError(
-            f"the recovery location {shown!r} is invalid",
+            f"the recovery location {masked!r} is invalid",
             why=problem,
             do="write kafka://host:9092/prefix, and secrets as ?sasl.password=env:NAME",
         )

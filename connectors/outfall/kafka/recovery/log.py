@@ -65,7 +65,7 @@ class KafkaLog(RecoveryLog):
         if key.chunks:
             self._tail.partition.write([(str(key.chunk(index)), piece) for index, piece in enumerate(pieces)])
             reached("log: chunks written")
-        self._tail.settle(key, b"" if key.chunks else data)
+        self._tail.resolve(key, b"" if key.chunks else data)
         if self._tail.view.has(key) and self._tail.view.newest == key.number:
             return key.number
         raise EntryExistsError(key.number)
@@ -75,15 +75,15 @@ class KafkaLog(RecoveryLog):
         below = min(max(keep, default=0), view.newest)
         # Each group is acknowledged before the next. A reader must never see a stray without the entry that made it
         # one, an entry without its chunks, or the pieces of a copy without the copy.
-        self._tail.bury(list(view.strays), "log: strays cleaned up")
+        self._tail.write_tombstones(list(view.strays), "log: strays cleaned up")
         spent = [key for number, (key, _) in view.counted.items() if number < below and number not in keep]
-        self._tail.bury(spent, "log: entry cleaned up")
+        self._tail.write_tombstones(spent, "log: entry cleaned up")
         view = self._tail.catch_up()
-        self._tail.bury(view.dead_pieces(), "log: chunks cleaned up")
+        self._tail.write_tombstones(view.dead_pieces(), "log: chunks cleaned up")
         copy = view.spent_copy()
-        self._tail.bury([] if copy is None else [copy], "log: copy cleaned up")
+        self._tail.write_tombstones([] if copy is None else [copy], "log: copy cleaned up")
         self._large.clean_up(states, generation)
-        self._bury_heartbeats(generation)
+        self._delete_heartbeats(generation)
 
     def write_state(self, name: str, data: bytes, *, generation: int) -> str:
         self._prepare()
@@ -119,7 +119,7 @@ class KafkaLog(RecoveryLog):
         self._tail.catch_up()
         return list(self._tail.heartbeats.values())
 
-    def _bury_heartbeats(self, generation: float) -> None:
+    def _delete_heartbeats(self, generation: float) -> None:
         step = self._tail.step_id
         spent = [name for name in self._tail.heartbeats if (heartbeat_generation(name) or 0) < generation]
         if spent:
@@ -131,13 +131,13 @@ class KafkaLog(RecoveryLog):
         view = self._tail.catch_up()
         # Strays first: without the entry that made it one, a stray would become valid. Then the copy with all its
         # pieces, then the entries from the oldest to the newest, and last the records that have no effect without them.
-        self._tail.bury(list(view.strays), "log: strays erased")
-        self._tail.bury([] if view.copy is None else [view.copy], "log: copy erased")
+        self._tail.write_tombstones(list(view.strays), "log: strays erased")
+        self._tail.write_tombstones([] if view.copy is None else [view.copy], "log: copy erased")
         for key, _ in list(view.counted.values()):
-            self._tail.bury([key], "log: entry erased")
-        self._tail.bury(list(view.pieces), "log: chunks erased")
+            self._tail.write_tombstones([key], "log: entry erased")
+        self._tail.write_tombstones(list(view.pieces), "log: chunks erased")
         self._large.erase()
-        self._bury_heartbeats(math.inf)
+        self._delete_heartbeats(math.inf)
         self._tail.forget()
 
     def close(self) -> None:
@@ -162,7 +162,7 @@ class KafkaLog(RecoveryLog):
             keys = copy.pieces(entry.number, len(pieces))
             self._tail.partition.write([(str(key), piece) for key, piece in zip(keys, pieces, strict=True)])
             reached("log: entry restored")
-        self._tail.settle(copy, b"")
+        self._tail.resolve(copy, b"")
 
     def _require_newest(self, newest: int, after: int) -> None:
         if newest > after:
@@ -208,17 +208,17 @@ class LargeStates:
         """Remove the states of lower generations, except those to keep."""
         kept = {own_name(name) for name in keep}
         spent = [key for key in self._tail.view.states if key.generation < generation and key.name not in kept]
-        self._bury(spent, "log: state cleaned up")
+        self._write_tombstones(spent, "log: state cleaned up")
 
     def erase(self) -> None:
         """Remove all states."""
-        self._bury(list(self._tail.view.states), "log: state erased")
+        self._write_tombstones(list(self._tail.view.states), "log: state erased")
 
-    def _bury(self, keys: list[StateKey], step: str) -> None:
+    def _write_tombstones(self, keys: list[StateKey], step: str) -> None:
         if keys:
             # Their announcements last, so that the next erase completes an interrupted one.
             self._partition.write([(piece, None) for piece in dict.fromkeys(p for key in keys for p in key.pieces())])
-            self._tail.bury(keys, step)
+            self._tail.write_tombstones(keys, step)
 
     def _put(self, key: StateKey, pieces: list[bytes]) -> int:
         """Announce a state and write it; return the offset of its first piece."""

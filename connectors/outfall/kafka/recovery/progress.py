@@ -100,7 +100,7 @@ class ProgressTail:
         self.view = ProgressView(self.step_id)
         self._position = None
 
-    def settle(self, key: EntryKey | CopyKey, value: bytes) -> None:
+    def resolve(self, key: EntryKey | CopyKey, value: bytes) -> None:
         """Write a record whose validity depends on earlier records, and read on until it is determined.
 
         Raises `DeliveryUnknownError` if neither the record nor one that makes it a stray was read within the deadline.
@@ -113,7 +113,7 @@ class ProgressTail:
             reached(f"log: {'entry' if isinstance(key, EntryKey) else 'copy'} written")
             self.catch_up(until=offset + 1)
 
-    def bury(self, keys: Sequence[ProgressKey], step: str) -> None:
+    def write_tombstones(self, keys: Sequence[ProgressKey], step: str) -> None:
         """Write the tombstones of some keys, if any, and wait for the acknowledgments; then report the trace point."""
         if keys:
             self.partition.write([(str(key), None) for key in keys])

@@ -41,12 +41,12 @@ def check_rights(
     connection: PostgresConnection,
     database: PostgresDatabase,
     table: TableName,
-    letters: TableName | None,
+    dead_letters: TableName | None,
     tombstones: TableName | None,
 ) -> Sequence[str]:
     """Return one sentence each about the server, the user and the granted privileges.
 
-    `letters` and `tombstones` are the tables for dead letters and for sequences of deleted keys, if there are any.
+    `dead_letters` and `tombstones` are the tables for dead letters and for sequences of deleted keys, if there are any.
     Raises `TargetError` if a required privilege is missing.
     """
     version, user = connection.execute("SELECT current_setting('server_version'), current_user").fetchone() or ("", "")
@@ -54,14 +54,14 @@ def check_rights(
     found = [f"{database.name()} responds: PostgreSQL {version}, user {user}"]
     found += _on_target(connection, table, options, user)
     schema, made_by_others = options.metadata_schema, options.create_staging == "never"
-    if letters is not None:
-        found += check_granted(connection, letters, ["INSERT"]) or (
-            [] if made_by_others else [_can_be_created(connection, letters, user)]
+    if dead_letters is not None:
+        found += check_granted(connection, dead_letters, ["INSERT"]) or (
+            [] if made_by_others else [_can_be_created(connection, dead_letters, user)]
         )
         if options.by_key:
             found.append(_temporary(connection, database.database_name(), user))
     found.append(_on_schema(connection, schema, user, made_by_others))
-    names = ["ledger", "parts" if options.parts else "attempts", *(["refused"] if letters else [])]
+    names = ["ledger", "parts" if options.parts else "attempts", *(["refused"] if dead_letters else [])]
     for own in [*(TableName(schema, name) for name in names), *([tombstones] if tombstones else [])]:
         check_granted(connection, own, OWN_RIGHTS)
     if exists(connection, TableName(schema, "ledger")):

@@ -63,18 +63,18 @@ class ConnectionRefusedByServerError(psycopg.OperationalError):
 
 
 def describe(error: psycopg.Error, *, full: bool = False) -> str:
-    """Return the server's message, detail and code; see `told`."""
+    """Return the server's message, detail and code; see `summary`."""
     diagnosis = error.diag
     # The client library's own messages have several lines.
     message = diagnosis.message_primary or " ".join(str(error).split())
     if full or not hides_message(error):
-        return told(message, error.sqlstate, diagnosis.message_detail, full=full)
+        return summary(message, error.sqlstate, diagnosis.message_detail, full=full)
     function = _FUNCTION.search(diagnosis.context or "")
     where = f" in {function[1]}" if function else ""
     return f'{_name(error.sqlstate)}{where} (SQLSTATE {error.sqlstate}); log_rows="full" shows the message'
 
 
-def told(message: str, code: str | None, detail: str | None, *, full: bool, column: str | None = None) -> str:
+def summary(message: str, code: str | None, detail: str | None, *, full: bool, column: str | None = None) -> str:
     """Return the server's message about an error, without values of rows unless `full`.
 
     The detail of a rejected row quotes the row ("Failing row contains …", "Key (id)=(…)"), and so does the message of
@@ -207,7 +207,7 @@ class RowRefusal:
     do: str = "correct or leave out the row, or change the table"
     column: str | None = None
     """The column, if the server names it."""
-    shown: str | None = None
+    masked: str | None = None
     """The text instead of the reason, unless everything may be shown."""
 
     @classmethod
@@ -220,7 +220,7 @@ class RowRefusal:
         return cls(
             diagnosis.message_primary or str(error).strip(), error.sqlstate, diagnosis.message_detail,
             column=None if column is None else column[1],
-            shown=describe(error) if hides_message(error) and (error.sqlstate or "")[:2] != "22" else None,
+            masked=describe(error) if hides_message(error) and (error.sqlstate or "")[:2] != "22" else None,
         )  # fmt: skip
 
     @property
@@ -228,8 +228,8 @@ class RowRefusal:
         """Whether the row may be accepted after others, such as the one that its foreign key names."""
         return self.code == "23503"
 
-    def told(self, log: RowLog) -> str:
+    def summary(self, log: RowLog) -> str:
         """Return reason, detail and code in one sentence, with as much of the row as `log_rows` permits."""
-        if self.shown is not None and not log.full:
-            return self.shown
-        return told(self.reason, self.code, self.detail, full=log.full, column=self.column)
+        if self.masked is not None and not log.full:
+            return self.masked
+        return summary(self.reason, self.code, self.detail, full=log.full, column=self.column)

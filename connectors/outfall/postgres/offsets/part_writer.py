@@ -134,7 +134,7 @@ class PartTask:
                 why="the rows of a part and an epoch are published only once, by flush",
                 do="write all rows of an epoch before flush; or omit parts",
             )
-        with self._tables.explained("copying rows into"):
+        with self._tables.translated_errors("copying rows into"):
             connection = self._connect()
             if count.part not in self._present:
                 copy = self._open(connection, batch.schema)
@@ -155,7 +155,7 @@ class PartTask:
         `TransientError` if another attempt may succeed.
         """
         if (connection := self._transaction.connection) is not None:
-            with self._tables.explained("copying rows into"):
+            with self._tables.translated_errors("copying rows into"):
                 self._publish(connection)
             self._transaction.close()
         self._published.update(self._counts)

@@ -190,10 +190,10 @@ class PartTarget(OffsetTarget):
     def _has_parts(self) -> bool:
         return exists(self._session, self._part_ledger.table)
 
-    def beside(self) -> list[ExpectedTables]:
+    def own_tables(self) -> list[ExpectedTables]:
         schema, parts = self._tables.options.metadata_schema, self._part_ledger.table
         made = ExpectedTables((schema,), lambda found: [] if exists(found, parts) else part_ledger_ddl(schema))
-        return [*super().beside(), made]
+        return [*super().own_tables(), made]
 
     def _ends(self) -> Mapping[str, int]:
         options = self._tables.dialect.options

@@ -90,7 +90,7 @@ class SourceCommitter(StagedCommitter):
     """Records in the ledger that an epoch's rows are in the table, after checking that they are."""
 
     def commit(self, requests: Sequence[Request]) -> None:
-        def settle(connection: PostgresConnection) -> None:
+        def settle_transactions(connection: PostgresConnection) -> None:
             row = self._row(connection, requests, lock=True)
             if self._is_published(row, requests) or self._signal_lost(connection, requests):
                 return
@@ -101,7 +101,7 @@ class SourceCommitter(StagedCommitter):
             for request in requests:
                 request.signal_committed()
 
-        self._tables.run("committing rows of", settle)
+        self._tables.run("committing rows of", settle_transactions)
 
     def find_lost(self, requests: Sequence[Request]) -> None:
         def find(connection: PostgresConnection) -> None:

@@ -137,7 +137,7 @@ class PostgresLogDatabase:
         unanswered = isinstance(error, psycopg.Error) and error.sqlstate is None
         return said + (self._database.tls_advice() if unanswered else "")
 
-    def explained(self, error: Exception, doing: str, step_id: str | None) -> OutfallError:
+    def translated(self, error: Exception, doing: str, step_id: str | None) -> OutfallError:
         assert isinstance(error, psycopg.Error)  # noqa: S101
         kind, do = self._meaning(error)
         return kind(f"{doing} in {self.name()} failed", step=step_id, why=describe(error), do=do)

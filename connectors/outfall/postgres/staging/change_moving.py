@@ -46,7 +46,7 @@ class PostgresChangeMove(PostgresUpsertMove):
 
     def statements(self, session: PostgresConnection, rows: Rows) -> list[sql.Composed]:
         each = self._statements
-        return [each.bury(rows), each.remove(rows), each.write(rows)]
+        return [each.write_tombstones(rows), each.remove(rows), each.write(rows)]
 
     def whole(self, session: PostgresConnection, *, at_once: bool = False) -> int:
         if at_once:
@@ -54,12 +54,12 @@ class PostgresChangeMove(PostgresUpsertMove):
         if not self.columns:
             return 0
         writes, removals, _ = self._survey(session)
-        bury, remove, write = self.statements(session, "all")
+        write_tombstones, remove, write = self.statements(session, "all")
         given = {"stages": list(self.expected)}
-        buried = session.execute(bury, given).rowcount if removals else 0
-        removed = session.execute(remove, given).rowcount if buried else 0
+        tombstones = session.execute(write_tombstones, given).rowcount if removals else 0
+        removed = session.execute(remove, given).rowcount if tombstones else 0
         written = session.execute(write, given).rowcount if writes else 0
-        self.stale = writes + removals - buried - written
+        self.stale = writes + removals - tombstones - written
         return removed + written
 
     def positioned_rows(self, session: PostgresConnection) -> ChangesByRank:
@@ -100,6 +100,6 @@ class ChangesByRank(RowsByRank):
         move.pass_over(self._session)
 
     def _run(self, moving: Sequence[sql.Composed], given: Mapping[str, Any]) -> int:
-        bury, *writing = moving
-        self._session.execute(bury, given)
+        write_tombstones, *writing = moving
+        self._session.execute(write_tombstones, given)
         return super()._run(writing, given)

@@ -79,7 +79,7 @@ class ChangeStatements:
             ranked=_RANKED,
         )
 
-    def bury(self, rows: Rows) -> sql.Composed:
+    def write_tombstones(self, rows: Rows) -> sql.Composed:
         """Return the statement that writes the sequences of removed keys.
 
         Its row count is the number of removals that are not stale.
@@ -95,7 +95,7 @@ class ChangeStatements:
         )
 
     def remove(self, rows: Rows) -> sql.Composed:
-        """Return the statement that removes the rows of the keys that `bury` has written in this transaction."""
+        """Return the statement that removes the rows whose tombstones this transaction has written."""
         chosen = (
             sql.SQL("")
             if rows == "all"

@@ -41,7 +41,7 @@ class StagingCopy(Load):
     def __init__(
         self, dialect: PostgresDialect, staging: TableName, schema: pa.Schema, stage: int, context: WriterInitContext
     ) -> None:
-        self.letters: list[DeadLetter] = []
+        self.dead_letters: list[DeadLetter] = []
         self._bytes = 0
         """The number of bytes sent by separate COPYs."""
         self._context = context
@@ -169,10 +169,10 @@ class StreamingCopy(StagingCopy):
             if isinstance(error, RefusedRowError):
                 first, batch = self._sent[-1]
                 refusal = RowRefusal.of(error)
-                return batch_row_name(batch, error.row, log, first + error.row), refusal.told(log), refusal.do
+                return batch_row_name(batch, error.row, log, first + error.row), refusal.summary(log), refusal.do
             for first, batch in self._sent:
                 for row, refusal in self._isolate(self._staged(batch, first)):
-                    return batch_row_name(batch, row, log, first + row), refusal.told(log), refusal.do
+                    return batch_row_name(batch, row, log, first + row), refusal.summary(log), refusal.do
         return None
 
 
@@ -181,8 +181,8 @@ class SortingCopy(StagingCopy):
 
     def write(self, batch: pa.RecordBatch) -> int:
         reached("sql: copying")
-        before, sent = len(self.letters), self._bytes
+        before, sent = len(self.dead_letters), self._bytes
         for row, refusal in self._isolate(self._staged(batch, self.rows + before)):
-            self.letters.append(set_aside(self, batch, row, refusal, self._dialect, self._context))
-        self.rows += batch.num_rows - (len(self.letters) - before)
+            self.dead_letters.append(set_aside(self, batch, row, refusal, self._dialect, self._context))
+        self.rows += batch.num_rows - (len(self.dead_letters) - before)
         return self._bytes - sent

@@ -71,10 +71,10 @@ class PostgresMove(Move):
         session.execute(AT_ONCE)
 
     def row_text(self, session: PostgresConnection, place: str) -> str:
-        shown = [quote(name) for name in self.columns]
-        shown += [f"{quote(staged)} AS {quote(name)}" for name, staged in self._options.not_stored.items()]
+        selected = [quote(name) for name in self.columns]
+        selected += [f"{quote(staged)} AS {quote(name)}" for name, staged in self._options.not_stored.items()]
         template = "SELECT to_json(shown)::text FROM (SELECT {} FROM {} WHERE ctid = '{}'::tid) AS shown"
-        return compose(template, ", ".join(shown), self._staging.sql, place)
+        return compose(template, ", ".join(selected), self._staging.sql, place)
 
     @abstractmethod
     def statements(self, session: PostgresConnection, rows: Rows) -> list[sql.Composed]:

@@ -26,10 +26,10 @@ from outfall.metrics.in_words import moment
 from outfall.recovery.log import RecoveryConfig
 from outfall.redaction import without_credentials
 from outfall.replay.ddl import parse_ddl
-from outfall.replay.letters import FoundLetter, LetterFilter
-from outfall.replay.replaying import LetterReplay, ReplayResult
+from outfall.replay.dead_letters import DeadLetterFilter, FoundDeadLetter
+from outfall.replay.replaying import DeadLetterReplay, ReplayResult
 from outfall.replay.rows import AS_JSON, RowMaker
-from outfall.replay.sources import letters_at
+from outfall.replay.sources import dead_letters_at
 
 _KINDS_SHOWN = 20
 _EXAMPLES = 3
@@ -63,7 +63,7 @@ def _time(ctx: click.Context, param: click.Parameter, text: str | None) -> datet
 
 
 @click.command()
-@click.argument("letters", metavar="LETTERS", shell_complete=complete_location)
+@click.argument("dead_letters", metavar="LETTERS", shell_complete=complete_location)
 @sink_options
 @click.option(
     "--recovery",
@@ -94,7 +94,7 @@ def _time(ctx: click.Context, param: click.Parameter, text: str | None) -> datet
 @click.option("--dry-run", is_flag=True, help="Show the effect, and write nothing.")
 @json_option
 def replay(
-    letters: str,
+    dead_letters: str,
     chosen: ChosenSink,
     recovery: RecoveryConfig,
     step: str,
@@ -121,15 +121,15 @@ def replay(
     letter, or the command fails if the sink has no location for dead letters. The exit code is 1 if a dead letter
     cannot be converted to a row, or if a row is rejected again.
     """
-    wanted = LetterFilter(
+    wanted = DeadLetterFilter(
         reason, frozenset(codes), frozenset(steps), frozenset(parts), *epochs, since=since, until=until
     )
     sink = chosen.make()
-    job = LetterReplay(
+    job = DeadLetterReplay(
         sink, recovery, step, _row_maker(sink, schema, text_column), key=key, commit=chosen.commit_policy()
     )
     seen = _Seen()
-    found = seen.of(each for each in letters_at(letters)() if wanted.takes(each.letter))
+    found = seen.of(each for each in dead_letters_at(dead_letters)() if wanted.takes(each.dead_letter))
     result = job.preview(found) if dry_run else job.run(found)
     if as_json:
         _print_json(result, seen if dry_run else None)
@@ -159,11 +159,11 @@ class _Seen:
 
     def __init__(self) -> None:
         self.kinds: Counter[tuple[str | None, str]] = Counter()
-        self.examples: list[FoundLetter] = []
+        self.examples: list[FoundDeadLetter] = []
 
-    def of(self, letters: Iterator[FoundLetter]) -> Iterator[FoundLetter]:
-        for found in letters:
-            self.kinds[found.letter.code, found.letter.reason] += 1
+    def of(self, dead_letters: Iterator[FoundDeadLetter]) -> Iterator[FoundDeadLetter]:
+        for found in dead_letters:
+            self.kinds[found.dead_letter.code, found.dead_letter.reason] += 1
             if len(self.examples) < _EXAMPLES:
                 self.examples.append(found)
             yield found
@@ -196,7 +196,7 @@ def _print(result: ReplayResult, step: str, seen: _Seen | None) -> None:
     if len(seen.kinds) > len(kinds):
         say(f"and {len(seen.kinds) - len(kinds):,} other reasons")
     for found in seen.examples:
-        letter = found.letter
+        letter = found.dead_letter
         say(f"example: {moment(letter.time)}, step {letter.step}, epoch {letter.epoch}: {letter.row[:_EXCERPT]}")
     say(f"{said}, {new:,} would be replayed")
 
@@ -210,5 +210,5 @@ def _print_json(result: ReplayResult, seen: _Seen | None) -> None:
         kinds = seen.kinds.most_common(_KINDS_SHOWN)
         shown["would_replay"] = result.found - result.before - result.left
         shown["kinds"] = [{"code": c, "reason": without_credentials(r), "letters": n} for (c, r), n in kinds]
-        shown["examples"] = [found.letter for found in seen.examples]
+        shown["examples"] = [found.dead_letter for found in seen.examples]
     print_json(shown)

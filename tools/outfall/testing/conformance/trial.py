@@ -72,7 +72,7 @@ class Trial:
         own = str(directory / "recovery") if durable_log else MemoryRecoveryConfig()
         return cls(harness, directory, target, harness.make_recovery(directory / "recovery") or own)
 
-    def beside(self) -> Trial:
+    def sibling(self) -> Trial:
         """Create another query with its own recovery data and rows on the same target."""
         other = Trial.create(self.harness, self.directory)
         other.target, other.rows, other._first_number = self.target, self.rows, self._first_number + _OTHERS

@@ -94,7 +94,7 @@ def _abandoned() -> None:
 
 def _sharing(trial: Trial) -> Trial:
     """Create another query on the same target, in the save mode that permits existing rows if the sink has one."""
-    other = trial.beside()
+    other = trial.sibling()
     with suppress(ConfigurationError):
         resolve(trial.harness.make_sink(trial.target)).in_save_mode("append")
         other.save_mode = "append"
@@ -110,7 +110,7 @@ def _clean_up(other: Trial) -> None:
         other.run_epochs(1)
         other.run_until("before PREPARED", other.bring(1))
         other.run_epochs(1)
-    job = other.beside()
+    job = other.sibling()
     job.save_mode = other.save_mode
     with suppress(OutfallError):
         job.run(job.driver(options=replace(job.harness.options(), end_of_input=True, final=True)), job.bring(0))

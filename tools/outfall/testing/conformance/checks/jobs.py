@@ -43,7 +43,7 @@ def failed_job(trials: Trials) -> None:
             if rolls_back and (visible := failed.found()):
                 raise ConformanceError(f"{visible.total()} rows of the failed job are visible", do=WITHDRAW)
             try:
-                _complete_job(failed.beside())
+                _complete_job(failed.sibling())
             except TargetError as error:
                 raise ConformanceError(f"the target rejected the next job: {error}", do=WITHDRAW) from error
             if counts_leftovers and (left := _leftovers(failed) - clean) > 0:
@@ -98,7 +98,7 @@ def _accepts(trial: Trial, mode: SaveMode) -> bool:
 
 
 def _write_twice(first: Trial, mode: SaveMode) -> None:
-    second = first.beside()
+    second = first.sibling()
     first.save_mode = second.save_mode = mode
     _complete_job(first)
     before = first.found()

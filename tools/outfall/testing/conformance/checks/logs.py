@@ -175,7 +175,7 @@ def lost_log(trials: Trials) -> None:
         if SupportsTarget in trials.resolved.capabilities:
             _refused(trial, lambda: _try(trial, 0))
         else:
-            stranger = trial.beside()
+            stranger = trial.sibling()
             with suppress(OutfallError):
                 stranger.run_epochs(2)
                 stranger.drain()
@@ -212,7 +212,7 @@ def second_query(trials: Trials) -> None:
 
 def _both_stand(trial: Trial, order: Callable[[Trial, Trial], object]) -> None:
     """Let another query write to the target. All completed epochs of both must be visible."""
-    stranger = trial.beside()
+    stranger = trial.sibling()
     order(trial, stranger)
     if stranger.counted:
         # The query may be rejected with buffered rows. They are in its log, and the query got an error.

@@ -20,23 +20,32 @@ _NEEDED = [field.name for field in DEAD_LETTER_SCHEMA if not field.nullable]
 
 
 @dataclass(frozen=True)
-class FoundLetter:
+class FoundDeadLetter:
     """A dead letter and its location."""
 
-    letter: DeadLetter
+    dead_letter: DeadLetter
     place: str
     """For messages: file and line, table, or partition and offset."""
 
     @property
     def id(self) -> bytes:
         """Hash of the contents, independent of location and read order."""
-        letter = self.letter
-        time = letter.time.isoformat(timespec="microseconds")
-        parts = [letter.row, letter.reason, letter.code, letter.excerpt, letter.step, letter.epoch, letter.part, time]
+        dead_letter = self.dead_letter
+        time = dead_letter.time.isoformat(timespec="microseconds")
+        parts = [
+            dead_letter.row,
+            dead_letter.reason,
+            dead_letter.code,
+            dead_letter.excerpt,
+            dead_letter.step,
+            dead_letter.epoch,
+            dead_letter.part,
+            time,
+        ]
         return hashlib.blake2b(json.dumps(parts).encode(), digest_size=ID_BYTES).digest()
 
 
-def letter_of(values: Mapping[str, Any], place: str) -> FoundLetter:
+def dead_letter_of(values: Mapping[str, Any], place: str) -> FoundDeadLetter:
     """Create a dead letter from a record with the columns of `DEAD_LETTER_SCHEMA`, in the types of any format.
 
     Raises `ConfigurationError`, with the location, if the record is not a dead letter.
@@ -49,7 +58,7 @@ def letter_of(values: Mapping[str, Any], place: str) -> FoundLetter:
         )
     try:
         epoch = values.get("epoch")
-        letter = DeadLetter(
+        dead_letter = DeadLetter(
             row=str(values["row"]),
             reason=str(values["reason"]),
             step=str(values["step"]),
@@ -61,7 +70,7 @@ def letter_of(values: Mapping[str, Any], place: str) -> FoundLetter:
         )
     except ValueError as error:
         raise ConfigurationError(f"{place} is not a dead letter", why=str(error)) from None
-    return FoundLetter(letter, place)
+    return FoundDeadLetter(dead_letter, place)
 
 
 def _time(value: Any) -> datetime:
@@ -70,7 +79,7 @@ def _time(value: Any) -> datetime:
 
 
 @dataclass(frozen=True)
-class LetterFilter:
+class DeadLetterFilter:
     """Selects dead letters that match all given conditions."""
 
     reason: re.Pattern[str] | None = None
@@ -84,16 +93,16 @@ class LetterFilter:
     until: datetime | None = None
     """Exclusive."""
 
-    def takes(self, letter: DeadLetter) -> bool:
+    def takes(self, dead_letter: DeadLetter) -> bool:
         """Whether a dead letter matches."""
         return (
-            (self.reason is None or self.reason.search(letter.reason) is not None)
-            and (not self.codes or letter.code in self.codes)
-            and (not self.steps or letter.step in self.steps)
-            and (not self.parts or letter.part in self.parts)
-            and self._takes_epoch(letter.epoch)
-            and (self.since is None or letter.time >= self.since)
-            and (self.until is None or letter.time < self.until)
+            (self.reason is None or self.reason.search(dead_letter.reason) is not None)
+            and (not self.codes or dead_letter.code in self.codes)
+            and (not self.steps or dead_letter.step in self.steps)
+            and (not self.parts or dead_letter.part in self.parts)
+            and self._takes_epoch(dead_letter.epoch)
+            and (self.since is None or dead_letter.time >= self.since)
+            and (self.until is None or dead_letter.time < self.until)
         )
 
     def _takes_epoch(self, epoch: int | None) -> bool:
