@@ -6,8 +6,10 @@ session creates its own environment. Sessions pass no settings to tools. All set
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -17,9 +19,11 @@ from pathlib import Path
 import nox
 
 nox.needs_version = ">=2025.2.9"
-nox.options.sessions = ["lint", "types", "docs", "unit", "integration"]
+nox.options.sessions = ["lint", "unit", "integration"]
 
 ROOT = Path(__file__).parent
+RECORDS = ROOT / ".nox" / "records"
+"""A folder for each measured session; see tests/budget.py."""
 SPARKS = {
     # It requires numpy below 2, which pyarrow 20 and later reject. So this session also tests the oldest pyarrow.
     "3.5": ("pyspark==3.5.9", "pyarrow==18.*"),
@@ -141,31 +145,50 @@ def need_java(session: nox.Session) -> None:
         session.error(f"Spark requires Java 17 or later. No java was found {where}.")
 
 
+def measured(session: nox.Session, *command: str, env: dict[str, str] | None = None) -> None:
+    """Run a command of a session, and record its clock and CPU seconds, with those of all processes it starts."""
+    folder = RECORDS / session.name
+    if session.name not in _measured:
+        shutil.rmtree(folder, ignore_errors=True)
+        _measured.append(session.name)
+    session.run(command[0], "-m", "tests.budget", "measure", str(folder), *command, env=env)
+
+
+_measured: list[str] = []
+
+
+@atexit.register
+def _report() -> None:
+    """Print, after all sessions, what they took, their long tests, and the programs that were absent."""
+    if _measured:
+        subprocess.run([sys.executable, "-m", "tests.budget", "report", *_measured], cwd=ROOT, check=False)
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style and formatting."""
     interpreter = python(session)
-    session.run(interpreter, "-m", "ruff", "check")
-    session.run(interpreter, "-m", "ruff", "format", "--check")
+    measured(session, interpreter, "-m", "ruff", "check")
+    measured(session, interpreter, "-m", "ruff", "format", "--check")
 
 
 @nox.session
 def types(session: nox.Session) -> None:
     """Check the types of all code, including tests."""
-    session.run(python(session), "-m", "mypy")
+    measured(session, python(session), "-m", "mypy")
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation into site/ without the network; a broken link or a page outside the navigation fails."""
     # Not --quiet, with which strict mode counts no warnings. The variable silences an advertisement.
-    session.run(python(session), "-m", "mkdocs", "build", env={"NO_MKDOCS_2_WARNING": "true"})
+    measured(session, python(session), "-m", "mkdocs", "build", env={"NO_MKDOCS_2_WARNING": "true"})
 
 
 @nox.session
 def unit(session: nox.Session) -> None:
     """Run the fast tests without servers and Spark."""
-    session.run(python(session), "-m", "pytest", "tests/unit", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
+    measured(session, python(session), "-m", "pytest", "tests/unit", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
 
 
 @nox.session
@@ -173,16 +196,32 @@ def integration(session: nox.Session) -> None:
     """Run the fast tests with Spark and servers; `-- --docker` starts the servers of compose.yaml."""
     need_java(session)
     interpreter = python(session)
-    tests = ("-m", "pytest", "tests/integration", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
+    tests = (interpreter, "-m", "pytest", "tests/integration", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
     if "--docker" not in session.posargs:
-        session.run(interpreter, *tests)
+        measured(session, *tests)
         return
     compose = ("docker", "compose", "--file", str(ROOT / "compose.yaml"))
     try:
         session.run(*compose, "up", "--detach", "--wait", external=True)
-        session.run(interpreter, *tests, env=SERVERS)
+        measured(session, *tests, env=SERVERS)
     finally:
         session.run(*compose, "down", "--volumes", external=True)
+
+
+@nox.session
+def skipped(session: nox.Session) -> None:
+    """Run the tests that the last `unit` and `integration` skipped because something was absent. Now nothing may be."""
+    need_java(session)
+    found = [path for name in ("unit", "integration") if (path := RECORDS / name / "skipped.tsv").exists()]
+    tests = [line.partition("\t")[0] for path in found for line in path.read_text().splitlines()]
+    if not tests:
+        # Without any, pytest would run all tests.
+        session.skip("the last `unit` and `integration` skipped no test because something was absent")
+    with tempfile.TemporaryDirectory() as scratch:
+        chosen = Path(scratch, "tests")
+        chosen.write_text("\n".join(tests))
+        needed = {"OUTFALL_TEST_REQUIRE_ALL": "1"}
+        measured(session, python(session), "-m", "pytest", f"@{chosen}", *IN_PARALLEL, env=needed)
 
 
 @nox.session
@@ -192,7 +231,7 @@ def thorough(session: nox.Session, area: str) -> None:
     need_java(session)
     # A class marked long may inherit thorough tests.
     chosen = ("-m", "thorough and not long")
-    session.run(python(session), "-m", "pytest", *_tests_of(area), *chosen, *IN_PARALLEL, *_for_pytest(session))
+    measured(session, python(session), "-m", "pytest", *_tests_of(area), *chosen, *IN_PARALLEL, *_for_pytest(session))
 
 
 @nox.session

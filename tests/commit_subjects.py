@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 from tests.documents import ROOT
+from tests.programs import installed
 
 BEFORE = "8827bf9bec4e1094838cc2f49226f9fa87304b0b"
 """The last commit without the rule."""
@@ -41,21 +42,19 @@ def faults(subject: str) -> list[str]:
 
 def subjects() -> list[str]:
     """Return the subjects since the rule, newest first; none without git, or in a repository with another history."""
-    if not (ROOT / ".git").exists():
+    git = installed("git")
+    if git is None or not (ROOT / ".git").exists():
         return []
-    try:
-        # A clone of the newest commits only does not have the one before the rule, so the rule holds for all of them.
-        known = _git("cat-file", "-e", f"{BEFORE}^{{commit}}") is not None
-        shallow = (_git("rev-parse", "--is-shallow-repository") or "").strip() == "true"
-        since = [f"^{BEFORE}"] if known else []
-        log = _git("log", "--no-merges", "--format=%s", "HEAD", *since) if known or shallow else ""
-    except FileNotFoundError:
-        return []
+    # A clone of the newest commits only does not have the one before the rule, so the rule holds for all of them.
+    known = _run(git, "cat-file", "-e", f"{BEFORE}^{{commit}}") is not None
+    shallow = (_run(git, "rev-parse", "--is-shallow-repository") or "").strip() == "true"
+    since = [f"^{BEFORE}"] if known else []
+    log = _run(git, "log", "--no-merges", "--format=%s", "HEAD", *since) if known or shallow else ""
     return (log or "").splitlines()
 
 
-def _git(*arguments: str) -> str | None:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+def _run(*command: str) -> str | None:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stdout if done.returncode == 0 else None
 
 

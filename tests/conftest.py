@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.programs import told
+from tests.budget import record_skipped, timed_call
+from tests.programs import line_of_absent_programs, was_absent
 
 # The same examples in every run, and no clock: a machine that is busy proves nothing. What searches with fresh seeds
 # says so itself, and is long.
@@ -15,11 +18,22 @@ settings.register_profile(
 settings.load_profile("outfall")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Record a default test whose own call is long."""
+    if item.get_closest_marker("thorough") or item.get_closest_marker("long"):
+        return (yield)
+    with timed_call(item.nodeid):
+        return (yield)
+
+
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Name, in the last line, the programs that tests were skipped without, and the command that installs them."""
+    """Record the tests that were skipped because something was absent, and name the programs in the last line."""
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if terminal is None:  # a worker of pytest-xdist
         return
-    skipped = (report.longrepr for report in terminal.stats.get("skipped", ()))
-    if line := told(reason[2] for reason in skipped if isinstance(reason, tuple)):
+    reports = [report for report in terminal.stats.get("skipped", ()) if isinstance(report.longrepr, tuple)]
+    skipped = [(report.nodeid, report.longrepr[2]) for report in reports if was_absent(report.longrepr[2])]
+    record_skipped(skipped)
+    if line := line_of_absent_programs(reason for _, reason in skipped):
         terminal.write_line(line, yellow=True)

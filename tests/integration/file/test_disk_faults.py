@@ -243,12 +243,11 @@ OTHER_CALLS = tuple(call for call in CALLS if call != "fsync")
 )
 def broken_calls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What comes of it when any one call of two epochs fails with EIO, by kind of call."""
-    _need_strace()
+    strace = _strace()
     directory = tmp_path_factory.mktemp("calls")
     mode, *kinds = request.param
     calls = ",".join(CALLS.values())
-    strace = ["strace", "-f", "--seccomp-bpf", "-o", "/dev/null", "-e", f"trace={calls}"]
-    inject = ["-e", f"inject={calls}:error=EIO:when={WHEN}"]
+    inject = ["-e", f"trace={calls}", "-e", f"inject={calls}:error=EIO:when={WHEN}"]
     script = [sys.executable, str(SUPPORT / "each_call.py"), mode, str(directory), *kinds]
     done = subprocess.run(
         [*strace, *inject, *script],
@@ -261,12 +260,12 @@ def broken_calls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     return mode, json.loads(done.stdout)
 
 
-def _need_strace() -> None:
-    done = subprocess.run(
-        [program("strace"), "-f", "--seccomp-bpf", "-o", "/dev/null", "true"], check=False, capture_output=True
-    )
+def _strace() -> list[str]:
+    command = [program("strace"), "-f", "--seccomp-bpf", "-o", "/dev/null"]
+    done = subprocess.run([*command, "true"], check=False, capture_output=True)
     if done.returncode:
-        absent(f"needs the right to trace processes: {done.stderr.decode().strip()}")
+        absent(f"the right to trace processes: {done.stderr.decode().strip()}")
+    return command
 
 
 LEAST = {"fsync": 25, "write": 6, "writev": 4, "pwrite": 3, "pwritev": 0, "rename": 1, "link": 6}

@@ -20,7 +20,7 @@ from outfall.redis import RedisSink
 from outfall.redis.packing import version_key
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from tests.integration.support.certificates import self_signed
-from tests.integration.support.redis_server import DURABLE, RedisServer, redis_server, rows_of
+from tests.integration.support.redis_server import DURABLE, RedisServer, need_tls, redis_server, rows_of
 from tests.integration.support.servers import free_port, open_folder
 from tests.integration.support.waiting import until
 
@@ -206,6 +206,7 @@ def test_what_the_check_of_a_connection_says(server: RedisServer) -> None:
 
 
 def test_tls_with_the_right_certificate_only(tmp_path: Path) -> None:
+    need_tls()
     with open_folder() as folder:
         (folder / "server.pem").write_bytes(self_signed("127.0.0.1"))
         tls, plain = free_port(), free_port()

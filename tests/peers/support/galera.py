@@ -7,11 +7,10 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-import pytest
-
 from tests.integration.support.mariadb import MariaDB, Server
 from tests.integration.support.servers import free_ports, open_folder
 from tests.integration.support.waiting import until
+from tests.programs import absent
 
 PROVIDER = Path("/usr/lib/galera/libgalera_smm.so")
 """What Debian's package galera-4 has, which mariadb-server brings."""
@@ -44,7 +43,7 @@ class Galera:
 def galera() -> Iterator[Galera]:
     """Run two nodes that are in step."""
     if not PROVIDER.exists():
-        pytest.skip(f"{PROVIDER} is missing. What to do: apt-get install galera-4")
+        absent(f"{PROVIDER}, of the package galera-4")
     with ExitStack() as stack:
         group = free_ports(2, also_above=2)
         members = ",".join(f"127.0.0.1:{port}" for port in group)

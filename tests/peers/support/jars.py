@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.programs import PACKAGES, program
+from tests.programs import PACKAGES, installed, program
 
 POM = Path(__file__).parents[1] / "pom.xml"
 CACHE = "OUTFALL_PEERS_CACHE"
@@ -55,7 +55,7 @@ def class_path(*profiles: str, extra: tuple[Path, ...] = ()) -> str:
 
 
 def java() -> str:
-    """Return the Java that Spark uses. It must be a JDK where it is given source."""
+    """Return the Java that Spark uses."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else None)
     if found is None:
@@ -63,6 +63,13 @@ def java() -> str:
             "no java on the PATH or in JAVA_HOME. What to do: install a JDK, version 17 or later", pytrace=False
         )
     return found
+
+
+def compiling_java() -> str:
+    """Return the Java that Spark uses, which can be given source; skip the test without its compiler."""
+    if not Path(java()).resolve().with_name("javac").exists():
+        program("javac")
+    return java()
 
 
 def _fetch(profile: str, folder: Path) -> None:
@@ -108,7 +115,7 @@ def fetch_all(names: Iterable[str], fetched: Callable[[str], Path]) -> int:
 def main() -> int:
     """Fetch all jars."""
     code = fetch_all(profiles(), jars)
-    if code and not shutil.which("mvn"):
+    if code and not installed("mvn"):
         print(f"What to do: sudo apt-get install {PACKAGES['mvn']}", file=sys.stderr)
     return code
 

@@ -13,7 +13,7 @@ import urllib3
 
 from tests.integration.support.servers import OwnServer, free_ports, open_folder
 from tests.peers.support.debian import java_21
-from tests.peers.support.jars import class_path, jars, java
+from tests.peers.support.jars import class_path, compiling_java, jars
 
 ADDRESS = "OUTFALL_TEST_OPENSEARCH"
 PRODUCTS = ("opensearch-2.19", "elasticsearch-9.1")
@@ -77,8 +77,8 @@ class Node(OpenSearch):
         (folder / "config" / f"{product.partition('-')[0]}.yml").write_text(json.dumps(settings))
         # Java compiles the file that it is given, in memory.
         command = [
-            *((java(),) if product != "elasticsearch-9.1" else java_21()), "-Xmx512m", "-XX:TieredStopAtLevel=1",
-            *_program(product, folder), str(folder),
+            *((compiling_java(),) if product != "elasticsearch-9.1" else java_21()),
+            "-Xmx512m", "-XX:TieredStopAtLevel=1", *_program(product, folder), str(folder),
         ]  # fmt: skip
         self.server = OwnServer(command, folder / "log", self._answers)
 

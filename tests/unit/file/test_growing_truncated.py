@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +12,7 @@ import pytest
 
 from outfall.errors import CommitError, SealError, TargetLostError, TransientError
 from outfall.file.whole.writer import WholeFile
+from tests.programs import program
 from tests.unit.support.file_target import GrowingDriver, WholeDriver, everything, growing, ids, meanwhile, rows, whole
 
 PART = "part-00000.jsonl"
@@ -170,10 +169,7 @@ def test_a_segment_that_is_truncated_after_it_was_closed_in_the_same_epoch_is_re
 
 @pytest.mark.thorough
 def test_a_real_logrotate_is_noticed_whichever_way_it_rotates(out: Path, tmp_path: Path) -> None:
-    """Skipped without `logrotate`: `apt-get install logrotate`."""
-    logrotate = shutil.which("logrotate", path=f"{os.environ['PATH']}:/usr/sbin")
-    if logrotate is None:
-        pytest.skip("needs `apt-get install logrotate`")
+    logrotate = program("logrotate")
     for way in ("copytruncate", "create", "nocreate"):
         driver = GrowingDriver(growing(out / way))
         driver.run({PART: rows(1)})

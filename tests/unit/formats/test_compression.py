@@ -43,8 +43,9 @@ def test_a_file_that_is_cut_after_any_member_is_whole(codec: Any, epochs: list[l
 def test_the_common_programs_accept_members_in_a_row(codec: Any, tmp_path: Path) -> None:
     path = tmp_path / f"f{suffix(FormatOptions(format='csv', compression=codec))}"
     path.write_bytes(made(codec, b"a\n") + made(codec, b"b\n" * 100_000) + made(codec, b"c\n"))
-    subprocess.run([program(codec), "-t", "-q", path], check=True)
-    assert subprocess.run([codec, "-dc", path], check=True, capture_output=True).stdout == read(
+    reader = program("zstd") if codec == "zstd" else "gzip"
+    subprocess.run([reader, "-t", "-q", path], check=True)
+    assert subprocess.run([reader, "-dc", path], check=True, capture_output=True).stdout == read(
         codec, path.read_bytes()
     )
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests import commit_subjects
 from tests.commit_subjects import faults, subjects
+from tests.programs import program
 
 
 @pytest.fixture
@@ -22,6 +23,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_each_subject_since_the_rule_keeps_it() -> None:
+    program("git")
     assert {subject: found for subject in subjects() if (found := faults(subject))} == {}
 
 
@@ -60,17 +62,30 @@ def test_what_the_rule_refuses(subject: str, why: str) -> None:
 def test_where_there_is_no_history_no_subject_is_checked(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit_subjects, "ROOT", elsewhere)
     assert subjects() == []  # an exported tree
-    commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "Adds all"]
-    for command in (["git", "init", "-q"], commit):
+    commit = [
+        program("git"),
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b",
+        "commit",
+        "-q",
+        "--allow-empty",
+        "-m",
+        "Adds all",
+    ]
+    for command in ([program("git"), "init", "-q"], commit):
         subprocess.run(command, cwd=elsewhere, check=True)
     assert subjects() == []  # another history
 
 
 def test_a_clone_of_the_newest_commits_has_their_subjects(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
-    subprocess.run(["git", "init", "-q", "whole"], cwd=elsewhere, check=True)
+    git = [program("git"), "-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run([program("git"), "init", "-q", "whole"], cwd=elsewhere, check=True)
     for message in ("Add one", "Adds two"):
         subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", message], cwd=elsewhere / "whole", check=True)
-    subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{elsewhere}/whole", "part"], cwd=elsewhere, check=True)
+    subprocess.run(
+        [program("git"), "clone", "-q", "--depth=1", f"file://{elsewhere}/whole", "part"], cwd=elsewhere, check=True
+    )
     monkeypatch.setattr(commit_subjects, "ROOT", elsewhere / "part")
     assert subjects() == ["Adds two"]
