@@ -18,6 +18,7 @@ from outfall.errors import ConfigurationError, OutfallError, TargetError, Transi
 from outfall.file import FileSink
 from outfall.kafka import KafkaSink
 from outfall.testing import LocalDriver
+from tests.integration.support import kafka_refused
 from tests.integration.support.kafka_broker import DESCRIBE, PRODUCE, ModelBroker
 from tests.integration.support.kafka_reader import read
 from tests.integration.support.kafka_topics import ModelTopic
@@ -238,3 +239,18 @@ def test_columns_are_refused_before_the_first_row(model: ModelBroker) -> None:
     with pytest.raises(ConfigurationError, match="a record requires the column 'value'"):
         sink(model.address, "t").check_schema(pa.schema([("id", pa.int64())]))
     assert model.asked == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [pytest.param(error, marks=[pytest.mark.thorough] * (error != "INVALID_RECORD")) for error in kafka_refused.TOPICS],
+)
+def test_a_row_that_has_its_batch_refused_is_the_only_dead_letter(
+    model: ModelBroker, tmp_path: Path, error: str
+) -> None:
+    """What Apache Kafka does, see `tests/peers/kafka/test_refused.py`."""
+    kafka_refused.make_topic(model.address, "t", error)
+    rows = kafka_refused.rows(10, {5}, error)
+    counts = kafka_refused.write(model.address, "t", tmp_path, rows)
+    kafka_refused.check(model.address, "t", tmp_path, rows, {5}, error)
+    assert (counts["sent"], counts["dead_letters"]) == (9, 1)

@@ -7,6 +7,7 @@ order are those of `kafka_wire`.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -37,7 +38,7 @@ from kafka.protocol.producer import (
     ProduceResponse,
 )
 
-from tests.integration.support.kafka_batches import batches_in
+from tests.integration.support.kafka_batches import Batch, batches_in
 from tests.integration.support.kafka_topics import INVALID_PRODUCER_EPOCH, ModelPartition, ModelTopic
 from tests.integration.support.kafka_transactions import PRODUCER_FENCED, Transactions
 from tests.integration.support.kafka_wire import Api, WireServer
@@ -47,6 +48,7 @@ CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = 19, 20, 22
 ADD_PARTITIONS_TO_TXN, END_TXN, DESCRIBE_CONFIGS = 24, 26, 32
 
 OUT_OF_RANGE, UNKNOWN_TOPIC, TOO_LARGE, NO_COORDINATOR, TOPIC_DENIED = 1, 3, 10, 15, 29
+INVALID_TIMESTAMP, INVALID_RECORD = 32, 87
 TOPIC_EXISTS, BAD_REPLICATION, OPERATION_NOT_ATTEMPTED, UNKNOWN_TOPIC_ID = 36, 38, 55, 100
 
 READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS_RIGHT, ALTER_CONFIGS = 3, 4, 5, 6, 7, 8, 10, 11
@@ -231,11 +233,11 @@ class ModelBroker(WireServer):
         partition, error = self._find(name, part.index, WRITE)
         if partition is None or (error := self.next_error(PRODUCE)):
             return error, -1
-        limit = int((SETTINGS | self.topics[name].settings)["max.message.bytes"])
+        settings = SETTINGS | self.topics[name].settings
         first = -1
         for batch in batches_in(bytes(part.records)):
-            if len(batch.data) > limit:
-                return TOO_LARGE, -1
+            if error := _invalid(batch, settings):
+                return error, -1
             if batch.transactional:
                 here = (name, part.index)
                 if error := self.transactions.verify(transactional_id or "", batch.producer, batch.epoch, here):
@@ -364,6 +366,19 @@ class ModelBroker(WireServer):
             return {"transaction.max.timeout.ms": f"{self.transactions.longest}"}
         topic = self.topics.get(name)
         return None if topic is None else SETTINGS | topic.settings
+
+
+def _invalid(batch: Batch, settings: dict[str, str]) -> int:
+    """Return why Apache Kafka appends no record of a batch, although one record may be at fault; 0 if it does."""
+    if len(batch.data) > int(settings["max.message.bytes"]):
+        return TOO_LARGE
+    if "message.timestamp.after.max.ms" in settings:
+        latest = time.time() * 1000 + int(settings["message.timestamp.after.max.ms"])
+        if any(record.timestamp > latest for record in batch.records()):
+            return INVALID_TIMESTAMP
+    if "compact" in settings["cleanup.policy"] and any(record.key is None for record in batch.records()):
+        return INVALID_RECORD
+    return 0
 
 
 def _end(partition: ModelPartition, isolation: int) -> int:

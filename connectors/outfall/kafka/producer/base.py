@@ -28,10 +28,13 @@ except ImportError as error:
 Record = tuple[Any, ...]
 """Topic, value, key and partition: the first arguments of librdkafka's `produce`."""
 
+_DIFFERENT_RECORD = -138
+"""Another record of the batch is invalid (`_INVALID_DIFFERENT_RECORD`). Clients before 2.6 have no name for it."""
 OF_RECORD = {
     KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE,
-    KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError._UNKNOWN_PARTITION,
+    KafkaError.INVALID_RECORD, _DIFFERENT_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError._UNKNOWN_PARTITION,
 }  # fmt: skip
+"""Errors of one record, or of a batch of which one record is at fault."""
 OF_TOPIC = {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION}
 """Errors of one record if rows have their own topics, else of all records."""
 _RAISED = (KafkaException, SystemError, AttributeError)
@@ -104,7 +107,7 @@ class KafkaProducer(ABC):
         """
         self._add(records, records.more)
 
-    def _add(self, records: KafkaRecords, mores: Iterable[dict[str, Any]] | None) -> None:
+    def _add(self, records: Iterable[Record], mores: Iterable[dict[str, Any]] | None) -> None:
         """Add records, as `send`, with further arguments of each."""
         self._check()
         produce = self._producer.produce
