@@ -25,6 +25,9 @@ FOLDER = "repository/"
 ALWAYS = ("CHANGELOG.md",)
 """In the navigation, whether a page links to it or not."""
 
+_MINOR = ("reference/", FOLDER)
+"""Folders whose pages search lists after the guides."""
+
 _LINK = re.compile(r"(?P<before>\]\(|^\[[^\]\n]+\]: )(?P<path>[^\s()<>#:]+)", re.MULTILINE)
 _LOADED = re.compile(r"<(?:script|link|img|iframe|object)\b[^>]*\b(?:src|href|data)=[\"']?(?:https?:)?//[^>]*>")
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
@@ -48,7 +51,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links between files of the repository into links between pages of the site."""
+    """Turn links between files of the repository into links between pages of the site, and rank the page for search."""
+    if page.file.src_uri.startswith(_MINOR):
+        page.meta.setdefault("search", {}).setdefault("boost", 0.3)
     folder = posixpath.dirname(page.file.src_uri)
 
     def turned(link: re.Match[str]) -> str:

@@ -330,8 +330,9 @@ def follow(query: StreamingQuery, options: Options) -> None:
 
 
 def epoch_line(epoch: EpochSummary) -> str:
-    rate = epoch.rows / epoch.seconds if epoch.seconds else 0.0
-    return f"epoch {epoch.epoch:>3}  {epoch.rows:>7,} rows  {rate:>8,.0f} rows/s  {epoch.retries} retries"
+    """One line without rows per second: epochs this small measure the time of an epoch, not of a row."""
+    ms = epoch.seconds * 1000
+    return f"epoch {epoch.epoch:>3}  {epoch.rows:>7,} rows  {ms:>7,.0f} ms  {epoch.retries} retries"
 
 
 # --- Result

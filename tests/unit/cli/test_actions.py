@@ -231,6 +231,11 @@ def test_every_command_explains_itself() -> None:
     assert "version" in done("--version")
 
 
+def test_a_misspelled_command_gets_a_suggestion() -> None:
+    assert "No such command 'statsu'. Did you mean 'status'?" in failed("statsu", code=2)
+    assert "No such command 'xyzzy'." in failed("xyzzy", code=2)
+
+
 def test_it_runs_as_a_process_without_pyspark(step: FileStep) -> None:
     step.write(0)
     code = "import sys; sys.modules['pyspark'] = None; from outfall.cli import main; main()"

@@ -61,7 +61,7 @@ def test_only_older_generations_are_listed_and_removed(step: FileStep, tmp_path:
     old, foreign = old_file(step), old_file(step, "f" * 16)
     before = tree(tmp_path)
     assert parsed("gc", step.recovery, "sink", *step.sink)["leftovers"] == [f"{step.path}/_outfall/staging/{old}"]
-    assert "nothing was removed; add --yes" in done("gc", step.recovery, "sink", *step.sink)
+    assert "nothing was removed; add --yes" in done("gc", step.recovery, *step.sink), "the only step"
     assert tree(tmp_path) == before
     assert done("gc", step.recovery, "sink", *step.sink, "--yes") == "1 removed\n"
     assert step.staged() == sorted([*newest, foreign])

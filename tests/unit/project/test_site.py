@@ -17,7 +17,7 @@ UNUSED: Any = None
 
 
 def page(uri: str) -> Any:
-    return SimpleNamespace(file=SimpleNamespace(src_uri=uri))
+    return SimpleNamespace(file=SimpleNamespace(src_uri=uri), meta={})
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,12 @@ def page(uri: str) -> Any:
 def test_links_to_repository_files_lead_to_pages(uri: str, link: str, on_the_site: str) -> None:
     turned = hooks.on_page_markdown(f"See [it]({link}#part).\n\n[ref]: {link}", page(uri), UNUSED, UNUSED)
     assert turned == f"See [it]({on_the_site}#part).\n\n[ref]: {on_the_site}"
+
+
+def test_search_lists_guides_before_the_reference() -> None:
+    for uri, boost in (("reference/mysql.md", 0.3), ("repository/CHANGELOG.md", 0.3), ("mysql.md", 1)):
+        hooks.on_page_markdown("", found := page(uri), UNUSED, UNUSED)
+        assert found.meta.get("search", {}).get("boost", 1) == boost
 
 
 def test_cells_have_the_headings_of_their_columns() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -45,6 +46,13 @@ class Commands(click.Group):
             module = import_module(f"outfall.cli.commands.{_MODULES[cmd_name]}")
             self.add_command(getattr(module, cmd_name))
         return super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None and (meant := get_close_matches(args[0], self.list_commands(ctx), 1)):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {meant[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

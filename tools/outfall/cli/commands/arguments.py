@@ -212,6 +212,9 @@ recovery_argument = click.argument(
     "recovery", type=recovery_location, metavar="RECOVERY", shell_complete=complete_location
 )
 step_argument = click.argument("step", type=step_id, metavar="STEP", shell_complete=complete_step)
+default_step_argument = click.argument(
+    "step", type=step_id, metavar="[STEP]", required=False, shell_complete=complete_step
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

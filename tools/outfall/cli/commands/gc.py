@@ -28,11 +28,12 @@ from outfall.capabilities import CleanUpContext
 from outfall.capability_checks import resolve
 from outfall.cli.commands.arguments import (
     ChosenSink,
+    chosen_step,
+    default_step_argument,
     json_option,
     nothing_recorded,
     recovery_argument,
     sink_options,
-    step_argument,
 )
 from outfall.cli.commands.output import print_json, say
 from outfall.errors import CapabilityError
@@ -160,7 +161,7 @@ class LeftoverCleaner:
 
 @click.command()
 @recovery_argument
-@step_argument
+@default_step_argument
 @sink_options
 @click.option("--yes", is_flag=True, help="Remove the leftovers. Without it, they are only listed.")
 @click.option(
@@ -169,14 +170,17 @@ class LeftoverCleaner:
     " epochs are published first.",
 )  # fmt: skip
 @json_option
-def gc(recovery: RecoveryConfig, step: str, chosen: ChosenSink, yes: bool, take_over: bool, as_json: bool) -> None:
+def gc(
+    recovery: RecoveryConfig, step: str | None, chosen: ChosenSink, yes: bool, take_over: bool, as_json: bool
+) -> None:
     """List, and with --yes remove, data of failed attempts in the target: uploads, staged rows, files.
 
     Only data with this step's incarnation and a generation older than the newest in its log is affected. Therefore the
     command is safe while the query runs, except with --take-over. The query cleans up after each epoch by itself. Use
-    gc if the query will not run again, or if a clean-up failed.
+    gc if the query will not run again, or if a clean-up failed. STEP defaults to "sink", or to the only step if that
+    has another name.
     """
-    cleaner = LeftoverCleaner(chosen.make(), recovery, step)
+    cleaner = LeftoverCleaner(chosen.make(), recovery, chosen_step(recovery, step))
     if yes:
         removed = cleaner.clean_up(take_over=take_over, commit=chosen.commit_policy())
         if as_json:

@@ -13,11 +13,10 @@ import click
 
 from outfall.cli.commands.arguments import (
     chosen_step,
-    complete_step,
+    default_step_argument,
     json_option,
     nothing_recorded,
     recovery_argument,
-    step_id,
 )
 from outfall.cli.commands.output import print_json, say
 from outfall.errors import ConfigurationError, RecordError
@@ -129,7 +128,7 @@ def epoch_number(text: str) -> int:
 
 @click.command()
 @recovery_argument
-@click.argument("step", type=step_id, metavar="[STEP]", required=False, shell_complete=complete_step)
+@default_step_argument
 @click.argument("epoch", type=epoch_number, metavar="[EPOCH]", default="last")
 @json_option
 def show(recovery: RecoveryConfig, step: str | None, epoch: int, as_json: bool) -> None:
