@@ -1,31 +1,42 @@
-"""Renders the newest results: `python -m benchmarks.render` rewrites docs/benchmarks.md and .svg."""
+"""Renders the newest results: `python -m benchmarks.render` rewrites docs/benchmarks.md and its plot.
+
+Results stay on the page until their benchmark ran again. The overview is made from the results on the page.
+"""
 
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from benchmarks.overview import overview, plot
 from benchmarks.results import Figure, Line, Result, newest
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 DOCS = Path(__file__).parents[1] / "docs"
-_MARKED = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DOTALL)
+_MARKED = re.compile(r"(?<=<!-- results -->\n).*?(?=\n<!-- end of results -->)", re.DOTALL)
+_OVERVIEW = re.compile(r"(?<=<!-- overview -->\n).*?(?=<!-- end of overview -->)", re.DOTALL)
 
 
 def main() -> None:
-    """Render the results in benchmarks/results."""
-    results = newest()
-    if not results:
-        sys.exit("There are no results. What to do: run nox -s bench")
+    """Render the results in benchmarks/results, and the overview of all results on the page."""
     page = DOCS / "benchmarks.md"
-    page.write_text(_MARKED.sub(lambda found: f"{found[1]}{markdown(results)}\n{found[2]}", page.read_text()))
-    plot(results, DOCS / "benchmarks.svg")
+    text = rendered(page.read_text(), newest())
+    page.write_text(text)
+    (DOCS / "benchmarks.svg").write_text(plot(text))
+
+
+def rendered(page: str, results: list[Result]) -> str:
+    """Return the page with these results in place of older ones of the same benchmarks, and with their overview.
+
+    Raises:
+        LookupError: if the results lack a line that the overview needs.
+    """
+    (there,) = _MARKED.findall(page)
+    sections = {text.partition("\n")[0]: f"### {text.rstrip()}\n" for text in re.split(r"^### ", there, flags=re.M)[1:]}
+    sections |= {result.title: _section(result).strip("\n") + "\n" for result in results}
+    page = _MARKED.sub(lambda _: "".join(f"\n{text}" for text in sections.values()), page)
+    return _OVERVIEW.sub(lambda _: overview(page), page)
 
 
 def tables(result: Result) -> list[Table]:
@@ -110,34 +121,6 @@ def _short(figure: float) -> str:
     if figure >= 10_000:
         return f"{figure / 1000:.0f} k"
     return f"{figure:,.0f}" if figure >= 1000 else f"{figure:.3g}"
-
-
-def plot(results: list[Result], path: Path) -> None:
-    """Draw each result as bars: medians with error bars from minimum to maximum."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure as Canvas
-
-    # Reproducible output.
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "outfall", "font.size": 8}):
-        shown = [(result, lines) for result in results for lines in groups(result)]
-        heights = [len(lines) + 1.5 for _, lines in shown]
-        canvas = Canvas(figsize=(7, 0.2 * sum(heights) + 0.3 * len(shown)), layout="constrained")
-        axes = canvas.subplots(len(shown), 1, squeeze=False, height_ratios=heights)
-        for (result, lines), (axis,) in zip(shown, axes, strict=True):
-            _bars(axis, result, lines)
-        canvas.savefig(path, metadata={"Date": None})
-
-
-def _bars(axis: Axes, result: Result, lines: list[Line]) -> None:
-    medians = [line.figure.median for line in lines]
-    low = [line.figure.median - line.figure.low for line in lines]
-    high = [line.figure.high - line.figure.median for line in lines]
-    colors = ["#bbbbbb" if "empty" in line.label else "#e08030" if "Spark" in line.label else "#3070b0"
-               for line in lines]  # fmt: skip
-    axis.barh([line.label for line in lines], medians, xerr=[low, high], color=colors, height=0.7)
-    axis.invert_yaxis()
-    axis.set_title(f"{lines[0].group}: {result.unit}", loc="left", fontsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
 
 
 if __name__ == "__main__":

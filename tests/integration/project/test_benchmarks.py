@@ -24,7 +24,7 @@ from benchmarks import (
     bench_wrappers,
 )
 from benchmarks.common import Given
-from benchmarks.render import markdown, plot, tables
+from benchmarks.render import markdown, tables
 from benchmarks.results import Result
 from outfall.errors import ConfigurationError
 from outfall.file import FileSink
@@ -60,8 +60,6 @@ def check(result: Result, tmp_path: Path) -> None:
     page = markdown([result])
     assert all(line.figure.median > 0 and f"| {line.label} |" in page for line in result.lines)
     assert tables(result)
-    plot([result], tmp_path / "plot.svg")
-    assert result.lines[-1].label in (tmp_path / "plot.svg").read_text()
 
 
 @pytest.mark.long
