@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -112,6 +113,8 @@ def test_growing_files_survive_a_kill(tmp_path: Path) -> None:
     printed = finish(start(tmp_path, "--files-per-trigger", "10"))
 
     assert f"Continuing after epoch {before[-1].epoch}." in printed
+    assert re.search(r"^epoch +\d+ +[\d,]+ rows +[\d,]+ ms +0 retries", printed, re.MULTILINE), printed
+    assert "rows/s" not in printed
     assert f"Each of the {ROWS:,} flights is there exactly once." in printed
     assert written(home / "out") == given()
     assert len(list((home / "out").glob("part-*"))) == 4
