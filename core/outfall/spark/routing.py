@@ -1,14 +1,13 @@
 """Routes each row to the one task that writes its part, and runs a Python function over the rows of a task.
 
 Hides differences between releases of PySpark: without `repartitionById`, a row's partition is the hash of a column, and
-`mapInArrow` requires pandas although it does not use it.
+`mapInArrow` checks pandas although it does not use it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -75,15 +74,13 @@ def _repartition(df: DataFrame, tasks: int) -> DataFrame:
 def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: StructType | str) -> DataFrame:
     """Run a function over the Arrow batches of each partition.
 
-    PySpark rejects `mapInArrow` without pandas, although neither driver nor workers use it there. In this case, the
-    function makes the same call as PySpark behind that check. Connect does not work without pandas.
+    PySpark's `mapInArrow` rejects an absent pandas and warns of pandas 3, although neither driver nor workers use it
+    there. A classic session gets the same call as PySpark behind that check. Connect does not work without pandas.
     """
-    if find_spec("pandas") is not None or is_connect(df):
-        return df.mapInArrow(function, schema)
-    return _without_pandas(df, function, schema)
+    return df.mapInArrow(function, schema) if is_connect(df) else _map_in_arrow_unchecked(df, function, schema)
 
 
-def _without_pandas(df: DataFrame, function: ArrowFunction, schema: StructType | str) -> DataFrame:
+def _map_in_arrow_unchecked(df: DataFrame, function: ArrowFunction, schema: StructType | str) -> DataFrame:
     from pyspark.sql import udf
 
     frame: Any = df

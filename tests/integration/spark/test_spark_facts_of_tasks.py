@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from outfall.spark.routing import hash_int, partition_salts
+from outfall.spark.routing import hash_int, map_in_arrow, partition_salts
 from tests.integration.support.probes import SPARK, answers
 
 pytestmark = pytest.mark.spark
@@ -24,6 +25,20 @@ def test_map_in_arrow_wants_pandas_at_the_driver(spark: SparkSession, monkeypatc
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"(?i)pandas"):
         answers(spark.range(1))
+
+
+@pytest.mark.parametrize("version", [None, "3.0.0"], ids=["absent", "too new"])
+def test_our_own_call_neither_wants_pandas_nor_warns_of_it(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, version: str | None
+) -> None:
+    # A stand-in, because the installed pandas may be an older one.
+    stand_in: Any = version and ModuleType("pandas")
+    if stand_in:
+        stand_in.__version__ = version
+    monkeypatch.setitem(sys.modules, "pandas", stand_in)
+    mapped = map_in_arrow(spark.range(3), lambda batches: batches, "id long")
+    assert sorted(row["id"] for row in mapped.collect()) == [0, 1, 2]
+    assert [warning for warning in recwarn if "pandas" in str(warning.message)] == []
 
 
 def test_a_task_runs_for_an_empty_partition_too(spark: SparkSession) -> None:
