@@ -50,11 +50,12 @@ _SESSION, _SKIPPED, _CALLS = "session.json", "skipped.tsv", "calls.jsonl"
 _PR_SET_CHILD_SUBREAPER = 36
 _ORPHANS_SECONDS = 20
 _WORK = """
-import hashlib, resource
+import hashlib, resource, time
+began = time.monotonic()
 for number in range(400_000):
     hashlib.sha256(b"x" * (number % 500)).digest()
 used = resource.getrusage(resource.RUSAGE_SELF)
-print(used.ru_utime + used.ru_stime)
+print(used.ru_utime + used.ru_stime, time.monotonic() - began)
 """
 
 
@@ -187,10 +188,16 @@ def check() -> list[str]:
     if missing := _missing(reference):
         return [missing]
     took = {session: cpu_of(session) for session in reference["cpu"]}
-    found = [_too_slow(call) for call in _slow_again([call for name in took for call in calls_of(RECORDS / name)])]
+    again = _slow_again([call for name in took for call in calls_of(RECORDS / name)])
+    work = _work()
+    slowness = max(1.0, work.cpu / reference["work"])
+    clear = LIMIT * CLEAR
+    # A test that waits is slow by the clock. Where others use the cores too, the clock says less.
+    slow = [call for call in again if call.cpu >= clear * slowness or call.clock >= clear * slowness * work.share]
+    found = [_too_slow(call) for call in slow]
     total, recorded = sum(filter(None, took.values())), sum(reference["cpu"].values())
     # A slower machine takes more for the same work. A faster one gets no smaller budget.
-    allowed = recorded * MARGIN * max(1.0, _seconds_of_work() / reference["work"])
+    allowed = recorded * MARGIN * slowness
     print(f"the sessions took {total:.0f} s of CPU; {recorded:.0f} s are recorded, {allowed:.0f} s allowed here")
     if total > allowed:
         found.append(
@@ -213,7 +220,7 @@ def _too_slow(call: Call) -> str:
 
 
 def _slow_again(calls: list[Call]) -> list[Call]:
-    """Run the tests that were clearly too slow again, alone, and return those that are so again."""
+    """Run the tests that were clearly too slow again, alone, and return how long they take then."""
     known, clear = slow_tests(), LIMIT * CLEAR
     suspects = [call.test for call in calls if call.clock >= clear and call.name not in known]
     if not suspects:
@@ -221,7 +228,7 @@ def _slow_again(calls: list[Call]) -> list[Call]:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pytest", "-q", "-n", "0", *suspects]
         subprocess.run(command, cwd=ROOT, env=os.environ | {FOLDER: folder}, check=False)
-        return [call for call in calls_of(Path(folder)) if call.clock >= clear]
+        return calls_of(Path(folder))
 
 
 def record() -> None:
@@ -230,18 +237,26 @@ def record() -> None:
     if missing := _missing(reference):
         raise SystemExit(missing)
     cpu = {session: round(cpu_of(session) or 0) for session in reference["cpu"]}
-    REFERENCE.write_text(json.dumps({"cpu": cpu, "work": round(_seconds_of_work(), 3)}, indent=2) + "\n")
+    REFERENCE.write_text(json.dumps({"cpu": cpu, "work": round(_work().cpu, 3)}, indent=2) + "\n")
 
 
-def _seconds_of_work() -> float:
-    """Return the CPU seconds of a fixed piece of work on each core at once: how slow this machine is."""
+@dataclass(frozen=True)
+class Work:
+    """How slow this machine is: CPU seconds of a fixed piece of work, and clock seconds for each of them."""
+
+    cpu: float
+    share: float
+
+
+def _work() -> Work:
+    """Do a fixed piece of work on each core at once, three times."""
     cores = os.cpu_count() or 1
     found = []
     for _ in range(3):
         command = [sys.executable, "-c", _WORK]
         running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(cores)]
-        found += [float(process.communicate()[0]) for process in running]
-    return median(found)
+        found += [tuple(map(float, process.communicate()[0].split())) for process in running]
+    return Work(median(cpu for cpu, _ in found), max(1.0, median(clock / cpu for cpu, clock in found)))
 
 
 def main(what: str, *arguments: Any) -> int:

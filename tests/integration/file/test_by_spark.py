@@ -15,8 +15,8 @@ from outfall.errors import ConfigurationError
 from outfall.file import FileSink
 from outfall.recovery import history
 from outfall.spark import write, write_stream
+from tests.disks import memory_disk
 from tests.integration.conftest import run_script
-from tests.integration.support.disks import memory_disk
 from tests.integration.support.probes import events
 from tests.integration.support.reading import forget_commit, found_ids, read_stream, run, write_source
 

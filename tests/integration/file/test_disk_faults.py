@@ -25,7 +25,7 @@ from typing import Any
 import pytest
 
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
-from tests.integration.support.disks import Memory, longest_file, loop_disk, memory_disk, unprivileged
+from tests.disks import Memory, longest_file, loop_disk, memory_disk, unprivileged
 from tests.integration.support.each_call import CALLS, WHEN
 from tests.integration.support.file_epochs import BY_SPARK, MODES, ROLLING, ROWS, FileEpochs, at, content
 from tests.integration.support.power import Powered, PowerLoss, steps_with_effects

@@ -21,7 +21,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.integration.support.disks import Disk, loop_disk
+from tests.disks import Disk, loop_disk
 from tests.integration.support.flight_driver import STATEFUL
 from tests.integration.support.flights import flights, write_input
 from tests.integration.support.killed_driver import FILES_PER_RUN, FORMAT_API, KILLS, SEED, Job

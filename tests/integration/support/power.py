@@ -12,7 +12,7 @@ from typing import Self
 
 from outfall.errors import OutfallError
 from outfall.testing import CrashError, crash_at
-from tests.integration.support.disks import Disk
+from tests.disks import Disk
 from tests.integration.support.file_epochs import FileEpochs, at, content
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests import budget
-from tests.budget import Call
+from tests.budget import Call, Work
 from tests.documents import ROOT
 
 pytest_plugins = ["pytester"]
@@ -49,7 +49,7 @@ def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the records, with two sessions that took 100 s of CPU together; they may take 120 s."""
     monkeypatch.setattr(budget, "RECORDS", tmp_path)
     monkeypatch.setattr(budget, "REFERENCE", tmp_path / "budget.json")
-    monkeypatch.setattr(budget, "_seconds_of_work", lambda: 0.5)
+    monkeypatch.setattr(budget, "_work", lambda: Work(0.5, 1.0))
     (tmp_path / "budget.json").write_text(json.dumps({"cpu": {"unit": 40, "integration": 60}, "work": 0.5}))
     session(tmp_path / "unit", 40)
     session(tmp_path / "integration", 60)
@@ -105,11 +105,11 @@ def test_a_sum_of_cpu_seconds_a_fifth_above_the_recorded_one_is_too_slow(records
     assert found.startswith("unit, integration took 121 s of CPU, and 120 s are allowed")
 
 
-@pytest.mark.parametrize(("work", "allowed"), [(1.0, True), (0.25, False)])
+@pytest.mark.parametrize(("work", "allowed"), [(Work(1.0, 1.0), True), (Work(0.25, 1.0), False)])
 def test_a_slower_machine_gets_a_larger_budget_and_a_faster_one_no_smaller(
-    records: Path, monkeypatch: pytest.MonkeyPatch, work: float, allowed: bool
+    records: Path, monkeypatch: pytest.MonkeyPatch, work: Work, allowed: bool
 ) -> None:
-    monkeypatch.setattr(budget, "_seconds_of_work", lambda: work)
+    monkeypatch.setattr(budget, "_work", lambda: work)
     assert budget.check() == []
     session(records / "unit", 179)
     assert (budget.check() == []) is allowed
@@ -128,11 +128,21 @@ def test_the_command_records_what_the_sessions_took(records: Path) -> None:
     assert json.loads(budget.REFERENCE.read_text()) == {"cpu": {"unit": 77, "integration": 60}, "work": 0.5}
 
 
-@pytest.mark.parametrize(("again", "too_slow"), [(8.0, True), (5.0, False)])
+@pytest.mark.parametrize(
+    ("clock", "cpu", "share", "too_slow"),
+    [
+        (8.0, 0.0, 1.0, True),
+        (5.0, 5.0, 1.0, False),
+        (8.0, 0.0, 2.0, False),
+        (12.5, 0.0, 2.0, True),
+        (8.0, 7.0, 2.0, True),
+    ],
+)
 def test_a_test_is_too_slow_if_it_takes_twice_the_limit_twice_and_is_not_listed(
-    records: Path, monkeypatch: pytest.MonkeyPatch, again: float, too_slow: bool
+    records: Path, monkeypatch: pytest.MonkeyPatch, clock: float, cpu: float, share: float, too_slow: bool
 ) -> None:
     monkeypatch.setattr(budget, "slow_tests", lambda: {"a.py::test_known": "why"})
+    monkeypatch.setattr(budget, "_work", lambda: Work(0.5, share))
     session(
         records / "unit", 40, Call("a.py::test_known[1]", 9, 9), Call("a.py::test_new[2]", 8, 8),
         Call("a.py::test_nearly", 5, 5),
@@ -140,12 +150,14 @@ def test_a_test_is_too_slow_if_it_takes_twice_the_limit_twice_and_is_not_listed(
 
     def runs(command: list[str], env: dict[str, str], **_: Any) -> None:
         assert command[-2:] == ["0", "a.py::test_new[2]"], "no other is run again"
-        session(Path(env[budget.FOLDER]), 1, Call("a.py::test_new[2]", again, again))
+        session(Path(env[budget.FOLDER]), 1, Call("a.py::test_new[2]", clock, cpu))
 
     monkeypatch.setattr(subprocess, "run", runs)
     found = budget.check()
     assert len(found) == too_slow
-    assert all(line.startswith("a.py::test_new[2] took 8.0 s twice. What to do: make it faster") for line in found)
+    assert all(
+        line.startswith(f"a.py::test_new[2] took {clock:.1f} s twice. What to do: make it faster") for line in found
+    )
 
 
 def test_the_list_of_slow_tests_is_short_true_and_gives_reasons() -> None:

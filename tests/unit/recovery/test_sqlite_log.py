@@ -22,8 +22,9 @@ from outfall.recovery import EntryExistsError, SqliteRecoveryConfig, recovery_co
 from outfall.recovery import entries as values
 from outfall.recovery.log import RecoveryLog
 from outfall.recovery.sqlite_database import MIGRATIONS, SqliteDatabase
-from outfall.testing import LocalDriver, memory_disk
+from outfall.testing import LocalDriver
 from outfall.testing.minimal_sinks import CountingSink
+from tests.disks import memory_disk
 
 
 @pytest.fixture
@@ -352,10 +353,6 @@ def test_who_looks_on_does_not_bring_a_database_up_to_date(path: Path, monkeypat
         looked_at(path)
 
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
-
-
-@needs_root
 def test_a_full_disk_is_an_error_and_what_was_recorded_is_kept(tmp_path: Path) -> None:
     with memory_disk(tmp_path / "disk", "size=2m") as disk:
         path = disk.path / "sink.sqlite"
@@ -368,7 +365,6 @@ def test_a_full_disk_is_an_error_and_what_was_recorded_is_kept(tmp_path: Path) -
         fill_on(path, 3)
 
 
-@needs_root
 def test_a_read_only_disk_is_an_error_that_says_what_to_make_writable(tmp_path: Path) -> None:
     with memory_disk(tmp_path / "disk", "size=2m") as disk:
         path = disk.path / "sink.sqlite"
