@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Context
 from html import escape
 from math import log10
 
@@ -101,6 +101,10 @@ COMPARISONS = (
         _cells("Uploads to S3", "S3Sink's upload", "boto3", "500 MB"),
     ),
     Comparison(
+        "S3Sink", "s3", "500 MB of text, 1 kB a row", "boto3's `upload_fileobj` of a file",
+        _cells("Uploads to S3", "S3Sink, text of 1 kB a row", "boto3", "500 MB"),
+    ),
+    Comparison(
         "PostgresSink", "postgres", "append, 5 / 19 columns", "JDBC, default",
         _cells("PostgreSQL", "PostgresSink", "Spark JDBC", *_COPIES),
     ),
@@ -126,11 +130,11 @@ COMPARISONS = (
     ),
     Comparison(
         "MySQLSink", "mysql", "MySQL 9.7, append, 5 / 19 columns", "JDBC with `rewriteBatchedStatements`",
-        recorded=("0.58 / 0.78", "0.80 / 1.0", "26 November 2026"),
+        recorded=("0.58 / 0.78", "0.80 / 1.0", "26 Nov 2026"),
     ),
     Comparison(
         "MySQLSink", "mysql", "MySQL 9.7, upsert of new keys", "rewriting JDBC's append",
-        recorded=("0.57", NOT_MEASURED, "26 November 2026"),
+        recorded=("0.57", NOT_MEASURED, "26 Nov 2026"),
     ),
     Comparison(
         "KafkaSink", "kafka", "at least once", "Spark's Kafka sink",
@@ -212,7 +216,7 @@ def _results(page: str) -> Iterator[tuple[Cell, Ratios]]:
     """Read the tables of results: each ratio with its day."""
     for section in re.split(r"^### ", page, flags=re.MULTILINE)[1:]:
         title, _, text = section.partition("\n")
-        day = text.strip().partition(",")[0]
+        day = _short_day(text.strip().partition(",")[0])
         for table in re.findall(r"(?:^\|.*\|\n)+", text, re.MULTILINE):
             head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
             for label, *cells in rows:
@@ -228,11 +232,22 @@ def _of_row(where: Cell, names: list[str], cells: list[str], day: str) -> Iterat
 
 
 def _short(number: str) -> str:
-    """Two digits are what repeated runs agree on."""
-    return format(Decimal(format(Decimal(number.replace(",", "")), ".2g")), ",f") if number else ""
+    """Two digits, which is what repeated runs agree on."""
+    if not number:
+        return ""
+    rounded = _TWO_DIGITS.create_decimal(number.replace(",", ""))
+    return f"{rounded:.1f}" if 1 <= rounded < 10 else f"{rounded:,f}" if rounded < 1 else f"{rounded:,.0f}"
 
 
-_WIDTH, _ROW, _LEFT, _TOP = 400, 34, 12, 30
+def _short_day(day: str) -> str:
+    """26 Nov 2026, which fits into a column."""
+    number, month, year = day.split()
+    return f"{number} {month[:3]} {year}"
+
+
+_TWO_DIGITS = Context(prec=2, rounding=ROUND_HALF_UP)
+
+_WIDTH, _ROW, _LEFT, _TOP = 300, 48, 10, 30
 _LOW, _HIGH = 0.05, 12.0
 
 
@@ -253,12 +268,17 @@ def plot(page: str) -> str:
         parts.append(f'<text x="{x:.1f}" y="{_TOP - 13}" text-anchor="middle">{tick:g}</text>')
     for index, (line, ratios) in enumerate(drawn):
         y = _TOP + _ROW * index
-        name = escape(f"{line.sink}, {line.work}: {line.instead}".replace("`", "").replace(", 5 / 19 columns", ""))
+        name, instead = (_plain(text) for text in (f"{line.sink}, {line.work}", line.instead))
         parts.append(f'<text x="{_LEFT}" y="{y + 11}">{name}</text>')
-        parts.append(_bar(y + 16, _number(ratios.clock), "#2f6fb0"))
+        parts.append(f'<text x="{_LEFT}" y="{y + 23}" fill="#666">instead of {instead}</text>')
+        parts.append(_bar(y + 28, _number(ratios.clock), "#2f6fb0"))
         if ratios.cpu != NOT_MEASURED:
-            parts.append(_bar(y + 23, _number(ratios.cpu), "#d07a20"))
+            parts.append(_bar(y + 35, _number(ratios.cpu), "#d07a20"))
     return "\n".join([*parts, "</svg>\n"])
+
+
+def _plain(text: str) -> str:
+    return escape(text.replace("`", "").replace(", 5 / 19 columns", ""))
 
 
 def _number(ratio: str) -> float:

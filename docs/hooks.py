@@ -25,8 +25,8 @@ FOLDER = "repository/"
 ALWAYS = ("CHANGELOG.md",)
 """In the navigation, whether a page links to it or not."""
 
-_MINOR = ("reference/", FOLDER)
-"""Folders whose pages search lists after the guides."""
+_MINOR = ("reference/", "benchmarks.md", FOLDER)
+"""What search lists after the guides: folders, and a page whose tables repeat the names of all sinks."""
 
 _LINK = re.compile(r"(?P<before>\]\(|^\[[^\]\n]+\]: )(?P<path>[^\s()<>#:]+)", re.MULTILINE)
 _LOADED = re.compile(r"<(?:script|link|img|iframe|object)\b[^>]*\b(?:src|href|data)=[\"']?(?:https?:)?//[^>]*>")

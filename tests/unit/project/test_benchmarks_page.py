@@ -29,13 +29,14 @@ def test_the_overview_has_every_sink() -> None:
 def test_a_new_result_replaces_that_of_its_benchmark_only() -> None:
     machine = Machine(cores=1, processor="p", memory_gib=1, system="s", python="3", java="17", packages={})
     found = Figure(median=1.05, low=1, high=1.1)
-    line = Line(group="500 MB", label="S3Sink's upload", figure=found, ratios={"boto3": found})
+    labels = ("S3Sink's upload", "S3Sink, text of 1 kB a row")
+    lines = [Line(group="500 MB", label=label, figure=found, ratios={"boto3": found}) for label in labels]
     result = Result(
-        benchmark="s3", title="Uploads to S3", unit="MB/s", wanted={}, lines=[line], pairs=1,
+        benchmark="s3", title="Uploads to S3", unit="MB/s", wanted={}, lines=lines, pairs=1,
         started=datetime(2027, 1, 2, tzinfo=UTC), machine=machine,
     )  # fmt: skip
     page = rendered(PAGE, [result])
-    assert "| upload of 500 MB | boto3's `upload_fileobj` | 1.0 | not measured | 02 January 2027 |" in page
+    assert "| upload of 500 MB | boto3's `upload_fileobj` | 1.1 | not measured | 02 Jan 2027 |" in page
     assert page.count("\n### ") == PAGE.count("\n### ")
 
 
