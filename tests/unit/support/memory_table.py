@@ -32,8 +32,8 @@ from outfall.testing import ByReference
 Pause = Callable[[], None]
 Partition = tuple[str | None, ...]
 
-_FIELD_ID = b"PARQUET:field_id"
-_TYPES = {"int64": pa.int64(), "string": pa.string(), "double": pa.float64()}
+FIELD_ID = b"PARQUET:field_id"
+TYPES = {"int64": pa.int64(), "string": pa.string(), "double": pa.float64()}
 
 
 @dataclass(frozen=True)
@@ -234,7 +234,7 @@ class TableStore(ByReference):
         if path not in self._read:
             with self.files.open(f"/{self.name}/{path}") as file:
                 table = pq.read_table(pa.BufferReader(file.read()))
-            numbers = [int(column.metadata[_FIELD_ID]) for column in table.schema]
+            numbers = [int(column.metadata[FIELD_ID]) for column in table.schema]
             self._read[path] = [dict(zip(numbers, row.values(), strict=True)) for row in table.to_pylist()]
         return self._read[path]
 
@@ -322,6 +322,7 @@ class MemoryLayout(FileLayout):
     target_size = 1 << 20
 
     def __init__(self, link: TableLink, state: TableState) -> None:
+        self._link = link
         self.area = link.area()
         self.layout = Layout(
             table=state.uuid,
@@ -340,7 +341,7 @@ class MemoryLayout(FileLayout):
         given = {name.lower() for name in rows.names}
         return pa.schema(
             [
-                pa.field(name, _TYPES[kind], metadata={_FIELD_ID: str(number)})
+                pa.field(name, TYPES[kind], metadata={FIELD_ID: str(number)})
                 for name, (number, kind) in self._columns.items()
                 if name.lower() in given
             ]
@@ -372,7 +373,7 @@ class MemoryTable(LoadedTable):
 
     @property
     def columns(self) -> pa.Schema:
-        return pa.schema([(name, _TYPES[kind]) for name, (_, kind) in self._state.columns.items()])
+        return pa.schema([(name, TYPES[kind]) for name, (_, kind) in self._state.columns.items()])
 
     @property
     def files(self) -> MemoryLayout:
@@ -405,8 +406,12 @@ class MemoryTable(LoadedTable):
     def commit(
         self, files: EpochFiles, record: TableRecord, *, replace: Collection[Partition] | None = ()
     ) -> LoadedTable:
-        store, loaded = self._link.ask(), self._state
+        loaded = self._state
         kept = [entry for entry in loaded.current.entries if replace is not None and entry.partition not in replace]
+        return self._commit(files, record, kept)
+
+    def _commit(self, files: EpochFiles, record: TableRecord, kept: Sequence[DataEntry]) -> LoadedTable:
+        store, loaded = self._link.ask(), self._state
         spec = tuple(loaded.columns[name][0] for name in loaded.spec)
         added = [DataEntry(f"{files.directory}/{file.name}", file.partition, spec) for file in files.files]
 
