@@ -12,7 +12,7 @@ from outfall.async_sink.limiting import EndedRequest
 from outfall.async_sink.requests import PendingRequest, RefusedEntry, RequestOutcome
 from outfall.contexts import Metrics, WriterInitContext
 from outfall.dead_letter import DeadLetter
-from outfall.errors import CapabilityError, OutfallError, TargetError, TransientError, ValueRefusedError
+from outfall.errors import OutfallError, TargetError, TransientError, ValueRefusedError
 from outfall.row_logging import RowLog
 
 if TYPE_CHECKING:
@@ -53,11 +53,6 @@ class OutcomeHandler(Generic[E]):
         """
         items = pending.batch.items
         retried, split = pending.find(outcome.retry), pending.find(outcome.split)
-        dead = pending.find([refusal.entry for refusal in outcome.dead])
-        if len(retried) + len(split) + len(dead) > len(items):
-            raise CapabilityError(
-                "an outcome lists an entry more than once", do="list each entry in one field of the outcome only"
-            )
         if outcome.error is not None:
             raise self._fatal(outcome.error, items)
         seconds = None if retried or split else pending.seconds
