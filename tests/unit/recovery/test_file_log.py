@@ -14,6 +14,7 @@ import pytest
 from outfall import trace_points
 from outfall.errors import RecordError, TransientError
 from outfall.recovery import EntryExistsError, LogEntry
+from outfall.recovery.file_log import temporary_name
 from outfall.testing.recovery_contract import once_at, run_all
 from tests.unit.support.logs import files, filled, numbers, opened
 
@@ -190,3 +191,29 @@ def test_cleaning_up_what_vanished_meanwhile_is_fine(location: str) -> None:
     with once_at("log: entry cleaned up", lambda: other.clean_up(keep=[6], states=[], generation=5)):
         log.clean_up(keep=[6], states=[], generation=5)
     assert files(location) == [f"{6:020d}.json"]
+
+
+def test_an_erased_log_leaves_no_temporary_entry(local: str) -> None:
+    log = filled(local, 2)
+    directory = os.path.dirname(log._path("x"))  # type: ignore[attr-defined]
+    for name in (temporary_name(2), temporary_name(3)):
+        with open(os.path.join(directory, name), "wb") as file:
+            file.write(b"half")
+    opened(local).erase()
+    assert not os.path.exists(directory)
+
+
+def test_an_entry_whose_directory_is_gone_is_refused_if_the_log_is_another_one(
+    local: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for others, kind in ((0, TransientError), (3, EntryExistsError)):
+        place = f"{local}{others}"
+        log = opened(place)
+
+        def gone(number: int, data: bytes, place: str = place, others: int = others) -> None:
+            filled(place, others)
+            raise FileNotFoundError("the directory was erased")
+
+        monkeypatch.setattr(log, "_create_entry", gone)
+        with pytest.raises(kind):
+            log.append(b"mine", after=0)

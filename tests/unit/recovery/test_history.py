@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from outfall.capabilities import CommitRequest
 from outfall.errors import RecordError
 from outfall.protocol.journal import Journal, JournalView
 from outfall.recovery import History, history, recovery_config
-from outfall.recovery.history import KEPT_EPOCHS
+from outfall.recovery.history import KEPT_EPOCHS, EpochSummary, epoch_table
 from outfall.testing import FakeClock, LocalDriver, crash_at
 from tests.unit.support.journals import entry_files
 from tests.unit.support.setups import Staging, content
@@ -189,3 +190,18 @@ def test_a_notebook_gets_plots_and_a_table_that_need_nothing_else(tmp_path: Path
     setup.run(setup.driver(), 2)
     assert "skipped" in history(str(tmp_path))._repr_html_()
     assert history(str(tmp_path / "none"))._repr_html_() == "<p>No epochs.</p>"
+
+
+def test_drains_have_no_batch_and_the_table_says_so() -> None:
+    epochs = [_summary(0, 0), _summary(1, None), _summary(2, 1)]
+    assert re.findall(r"<tr><td[^>]*>(\d+)</td><td[^>]*>(\w+)</td>", epoch_table(epochs)) == [
+        ("2", "1"), ("1", "drain"), ("0", "0"),
+    ]  # fmt: skip
+    assert ">batch<" not in epoch_table(epochs[:1])
+
+
+def _summary(epoch: int, batch: int | None) -> EpochSummary:
+    setup = Staging()
+    setup.run(setup.driver(), 0)
+    (found,) = history(setup.recovery)
+    return replace(found, epoch=epoch, batch=batch)

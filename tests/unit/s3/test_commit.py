@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,8 +19,9 @@ from outfall.errors import (
     TargetLostError,
     TransientError,
 )
-from outfall.s3.staged import StagedObject
-from outfall.storage.commit import StorageCommitter
+from outfall.s3.commit import S3Staging
+from outfall.s3.staged import ID, StagedObject
+from outfall.storage.commit import Found, StorageCommitter
 from outfall.testing import LocalDriver
 from outfall.trace_points import listen
 from tests.unit.support.fake_s3 import CRC, OURS, FakeS3, answer, timed_out
@@ -356,3 +358,90 @@ def test_a_text_about_a_committable_holds_no_row() -> None:
     (found,) = staged(FakeS3(), inline=True)
     assert found.content
     assert not any(found.content in text for text in (str(found), repr(found), f"{found}"))
+
+
+def test_an_object_whose_bytes_are_recorded_has_no_upload_to_abort() -> None:
+    fake = FakeS3()
+    (found,) = staged(fake, inline=True)
+    committer(fake).revoke([CommitRequest(found)])
+    assert fake.requests("abort_multipart_upload") == []
+
+
+def other_id(fake: FakeS3, found: StagedObject) -> None:
+    fake.objects[found.key] = replace(fake.objects[found.key], metadata={ID: "another"})
+
+
+def no_id(fake: FakeS3, found: StagedObject) -> None:
+    fake.objects[found.key] = replace(fake.objects[found.key], metadata={})
+
+
+def longer(fake: FakeS3, found: StagedObject) -> None:
+    no_id(fake, found)
+    fake.objects[found.key] = replace(fake.objects[found.key], body=fake.objects[found.key].body + b"x")
+
+
+def no_byte(status: int, code: str) -> Callable[[FakeS3, StagedObject], None]:
+    def happens(fake: FakeS3, found: StagedObject) -> None:
+        no_id(fake, found)
+        fake.fail("get_object", answer(status, code), key=found.key)
+
+    return happens
+
+
+LOOKS = {
+    "ours": (lambda *_: None, Found.OURS),
+    "another id": (other_id, Found.OTHERS),
+    "no id, but our size and ETag": (no_id, Found.OURS),
+    "no id, and another size": (longer, Found.OTHERS),
+    "nothing": (lambda fake, found: fake.objects.pop(found.key), Found.NOTHING),
+    "removed after the first look": (no_byte(404, "NoSuchKey"), Found.NOTHING),
+    "empty": (no_byte(416, "InvalidRange"), Found.OTHERS),
+    "archived": (no_byte(403, "InvalidObjectState"), Found.OTHERS),
+}
+
+
+@pytest.mark.parametrize(("happens", "is_there"), LOOKS.values(), ids=LOOKS)
+def test_what_is_under_a_key_is_found_by_id_or_by_size_and_etag(happens: Callable[..., Any], is_there: Found) -> None:
+    fake = FakeS3()
+    (found,) = staged(fake)
+    committed(fake, found)
+    happens(fake, found)
+    assert area(fake).look(found) is is_there
+
+
+@pytest.mark.parametrize("request_name", ["head_object", "get_object", "list_parts"])
+def test_a_look_that_is_denied_decides_nothing(request_name: str) -> None:
+    fake = FakeS3()
+    (found,) = staged(fake)
+    if request_name != "list_parts":
+        committed(fake, found)
+        no_id(fake, found)
+    fake.fail(request_name, answer(403, "AccessDenied"), key=found.key)
+    with pytest.raises(TargetError):
+        (area(fake).is_staged if request_name == "list_parts" else area(fake).look)(found)
+
+
+def test_an_answer_without_its_byte_is_asked_for_again() -> None:
+    fake = FakeS3()
+    (found,) = staged(fake)
+    committed(fake, found)
+    no_id(fake, found)
+    whole = fake.objects[found.key]
+    looks = []
+
+    def shorten(request: str) -> None:
+        if request == "get_object":
+            looks.append(request)
+            fake.objects[found.key] = replace(whole, body=b"" if len(looks) == 1 else whole.body)
+        if request == "head_object":
+            fake.objects[found.key] = whole
+
+    fake.during = shorten
+    assert area(fake).look(found) is Found.OURS
+    assert len(looks) == 2
+
+
+def area(fake: FakeS3) -> S3Staging:
+    found = committer(fake)._staging
+    assert isinstance(found, S3Staging)
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.versioned.rows import changes_of, check_columns, ranks, refuse_null_keys
+from outfall.versioned.rows import KeyedRow, changes_of, check_columns, ranks, refuse_null_keys
 
 SORTED: dict[str, list[Any]] = {
     "int64": [None, -(2**63), -1, 0, 1, 2**63 - 1],
@@ -78,3 +79,9 @@ def test_null_keys_are_refused_and_null_markers_are_no_deletes() -> None:
 def test_columns_that_cannot_serve(keys: list[str], order: str | None, marker: str | None, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         check_columns(pa.schema([("id", pa.int64()), ("part", pa.float64())]), keys, order, marker)
+
+
+def test_a_row_is_shown_whole_and_alone() -> None:
+    batch = pa.record_batch({"id": [1, 2, 3], "text": ["a", None, "c"]})
+    rows = [KeyedRow(key=None, write=None, size=0, rank="", batch=batch, row=row) for row in range(3)]
+    assert [json.loads(row.text()) for row in rows] == batch.to_pylist()

@@ -365,3 +365,10 @@ def test_nothing_that_was_not_written_is_ever_dropped_in_a_long_history() -> Non
         written |= new
         seen.add(found.runs)
         seen.forget(window=60)
+
+
+def test_a_batch_without_the_columns_of_the_source_is_refused() -> None:
+    for name in ("offset", "partition"):
+        lacking = batch(1).drop_columns([name])
+        with pytest.raises(ValueRefusedError, match=f"a row has no column '{name}'"):
+            run(once(staged()), MemoryRecoveryConfig(), 0, lacking)
