@@ -183,8 +183,8 @@ class RequestLoop(Generic[E]):
     def _answered(self, pending: PendingRequest[E], outcome: RequestOutcome[E]) -> None:
         self._requests.end(pending)
         accepted, size = len(pending.batch.items), pending.batch.size
-        if outcome.retry or outcome.split or outcome.dead:
-            named = [*outcome.retry, *outcome.split, *(refusal.entry for refusal in outcome.dead)]
+        named = [*outcome.retry, *outcome.split, *outcome.unprocessed, *(refusal.entry for refusal in outcome.dead)]
+        if named:
             accepted -= len(named)
             size -= sum(item.size for item in pending.find(named))
         self._counters.answered(pending.seconds, accepted, size, len(outcome.retry))

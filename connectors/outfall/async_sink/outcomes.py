@@ -53,14 +53,19 @@ class OutcomeHandler(Generic[E]):
         """
         items = pending.batch.items
         retried, split = pending.find(outcome.retry), pending.find(outcome.split)
+        unprocessed = pending.find(outcome.unprocessed)
         if outcome.error is not None:
             raise self._fatal(outcome.error, items)
+        if len(unprocessed) == len(items):  # nothing came of it, so it waits like a failed request
+            retried, unprocessed = unprocessed, []
         seconds = None if retried or split else pending.seconds
         self._host.limiter.ended(EndedRequest(now, len(items), len(retried), seconds))
-        back = {id(item) for item in (*retried, *split)}
+        back = {id(item) for item in (*retried, *split, *unprocessed)}
         self._finished([item for item in items if id(item) not in back] if back else items)
         self._refusals.put(outcome.dead)
         self._split(split, outcome)
+        if unprocessed:
+            self._buffer.give_back(unprocessed)
         if retried:
             self._retry(pending, retried, outcome, now)
 

@@ -125,10 +125,12 @@ class RequestOutcome(Generic[E]):
     """Entries to send again after a pause, before all later ones."""
     split: Sequence[E] = ()
     """Entries to send again at once, in requests of half the size, because one of them is at fault. An entry that is
-    alone becomes a dead letter.
+    alone becomes a dead letter. Only for a destination that stored none of them, or that drops what it has stored.
     """
     dead: Sequence[RefusedEntry[E]] = ()
-    """Permanently rejected entries."""
+    """Permanently rejected entries: each was alone in its request, or the destination named it."""
+    unprocessed: Sequence[E] = ()
+    """Entries that the destination did not look at, because it stopped at another one: sent again at once."""
     error: BaseException | None = None
     """Fails the query."""
     reason: str | None = None

@@ -14,8 +14,8 @@ if find_spec("requests") is None:
 if find_spec("aiohttp") is None:
     raise missing_extra("aiohttp", "http")
 
+from outfall.http.items import ItemResponse
 from outfall.http.options import HttpOptions
-from outfall.http.response_mapping import ItemResponse
 from outfall.http.sink import HttpSink
 from outfall.http.transport import Response
 

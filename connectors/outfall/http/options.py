@@ -99,6 +99,18 @@ class HttpOptions(AsyncSinkOptions):
         description="Overrides of the status table, such as `409=complete, 404=dead_letter`, or a mapping. Values:"
         " `complete`, `retry`, `split`, `dead_letter`, `stop`.",
     )
+    item_status: str | None = Field(
+        default=None,
+        min_length=1,
+        description="In the JSON of responses: the path to the status of each record, such as `items.status` or"
+        " `items.*.status`. Lists are gone through, and `*` is any name.",
+    )
+    failed_item: str | None = Field(
+        default=None,
+        min_length=1,
+        description="In the JSON of error responses: the path to the position, from 0, of the record at fault, such as"
+        " `invalid-event-number`. The server has stored the records before it, and processed none after it.",
+    )
     limiter: LimiterKind = Field(
         default="gradient",
         description="How the number of concurrent requests is controlled. `gradient`: by latency and rejections, per"
@@ -196,6 +208,8 @@ class HttpOptions(AsyncSinkOptions):
             raise ValueError("ca_bundle selects trusted certificates and verify=false trusts all: set one of them")
         if self.wrap_key != "events" and self.body != "wrapped":
             raise ValueError("wrap_key is an option of body wrapped")
+        if self.item_status and self.failed_item:
+            raise ValueError("item_status and failed_item exclude each other: set the one that the responses have")
         return self
 
     def _check_idempotency(self) -> None:
@@ -260,6 +274,8 @@ class HttpArguments(AsyncSinkSettings, total=False):
     key_column: str | None
     idempotency_header: str
     statuses: str | Mapping[int, str]
+    item_status: str | None
+    failed_item: str | None
     limiter: LimiterKind
     connect_timeout: timedelta | float | str
     read_timeout: timedelta | float | str

@@ -48,7 +48,8 @@ class HttpPartition(BlockingSinkPartition[HttpRecord]):
             exceptions=options.statuses,
         )
         self._transport = transport or _transport(sink)
-        self._quick = options.compression == "none" and sink.per_item is None
+        per_item = sink.reads_items()
+        self._quick = options.compression == "none" and per_item is None
         """Whether requests need no thread each, because no step of them blocks."""
         self._sender = Sender(
             options,
@@ -58,7 +59,7 @@ class HttpPartition(BlockingSinkPartition[HttpRecord]):
             content_type=self._bodies.content_type,
             secrets=_secrets(sink),
         )
-        self._reader = AnswerReader(options, statuses, sink.per_item, self._sender.hide)
+        self._reader = AnswerReader(options, statuses, per_item, self._sender.hide)
 
     def convert(self, batch: pa.RecordBatch) -> Sequence[HttpRecord]:
         return self._records.make(batch)

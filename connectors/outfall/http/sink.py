@@ -20,10 +20,10 @@ from outfall.capabilities import (
 from outfall.errors import ConfigurationError
 from outfall.formats import FormatOptions, check_schema
 from outfall.http.connecting import reach
+from outfall.http.items import PerItem, by_position, by_status
 from outfall.http.options import HttpArguments, HttpOptions
 from outfall.http.partition import HttpPartition
 from outfall.http.records import HttpRecord, HttpRecordSerializer, by_content
-from outfall.http.response_mapping import PerItem
 from outfall.http.templates import UrlTemplate, check_column, origin
 from outfall.location import masked
 from outfall.options import make_options, names_arguments
@@ -56,8 +56,8 @@ class HttpSink(WithDeadLetters):
         auth: any auth object of `requests`, instead of the authentication options. Python API only.
         session: a `requests` session, whose adapters, proxies, headers and auth are used. It is shared by the threads
             of a task. Python API only. Like `auth` it costs speed: each request goes through `requests`.
-        per_item: reads the responses to partially accepted requests. It gets the response and the number of records,
-            and returns an HTTP status or an `ItemResponse` per record. Python API only.
+        per_item: reads which records a response accepts or refuses. It gets the response and the number of records,
+            and returns an HTTP status or an `ItemResponse` per record; see `PerItem`. Python API only.
         dead_letter: a sink for rejected records; see `outfall.wrappers.DeadLetteringSink`. Python API only.
 
     Raises:
@@ -102,6 +102,7 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
         self.auth = auth
         self.session = session
         self.per_item = per_item
+        """As given; see `reads_items`."""
         self._check_objects()
 
     def __repr__(self) -> str:
@@ -161,6 +162,12 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
     def open(self) -> HttpPartition:
         return HttpPartition(self)
 
+    def reads_items(self) -> PerItem | None:
+        """Return what reads single records from responses, given as a function or as a path; `None` if nothing does."""
+        if self.http.item_status is not None:
+            return by_status(self.http.item_status)
+        return self.per_item if self.http.failed_item is None else by_position(self.http.failed_item)
+
     def writer(self) -> WriterInitContext:
         """Return the context of the writer. Raises `ConfigurationError` if the sink has none."""
         if self.context is None:
@@ -186,6 +193,10 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
             )
         if self.per_item is not None and not callable(self.per_item):
             raise ConfigurationError("per_item is not callable", do="pass a function of response and count")
+        if self.per_item is not None and (self.http.item_status or self.http.failed_item):
+            raise ConfigurationError(
+                "per_item, item_status and failed_item exclude each other", do="set the one that reads the responses"
+            )
 
 
 class ContentRequestSink(HttpRequestSink, SupportsPreWriteTopology):

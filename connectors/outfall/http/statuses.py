@@ -19,9 +19,14 @@ class Verdict(Enum):
     RETRY = "retry"
     """The same request is sent again, with the same key, after a pause."""
     SPLIT = "split"
-    """A record is at fault: each half is sent on its own, down to that record, which becomes a dead letter."""
+    """The server stored nothing of the request: each half is sent on its own, down to the record at fault, which is
+    rejected.
+    """
     DEAD_LETTER = "dead_letter"
-    """The records are permanently rejected."""
+    """A record is at fault, and is rejected. In a request with many records the response must name it, or the server
+    must drop what it has stored before (`idempotency="item"`); otherwise the query fails, because the server may have
+    stored a part of them.
+    """
     STOP = "stop"
     """Every request would fail like this: the query fails."""
     FOLLOW = "follow"
@@ -46,18 +51,19 @@ TABLE = (
         Verdict.STOP,
         "after 301, 302 and 303 clients send GET, and a login page may respond with 200: records would be lost",
     ),
-    Rule("400, 413, 422", Verdict.SPLIT, "an invalid record or too large a body; the same request is never sent again"),
+    Rule("400, 422", Verdict.DEAD_LETTER, "an invalid record; the same request is never sent again"),
+    Rule("413", Verdict.SPLIT, "too large a body, which the server does not process"),
     Rule("409 with a key", Verdict.RETRY, "the first attempt with this key is still being processed"),
-    Rule("409 without a key", Verdict.SPLIT, "a record conflicts with existing data"),
+    Rule("409 without a key", Verdict.DEAD_LETTER, "a record conflicts with existing data"),
     Rule("408, 423, 425, 429", Verdict.RETRY, "a transient state of the server"),
     Rule("401, 403", Verdict.STOP, "wrong credentials; OAuth2 first requests a new token, once"),
-    Rule("404, 410, 414 with a template as url", Verdict.SPLIT, "the record's own URL is at fault"),
+    Rule("404, 410, 414 with a template as url", Verdict.DEAD_LETTER, "the record's own URL is at fault"),
     Rule(
         "402, 404-407, 410, 411, 414, 415, 421, 426, 428, 431, 451",
         Verdict.STOP,
         "URL, method or headers are at fault, not the record",
     ),
-    Rule("other 4xx", Verdict.SPLIT, "the content of the request is at fault"),
+    Rule("other 4xx", Verdict.DEAD_LETTER, "the content of the request is at fault"),
     Rule("501, 505", Verdict.STOP, "the server does not support the request"),
     Rule("other 5xx", Verdict.RETRY, "a transient server error"),
 )
@@ -68,6 +74,7 @@ _ACTIONS = {
     for verdict in (Verdict.COMPLETE, Verdict.RETRY, Verdict.SPLIT, Verdict.DEAD_LETTER, Verdict.STOP)
 }
 _KEYED, _UNKEYED, _TEMPLATE = "with a key", "without a key", "with a template as url"
+_DONE = (404, 409, 410)
 _OTHER = {"other 4xx": range(400, 500), "other 5xx": range(500, 600)}
 
 
@@ -87,11 +94,22 @@ class Statuses:
                 continue
             for status in _expand(rule.statuses):
                 self._verdicts.setdefault(status, rule.verdict)
-        self._verdicts.update(exceptions or {})
+        self._exceptions = exceptions or {}
 
     def verdict(self, status: int) -> Verdict:
         """Return the verdict of a status. Unknown statuses fail the query."""
-        return self._verdicts.get(status, Verdict.STOP)
+        return self._exceptions.get(status) or self._verdicts.get(status, Verdict.STOP)
+
+    def of_record(self, status: int) -> Verdict:
+        """Return the verdict of a status that a response has for one record.
+
+        Exceptions apply too. But an error is not `complete` because the response as a whole is: only those statuses
+        can be that say that the record exists already, or no longer.
+        """
+        verdict = self.verdict(status)
+        if verdict is Verdict.COMPLETE and status >= 400 and status not in _DONE:
+            return self._verdicts.get(status, Verdict.STOP)
+        return verdict
 
 
 def parse_exceptions(value: Any) -> Any:

@@ -210,7 +210,7 @@ class OpenSearchPartition(VersionedPartition):
     def send(self, entries: Sequence[KeyedRow]) -> RequestOutcome[KeyedRow]:
         response = self._bulk([entry.write for entry in entries])
         if response.status >= 300:
-            return _failed(entries, response)
+            return _failed(entries, response, keyed=not self.options.data_stream)
         outcomes = Outcomes()
         conflicts: list[KeyedRow] | None = [] if self.version is not None else None
         self._take(zip(entries, _items(response), strict=True), outcomes, Answer.WRITTEN, conflicts)
@@ -321,13 +321,16 @@ def _items(response: ClusterResponse) -> list[dict[str, Any]]:
     return [next(iter(item.values())) for item in response.body["items"]]
 
 
-def _failed(entries: Sequence[KeyedRow], response: ClusterResponse) -> RequestOutcome[KeyedRow]:
-    """Return what a request comes to that the cluster rejected as a whole."""
+def _failed(entries: Sequence[KeyedRow], response: ClusterResponse, *, keyed: bool) -> RequestOutcome[KeyedRow]:
+    """Return what a request comes to that the cluster rejected as a whole.
+
+    If a part of a request with an invalid line was stored, halves of it would store rows without keys twice.
+    """
     if response.passes:
         return RequestOutcome(
             retry=entries, reason=response.reason(), after=response.after, hold_host=response.after is not None
         )
-    if response.status in (400, 413):
+    if response.status == 413 or (response.status == 400 and (keyed or len(entries) == 1)):
         return RequestOutcome(split=entries, reason=response.reason(), code=str(response.status))
     return RequestOutcome(
         error=TargetError(

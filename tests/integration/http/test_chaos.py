@@ -22,6 +22,8 @@ from tests.integration.http.trial import QUICK, WAYS, Trial, first, options_of, 
 from tests.integration.support.http_receiver import HttpReceiver, Received, Reply
 from tests.one_each import one_each
 
+ATOMIC = "400=split,422=split"
+"""For a server that stores nothing of a request that it refuses."""
 PASSING = [
     refused(500),
     refused(503, headers={"Retry-After": "0"}),
@@ -87,7 +89,7 @@ def test_a_poisoned_record_is_found_and_the_others_are_sent_once(
         return refused(status, body=b"37 is bad") if poisoned else Reply()
 
     with pytest.raises(ValueRefusedError, match=rf"is rejected \({status}\).*37 is bad"):
-        trial.run(behave, rows=100, max_in_flight_requests=1, keeps_keys=True, **options_of(way))
+        trial.run(behave, rows=100, max_in_flight_requests=1, keeps_keys=True, statuses=ATOMIC, **options_of(way))
     # Nothing stands behind it yet: without dead letters the query stops there.
     assert trial.ids == list(range(37))
     assert (trial.target.repeated, len(set(trial.keys))) == (0, len(trial.keys))
@@ -103,7 +105,7 @@ def test_the_poisoned_record_becomes_a_dead_letter_and_the_other_99_are_sent_onc
 
     name = receiver.new_target(behave, keeps_keys=True)
     sink = HttpSink(
-        receiver.url(name), dead_letter=FileSink(tmp_path / "dead"), max_in_flight_requests=1,
+        receiver.url(name), dead_letter=FileSink(tmp_path / "dead"), max_in_flight_requests=1, statuses=ATOMIC,
         **(QUICK | options_of(way)),
     )  # fmt: skip
     result = LocalDriver(sink, str(tmp_path / "log")).run_epoch(0, [[{"id": number} for number in range(100)]])
@@ -114,6 +116,47 @@ def test_the_poisoned_record_becomes_a_dead_letter_and_the_other_99_are_sent_onc
     ]
     assert (letter["row"], letter["code"], letter["excerpt"]) == ('{"id":37}', "400", "37 is bad")
     assert result.counts["dead_letters"] == 1
+
+
+class Collector:
+    """As Splunk's HTTP Event Collector: it stores the events before the first bad one, and says where that one is."""
+
+    def __init__(self, bad: set[int], *, named: bool = True) -> None:
+        self.bad = bad
+        self.named = named
+
+    def __call__(self, request: Received) -> Reply:
+        ids = [record["id"] for record in request.records]
+        at = next((position for position, each in enumerate(ids) if each in self.bad), None)
+        if at is None:
+            return Reply()
+        said = {"text": "Invalid data format", "code": 6} | ({"invalid-event-number": at} if self.named else {})
+        return Reply(400, accepts=lambda record: record["id"] in ids[:at], body=json.dumps(said).encode())
+
+
+@pytest.mark.parametrize("bad", [{37}, pytest.param({0, 1, 50, 198}, marks=pytest.mark.thorough)])
+def test_a_server_that_stores_the_events_before_a_bad_one_gets_each_row_once(
+    receiver: HttpReceiver, tmp_path: Path, bad: set[int]
+) -> None:
+    name = receiver.new_target(Collector(bad))
+    sink = HttpSink(
+        receiver.url(name), body="ndjson", failed_item="invalid-event-number",
+        dead_letter=FileSink(tmp_path / "dead"), **QUICK,
+    )  # fmt: skip
+    result = LocalDriver(sink, str(tmp_path / "log")).run_epoch(0, [[{"id": number} for number in range(199)]])
+    found = Counter(record["id"] for record in receiver.targets[name].accepted)
+    assert found == Counter(set(range(199)) - bad)
+    assert (result.counts["dead_letters"], result.counts["sent"]) == (len(bad), 199 - len(bad))
+    assert len(receiver.targets[name].requests) <= 2 * len(bad) + 1
+
+
+def test_a_server_that_stores_a_part_and_names_nothing_stops_the_query(receiver: HttpReceiver, tmp_path: Path) -> None:
+    name = receiver.new_target(Collector({37}, named=False))
+    sink = HttpSink(receiver.url(name), body="ndjson", dead_letter=FileSink(tmp_path / "dead"), **QUICK)
+    with pytest.raises(TargetError, match=r"400 for a request with 199 records.*does not name.*failed_item"):
+        LocalDriver(sink, str(tmp_path / "log")).run_epoch(0, [[{"id": number} for number in range(199)]])
+    assert len(receiver.targets[name].requests) == 1
+    assert not list((tmp_path / "dead").glob("*.jsonl"))
 
 
 def test_a_dead_letter_sink_that_is_down_stops_the_query(receiver: HttpReceiver, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from outfall.async_sink import (
 )
 from tests.unit.support.async_destination import Answer, Destination, Letters, TextSink
 
-FATES = ("accept", "retry", "part", "together", "dead", "split", "silence", "late")
+FATES = ("accept", "retry", "part", "together", "dead", "split", "stopped", "silence", "late")
 
 
 class Moody:
@@ -46,6 +46,9 @@ class Moody:
             return soon, RequestOutcome(retry=entries, together=True, hold_host=self.chance.random() < 0.2)
         if fate == "split":
             return soon, RequestOutcome(split=entries)
+        if fate == "stopped":
+            at = self.chance.randrange(len(entries))
+            return soon, RequestOutcome(dead=[RefusedEntry(entries[at], "no")], unprocessed=entries[at + 1 :])
         some = [entry for entry in entries if self.chance.random() < 0.5]
         if fate == "part":
             return soon, RequestOutcome(retry=some)

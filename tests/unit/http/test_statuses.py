@@ -23,7 +23,8 @@ KEYED = Statuses(keyed=True, template=False)
         ([207], Verdict.PER_ITEM),
         ([307, 308], Verdict.FOLLOW),
         ([300, 301, 302, 303, 304], Verdict.STOP),
-        ([400, 413, 422, 418, 499], Verdict.SPLIT),
+        ([400, 422, 418, 499], Verdict.DEAD_LETTER),
+        ([413], Verdict.SPLIT),
         ([401, 403, 404, 405, 410, 415], Verdict.STOP),
         ([408, 409, 423, 425, 429], Verdict.RETRY),
         ([500, 502, 503, 504, 507, 599], Verdict.RETRY),
@@ -37,11 +38,11 @@ def test_what_follows_from_a_status(statuses: list[int], verdict: Verdict) -> No
 
 def test_a_conflict_waits_only_for_our_own_first_try() -> None:
     assert KEYED.verdict(409) is Verdict.RETRY
-    assert Statuses(keyed=False, template=False).verdict(409) is Verdict.SPLIT
+    assert Statuses(keyed=False, template=False).verdict(409) is Verdict.DEAD_LETTER
 
 
 def test_an_address_that_is_not_there_is_the_records_fault_where_the_record_makes_it() -> None:
-    assert Statuses(keyed=True, template=True).verdict(404) is Verdict.SPLIT
+    assert Statuses(keyed=True, template=True).verdict(404) is Verdict.DEAD_LETTER
     assert Statuses(keyed=True, template=True).verdict(405) is Verdict.STOP
     assert KEYED.verdict(404) is Verdict.STOP
 
@@ -101,3 +102,12 @@ def test_retry_after(value: str | None, seconds: float | None) -> None:
 def test_no_retry_after_raises_or_leaves_its_bounds(value: str) -> None:
     seconds = retry_after(value, longest=300.0)
     assert seconds is None or (0 <= seconds <= 300 and math.isfinite(seconds))
+
+
+def test_an_error_of_a_record_is_not_complete_because_its_response_is() -> None:
+    statuses = Statuses(
+        keyed=True, template=False, exceptions=parse_exceptions("400=complete, 500=complete, 409=complete")
+    )
+    assert [statuses.verdict(status) for status in (400, 500, 409)] == [Verdict.COMPLETE] * 3
+    found = [statuses.of_record(status) for status in (400, 500, 409, 201)]
+    assert found == [Verdict.DEAD_LETTER, Verdict.RETRY, Verdict.COMPLETE, Verdict.COMPLETE]

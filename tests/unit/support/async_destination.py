@@ -57,7 +57,8 @@ class Destination:
 
     def _answer(self, entries: Sequence[str], result: RequestResult[str], outcome: RequestOutcome[str]) -> None:
         if result._open:  # later it is an answer that nobody waits for any more
-            others = {*outcome.retry, *outcome.split, *(refusal.entry for refusal in outcome.dead)}
+            dead = [refusal.entry for refusal in outcome.dead]
+            others = {*outcome.retry, *outcome.split, *outcome.unprocessed, *dead}
             self.accepted.update(entry for entry in entries if entry not in others)
         result.finish(outcome)
 

@@ -49,4 +49,5 @@ def redirect(status: int, location: str) -> Response:
 
 def reader(**given: Any) -> AnswerReader:
     per_item = given.pop("per_item", None)
-    return AnswerReader(options(**given), Statuses(keyed=True, template=False), per_item)
+    made = options(**given)
+    return AnswerReader(made, Statuses(keyed=made.keyed, template=False, exceptions=made.statuses), per_item)
