@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 
 
+def thorough(*values: Any) -> Any:
+    """The values of one parameter, or of several, that the default run leaves out."""
+    return pytest.param(*values, marks=pytest.mark.thorough)
+
+
 def one_each(*axes: Iterable[Any]) -> list[Any]:
     """Every combination of the axes' values, as parameters; those beyond one for each value are thorough."""
     lists = [list(axis) for axis in axes]

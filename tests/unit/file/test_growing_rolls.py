@@ -17,6 +17,7 @@ from outfall.file import FileSink
 from outfall.file.growing.part_files import FileState, file_name, part_name, segments_among
 from outfall.storage.rolling import RollBounds
 from outfall.testing.crash_points import crash_at
+from tests.one_each import thorough
 from tests.unit.support.file_target import GrowingDriver, growing, ids, meanwhile, open_files, rows, visible
 from tests.unit.support.segments import OTHER, PART, ROW, contents, epoch, finish, lose, names, segment, write_each
 
@@ -165,9 +166,9 @@ STEPS = [
 ]
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [thorough(1), 2])
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("completed", [0, 1])
+@pytest.mark.parametrize("completed", [thorough(0), 1])
 def test_a_kill_anywhere_leaves_each_row_once(out: Path, step: str, completed: int, times: int) -> None:
     driver = GrowingDriver(growing(out, parts=2, roll_bytes=2 * ROW))
     if completed:

@@ -191,12 +191,12 @@ def test_a_topic_that_is_there_is_asked_for_its_end_again_when_the_client_misses
 
 
 @pytest.mark.parametrize("missed", MISSED, ids=lambda error: error.name())
-def test_a_topic_that_went_away_has_no_end(client: Client, missed: KafkaError) -> None:
-    partition = KafkaPartition(client.clients, "topic")
-    client.topics = {"topic": THERE}
-    client.watermarks.extend([(0, 1), missed])
+def test_a_topic_that_went_away_has_no_end(impatient: Client, missed: KafkaError) -> None:
+    partition = KafkaPartition(impatient.clients, "topic")
+    impatient.topics = {"topic": THERE}
+    impatient.watermarks.extend([(0, 1), missed])
     assert partition.bounds() == (0, 1)
-    client.topics = {}
+    impatient.topics = {}
     assert partition.bounds() == (0, 0)
 
 

@@ -385,6 +385,7 @@ def play_at_random(seed: int) -> None:
     assert all(transaction.state == COMMITTED for transaction, _ in story.broker.rows if transaction.state != "aborted")
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_drivers_and_zombies_at_random(seed: int) -> None:

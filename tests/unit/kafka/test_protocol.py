@@ -155,6 +155,7 @@ class Story:
         assert all(number <= max(judged(self.topic)) for number in numbers), "a writer left a hole"
 
 
+@pytest.mark.thorough
 def test_two_drivers_in_every_order_of_their_steps() -> None:
     def run(choose: Callable[[int], int]) -> None:
         story = Story(chunk=100)
@@ -239,6 +240,7 @@ def test_a_copy_beside_a_driver_that_begins_the_log_in_every_order_has_one_winne
 FATES = st.lists(st.sampled_from(["well", "well", "lost", "landed", "late"]), max_size=8)
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_drivers_that_crash_and_hear_nothing_over_a_log_that_is_compacted(data: st.DataObject) -> None:

@@ -122,8 +122,10 @@ def loggers() -> dict[str, set[str]]:
     for root in ("core", "connectors", "tools"):
         for file in (ROOT / root).rglob("*.py"):
             module = ".".join(file.relative_to(ROOT / root).with_suffix("").parts).removesuffix(".__init__")
-            if not module.startswith("outfall.testing."):
-                found |= _loggers_in(module, ast.parse(file.read_text()))
+            text = file.read_text()
+            # To parse all modules takes seconds.
+            if not module.startswith("outfall.testing.") and ("getLogger" in text or "RetryLog" in text):
+                found |= _loggers_in(module, ast.parse(text))
     return found
 
 
@@ -154,5 +156,6 @@ def test_operations_lists_every_logger_with_its_levels() -> None:
     page = (ROOT / "docs" / "operations.md").read_text()
     _, _, table = page.partition("| logger | levels | messages |")
     rows = re.findall(r"^\| `(outfall[\w.]*)` \| ([A-Z, ]+) \| \w", table, re.MULTILINE)
-    assert {name: set(levels.lower().split(", ")) for name, levels in rows} == loggers()
-    assert len(rows) == len(loggers())
+    found = loggers()
+    assert {name: set(levels.lower().split(", ")) for name, levels in rows} == found
+    assert len(rows) == len(found)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -206,6 +207,7 @@ def test_a_target_is_told_which_generation_came_before() -> None:
     assert second.generation > first.generation
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=150)
 @given(
     steps=st.lists(st.one_of(st.integers(1, 6), st.integers(7, 70)), min_size=2, max_size=6),

@@ -15,6 +15,7 @@ from outfall.errors import FencedError, OutfallError, StaleWriterError
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import TaskResponse, Ticket
 from outfall.testing import LocalDriver, crash_at
+from tests.one_each import thorough
 from tests.unit.support.setups import InPlace, Row, Setup, Staging
 
 # Each value is a part's index or a task's, so that a list of them is a content's routing.
@@ -283,9 +284,10 @@ def run(machine: type[Schedules], examples: int, steps: int) -> None:
     )
 
 
+@pytest.mark.parametrize("examples", [6, thorough(25)])
 @pytest.mark.parametrize("machine", MACHINES)
-def test_any_short_schedule_writes_each_epoch_once(machine: type[Schedules]) -> None:
-    run(machine, examples=25, steps=20)
+def test_any_short_schedule_writes_each_epoch_once(machine: type[Schedules], examples: int) -> None:
+    run(machine, examples, steps=20)
 
 
 @pytest.mark.long

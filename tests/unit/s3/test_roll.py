@@ -17,6 +17,7 @@ import pytest
 from outfall.formats import FormatOptions
 from outfall.s3.rolling.buffered_object import MERGED, Form, copied, merged
 from outfall.testing import FakeClock
+from tests.one_each import thorough
 from tests.unit.support.fake_s3 import FakeS3
 from tests.unit.support.rolling import KIB, Epochs, SmallParts, text
 
@@ -117,7 +118,7 @@ def repetitive(first: int, rows: int) -> pa.RecordBatch:
     return pa.record_batch({"id": ids, "text": [f"abcdefgh{number % 7}-" * 8 for number in numbers]})
 
 
-@pytest.mark.parametrize("per_epoch", [50, 5_000])
+@pytest.mark.parametrize("per_epoch", [thorough(50), 5_000])
 @pytest.mark.parametrize(
     ("format", "compression"),
     [("jsonl", "gzip"), ("csv", "zstd"), ("parquet", "none"), ("parquet", "snappy"), ("parquet", "zstd")],

@@ -277,6 +277,7 @@ def play_at_random(seed: int, acts: Sequence[str], *, copies: bool = False, unlo
 SEEDS = st.integers(0, 1 << 32)
 
 
+@pytest.mark.thorough
 @settings(max_examples=6)
 @given(SEEDS)
 def test_drivers_zombies_and_others_who_do_no_harm(seed: int) -> None:
@@ -289,18 +290,21 @@ def test_what_is_lost_before_it_is_committed_is_written_anew(seed: int) -> None:
     play_at_random(seed, LOSING)
 
 
+@pytest.mark.thorough
 @settings(max_examples=6)
 @given(SEEDS)
 def test_a_table_that_lost_epochs_gets_none_behind_them(seed: int) -> None:
     play_at_random(seed, TAKING)
 
 
+@pytest.mark.thorough
 @settings(max_examples=6)
 @given(SEEDS)
 def test_two_copies_of_a_log_never_write_one_table_together(seed: int) -> None:
     play_at_random(seed, LOSING, copies=True)
 
 
+@pytest.mark.thorough
 @settings(max_examples=6)
 @given(SEEDS)
 def test_files_that_nobody_looks_at_are_there_when_they_are_committed(seed: int) -> None:

@@ -388,6 +388,7 @@ def test_at_least_once_may_have_a_row_twice_and_one_of_a_lost_attempt(tmp_path: 
         trial.verify()
 
 
+@pytest.mark.thorough
 def test_a_schedule_that_fails_prints_a_script_that_fails_too(tmp_path: Path) -> None:
     (result,) = run_conformance(staged.CommitsTwice(), tmp_path, checks=["random_schedules"]).results
     assert result.outcome == "failed"

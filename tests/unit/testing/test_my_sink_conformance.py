@@ -63,7 +63,7 @@ class Miles(SinkHarness):
 class InShort(SinkConformance):
     """Each check over some of its cases, without those that take seconds all the same."""
 
-    most_cases = 3
+    most_cases = schedules = 2
     test_memory_over_epochs = test_files_and_threads_stay_flat = None
     test_crash_at_every_line = test_killed_at_every_step = None
 

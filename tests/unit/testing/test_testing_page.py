@@ -18,6 +18,7 @@ import pytest
 from outfall.testing import SinkHarness, run_conformance
 from outfall.testing.conformance import CHECKS
 from tests.documents import ROOT, blocks
+from tests.one_each import thorough
 
 # What crashes leave open.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -31,7 +32,7 @@ def file_block(name: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("most_cases", [3, pytest.param(None, marks=pytest.mark.long)])
+@pytest.mark.parametrize("most_cases", [thorough(3), pytest.param(None, marks=pytest.mark.long)])
 def test_the_sink_of_the_page_passes_with_its_test_as_a_file(most_cases: int | None, tmp_path: Path) -> None:
     # The class of the test stands last.
     shorter = f"    most_cases = schedules = {most_cases}\n" if most_cases else ""

@@ -178,7 +178,7 @@ class ByWorkerSink(DatabaseSink):
         return f"{context.incarnation}-w{context.worker_index}"
 
 
-@found_by("stalled_attempt", "of the next attempt")
+@found_by("stalled_attempt", "of the next attempt", thorough=True)
 @found_by("zombie_of_an_older_generation", "are missing.*of a newer driver")
 class StagesByTheWorkerAlone(Database):
     sink = ByWorkerSink
@@ -364,7 +364,7 @@ class CheckingSink(DatabaseSink):
     committer = CheckingMover
 
 
-@found_by("old_driver_wakes", "suspended at 'line databases.py")
+@found_by("old_driver_wakes", "suspended at 'line databases.py", thorough=True)
 class ChecksInAnotherTransaction(Database):
     sink = CheckingSink
 

@@ -168,7 +168,7 @@ class LockingSink(RenamingSink):
     committer = LockingCommitter
 
 
-@found_by("killed_at_every_step", "the driver's process was killed at")
+@found_by("killed_at_every_step", "the driver's process was killed at", thorough=True)
 class LeavesALock(Renaming):
     sink = LockingSink
 
@@ -187,7 +187,7 @@ class HoardingSink(RenamingSink):
     partition = HoardingPartition
 
 
-@found_by("memory_over_epochs", "each ten epochs of sixty rows left")
+@found_by("memory_over_epochs", "each ten epochs of sixty rows left", thorough=True)
 @found_by("memory_of_a_task", "its limit is")
 class HoardsRows(Renaming):
     sink = HoardingSink

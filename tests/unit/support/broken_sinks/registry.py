@@ -19,7 +19,7 @@ class Broken:
     check: str
     words: str
     thorough: bool = False
-    """Whether another sink shows by default that the check finds what it is for, and sooner."""
+    """Whether it is left out by default: it takes a second, or another sink shows sooner what the check finds."""
 
 
 BROKEN: list[Broken] = []

@@ -136,7 +136,7 @@ class LateSealSink(FaultyShelfSink):
             self.shelf.file(part.part).sealed = context.generation
 
 
-@found_by("old_driver_wakes", "a driver was suspended at")
+@found_by("old_driver_wakes", "a driver was suspended at", thorough=True)
 class SealsNewerRows(Faulty):
     sink = LateSealSink
 

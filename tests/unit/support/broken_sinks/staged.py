@@ -350,7 +350,7 @@ class LateLedgerSink(FaultySink):
 
 
 @found_by("crash_at_every_step", "a driver died at 'fake: published, not noted")
-@found_by("crash_at_every_line", "a driver died at 'line staged.py")
+@found_by("crash_at_every_line", "a driver died at 'line staged.py", thorough=True)
 class NotesAfterPublishing(Faulty):
     sink = LateLedgerSink
 
@@ -449,7 +449,7 @@ class LeakingSink(FaultySink):
     partition = LeakingPartition
 
 
-@found_by("files_and_threads_stay_flat", "more open files")
+@found_by("files_and_threads_stay_flat", "more open files", thorough=True)
 class LeavesFilesOpen(Faulty):
     sink = LeakingSink
 
