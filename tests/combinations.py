@@ -9,8 +9,10 @@ import itertools
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
+
+import pytest
 
 from outfall.capabilities import Guarantee, SupportsBufferedRows, SupportsTarget
 from outfall.capability_checks import capabilities_of, resolve
@@ -234,6 +236,17 @@ def combinations(sinks: Iterable[str]) -> list[Row]:
         words = dict(zip(names, line[start:].split(), strict=True))
         words |= dict.fromkeys(REQUESTS, words["requests"])
         found += [(wrappers, sink, words[sink]) for sink in sinks]
+    return found
+
+
+def parameters(sinks: Collection[str]) -> list[Any]:
+    """One wrapper around each sink: by default around one of them, and where it is refused. Two take a minute."""
+    found = []
+    for number, row in enumerate(combinations(sinks)):
+        line, sink = divmod(number, len(sinks))
+        by_default = row[2] != "once" or line % len(sinks) == sink
+        marks = [pytest.mark.long] if len(row[0]) > 1 else [] if by_default else [pytest.mark.thorough]
+        found.append(pytest.param(*row, marks=marks))
     return found
 
 

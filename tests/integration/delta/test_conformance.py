@@ -18,6 +18,7 @@ from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from outfall.testing.conformance.checks import power
 from outfall.testing.conformance.checks.power import MOMENTS
 from tests.integration.support.recorded_elsewhere import DeltaRecordedElsewhere
+from tests.one_each import thorough
 from tests.unit.support.delta_reader import newest, versions, write_table
 from tests.unit.support.spark_writer import WrittenInPython
 
@@ -103,7 +104,7 @@ MORE = [
     "connection_check",
     "replay_of_a_lost_epoch",
 ]
-HARNESSES = [DeltaTables, UpsertedDeltaTables, DeltaTablesBySpark]
+HARNESSES = [DeltaTables, *map(thorough, [UpsertedDeltaTables, DeltaTablesBySpark])]
 FORKING = ["memory_over_epochs", "tasks_in_processes_of_their_own", "killed_before_close"]
 
 

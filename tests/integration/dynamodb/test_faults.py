@@ -26,6 +26,7 @@ from outfall.errors import (
 from outfall.file import FileSink
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from tests.integration.dynamodb.server import Dynamo
+from tests.one_each import thorough
 
 FAST: dict[str, Any] = {"retry_backoff": 0.002, "max_retry_backoff": 0.02, "retry_budget": 1.0}
 
@@ -151,7 +152,7 @@ def test_batches_without_versions_with_two_rows_of_a_key_and_unprocessed_items(d
     assert sorted(by_id(dynamo, name)) == list(range(10, 90))
 
 
-@pytest.mark.parametrize("transactions", [False, True])
+@pytest.mark.parametrize("transactions", [False, thorough(True)])
 def test_throttled_and_lost_writes_are_sent_again_and_change_nothing(
     dynamo: Dynamo, name: str, transactions: bool
 ) -> None:
@@ -163,6 +164,7 @@ def test_throttled_and_lost_writes_are_sent_again_and_change_nothing(
     assert by_id(dynamo, name) == {number: {"id": number, "text": "ä"} for number in range(200)}
 
 
+@pytest.mark.thorough
 def test_rows_of_a_transaction_are_one_request_unless_a_condition_fails(dynamo: Dynamo, name: str) -> None:
     dynamo.new_table(name)
     sink, recovery = (

@@ -19,6 +19,7 @@ from tests.disks import memory_disk
 from tests.integration.conftest import run_script
 from tests.integration.support.probes import events
 from tests.integration.support.reading import forget_commit, found_ids, read_stream, run, write_source
+from tests.one_each import thorough
 
 pytestmark = pytest.mark.spark
 
@@ -39,9 +40,7 @@ def files(directory: Path) -> list[Path]:
     return [path for path in below if not any(level[0] in "._" for level in path.parts)]
 
 
-@pytest.mark.parametrize(
-    "format", ["parquet", "csv", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("jsonl", "orc"))]
-)
+@pytest.mark.parametrize("format", ["parquet", *map(thorough, ["csv", "jsonl", "orc"])])
 def test_a_batch_comes_back_as_what_the_writer_of_spark_writes(
     spark: SparkSession, rows: DataFrame, tmp_path: Path, format: Any
 ) -> None:
@@ -71,6 +70,7 @@ def test_a_stream_writes_each_row_once_also_if_spark_brings_an_epoch_again(spark
     assert [epoch.rows for epoch in history(str(checkpoint)) if not epoch.skipped] == [10, 10, 10, 10]
 
 
+@pytest.mark.thorough
 def test_the_writer_may_change_between_runs(spark: SparkSession, tmp_path: Path) -> None:
     source, out, checkpoint = write_source(tmp_path / "source", files=1), tmp_path / "out", tmp_path / "chk"
     for epoch, writer in enumerate(("spark", "outfall", "spark")):
@@ -80,6 +80,7 @@ def test_the_writer_may_change_between_runs(spark: SparkSession, tmp_path: Path)
     assert found_ids(out) == list(range(30))
 
 
+@pytest.mark.thorough
 def test_a_stateful_stream_whose_epoch_has_no_rows_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     source, out = write_source(tmp_path / "source", files=1), tmp_path / "out"
     for start in (0, 0, 1):

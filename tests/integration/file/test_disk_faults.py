@@ -272,6 +272,7 @@ LEAST = {"fsync": 25, "write": 6, "writev": 4, "pwrite": 3, "pwritev": 0, "renam
 """How many calls of each kind two epochs make at least, so that a test that fails none is noticed."""
 
 
+@pytest.mark.thorough
 def test_no_call_fails_unnoticed_and_every_epoch_is_whole_afterwards(broken_calls: Any) -> None:
     for call, of_call in broken_calls[1].items():
         assert len(of_call) >= LEAST[call]

@@ -80,6 +80,7 @@ ODD = ["..", "...", "a/../b", "%41", "%", "a%2", " x ", "é", "e\u0301", "🚚",
 ODD += ["_x", "_temporary", "x" * 253, "é" * 126, "2026-11-21", "x._COPYING", "._COPYING_x"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "values",
     [
@@ -119,6 +120,7 @@ COLUMNS = {
 }
 
 
+@pytest.mark.thorough
 def test_values_of_every_type_are_the_text_of_sparks_cast(spark: SparkSession, tmp_path: Path) -> None:
     most = max(map(len, COLUMNS.values()))
     columns = []

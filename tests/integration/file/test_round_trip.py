@@ -152,6 +152,7 @@ def test_csv_has_the_bytes_that_spark_writes(spark: SparkSession, tmp_path: Path
         ]
 
 
+@pytest.mark.thorough
 def test_a_pattern_without_zone_is_local_time_through_both_apis(spark: SparkSession, tmp_path: Path, zone: str) -> None:
     sent = spark.sql("select timestamp'2026-07-01 12:34:56' as t, map('k', timestamp'2026-11-21 00:00:00') as m")
     pattern = {"timestampFormat": "dd.MM.yyyy HH:mm:ss"}
@@ -188,6 +189,7 @@ FILTERED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_a_filter_finds_in_parquet_what_it_finds_without_statistics(
     spark: SparkSession, tmp_path: Path, every: bool
@@ -222,6 +224,7 @@ def test_a_filter_finds_in_parquet_what_it_finds_without_statistics(
     assert different == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("compression", ["gzip", pytest.param("zstd", marks=[WITH_ZSTD, pytest.mark.thorough])])
 def test_members_in_a_row_are_one_file_for_spark(spark: SparkSession, tmp_path: Path, compression: Any) -> None:
     end = {"gzip": "gz", "zstd": "zst"}[compression]

@@ -12,6 +12,7 @@ import pytest
 from outfall.http import HttpSink
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from tests.integration.support.http_receiver import accepted
+from tests.one_each import thorough
 
 SECRET = "hunter2-and-more"
 
@@ -64,9 +65,7 @@ SHORT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "harness", [ByContent, ByItem, *(pytest.param(way, marks=pytest.mark.thorough) for way in (Posts, ByColumn))]
-)
+@pytest.mark.parametrize("harness", [ByContent, *map(thorough, [ByItem, Posts, ByColumn])])
 def test_in_short(harness: type[Posts], receiver_url: str, tmp_path: Path) -> None:
     made = harness()
     made.server = receiver_url

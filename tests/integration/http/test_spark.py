@@ -59,6 +59,7 @@ def test_a_stream_of_objects_in_arrays(spark: SparkSession, receiver: HttpReceiv
     assert sorted(record["id"] for record in receiver.targets[name].accepted) == list(range(20))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("epochs", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_a_stream_by_options(spark: SparkSession, receiver: HttpReceiver, tmp_path: Path, epochs: int) -> None:
     if pyspark_version() < (4, 1):

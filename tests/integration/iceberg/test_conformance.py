@@ -14,6 +14,7 @@ from outfall.capabilities import Guarantee
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from tests.integration.support.iceberg_epochs import NAME, Lake
 from tests.integration.support.recorded_elsewhere import IcebergRecordedElsewhere
+from tests.one_each import thorough
 from tests.unit.support.spark_writer import WrittenInPython
 
 SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
@@ -110,7 +111,7 @@ MORE = [
 
 
 @pytest.mark.parametrize("checks", [SHORT, pytest.param(MORE, marks=pytest.mark.thorough)], ids=["short", "more"])
-@pytest.mark.parametrize("harness", [IcebergTables, UpsertedIcebergTables, IcebergTablesBySpark])
+@pytest.mark.parametrize("harness", [IcebergTables, *map(thorough, [UpsertedIcebergTables, IcebergTablesBySpark])])
 def test_the_suite_in_short(tmp_path: Path, harness: type[IcebergTables], checks: list[str]) -> None:
     tables = harness()
     tables.most_cases = 4

@@ -25,6 +25,7 @@ from tests.integration.support.duck import Duck
 from tests.integration.support.iceberg_deletes import delete_positions, delete_values
 from tests.integration.support.iceberg_epochs import Lake
 from tests.integration.support.keyed_rows import COLUMNS, UPSERT, row, rows, upserting
+from tests.one_each import thorough
 
 
 def by_id(lake: Lake, **options: Any) -> BatchDriver:
@@ -56,11 +57,11 @@ def read(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 LAST = datetime(9999, 12, 31, tzinfo=UTC).replace(tzinfo=None)
 START = datetime(1969, 12, 31, 23, tzinfo=UTC)
-TERMS = ["k", "bucket[3]: k", "truncate[2]: k"]
+MORE_TERMS = ["hour: t", "month: t", "year: t", "bucket[4]: t", "t", "k", "truncate[2]: k"]
 
 
-@pytest.mark.parametrize("term", ["day: t", "hour: t", "month: t", "year: t", "bucket[4]: t", "t", *TERMS])
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("term", ["day: t", *map(thorough, MORE_TERMS), "bucket[3]: k"])
+@pytest.mark.parametrize("seed", [0, thorough(1)])
 def test_keys_are_found_in_partitions_of_each_transform_and_in_those_of_former_specs(
     lake: Lake, term: str, seed: int
 ) -> None:
@@ -277,7 +278,7 @@ def test_a_branch_is_merged_into_alone(lake: Lake) -> None:
     assert [each["text"] for each in lake.files.rows(lake.head("side"))] == ["side"]
 
 
-@pytest.mark.parametrize("merges", ["true", "false"])
+@pytest.mark.parametrize("merges", ["true", thorough("false")])
 def test_manifests_do_not_add_up(lake: Lake, merges: str) -> None:
     lake.make(COLUMNS, "part")
     with lake.table.transaction() as transaction:

@@ -36,6 +36,7 @@ class Parts(Topics):
 SHORT = ["several_epochs", "replay_of_a_lost_epoch"]
 
 
+@pytest.mark.thorough
 def test_exactly_once(kafka: str, tmp_path: Path) -> None:
     parts = Parts()
     parts.address = kafka

@@ -40,6 +40,7 @@ def _write(topic: PartsTopic, pid: Path, step: str | None) -> None:
     topic.query().epoch(0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", ["task: after write", *(pytest.param(s, marks=pytest.mark.thorough) for s in KILLED)])
 def test_an_epoch_that_was_killed_is_written_once(step: str, kafka: str, tmp_path: Path) -> None:
     topic = PartsTopic(kafka, tmp_path)

@@ -34,6 +34,7 @@ def options(brokers: str, parts: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_an_epoch_that_is_brought_again_is_not_written_again(spark: SparkSession, kafka: str, tmp_path: Path) -> None:
     given = options(kafka, 2)
     rows = read_stream(spark, write_source(tmp_path / "source"))

@@ -21,6 +21,7 @@ from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_mock import PRODUCE, MockCluster
 from tests.integration.support.kafka_topics import ModelTopic
 from tests.integration.support.waiting import until
+from tests.one_each import thorough
 
 INIT_PRODUCER_ID, END_TXN = 22, 26
 
@@ -135,7 +136,7 @@ def test_what_the_brokers_do_not_confirm_in_time_is_an_error_and_the_next_produc
     kept.drop(fresh)
 
 
-@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("told", [False, thorough(True)])
 def test_a_record_that_is_too_large(cluster: MockCluster, told: bool) -> None:
     """The client's own limit."""
     made, refused = producer(cluster.address, options={"message.max.bytes": "1000"}), []

@@ -38,6 +38,7 @@ def test_a_stream_of_records_as_sparks_own_sink_takes_them(spark: SparkSession, 
     assert all(each.headers == (("n", each.key),) for each in found)
 
 
+@pytest.mark.thorough
 def test_a_stream_by_options(spark: SparkSession, kafka: str, tmp_path: Path) -> None:
     if pyspark_version() < (4, 1):
         pytest.skip("options need Spark 4.1")

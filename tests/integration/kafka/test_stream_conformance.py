@@ -14,6 +14,7 @@ from outfall.kafka import KafkaSink
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from tests.integration.support.kafka_parts import make_topic
 from tests.integration.support.kafka_reader import read
+from tests.one_each import thorough
 
 pytestmark = pytest.mark.usefixtures("no_client_left")
 
@@ -39,19 +40,20 @@ class Topics(SinkHarness):
         return [json.loads(record.value or b"") for record in read(self.address, target)]
 
 
-SHORT = [
-    "declared_guarantee", "one_epoch", "several_epochs", "empty_epochs_and_tasks", "counts_are_facts",
-    "replay_of_a_completed_epoch", "replay_of_a_lost_epoch", "no_state_on_the_sink",
+SHORT = ["declared_guarantee", "one_epoch", "replay_of_a_lost_epoch"]
+MORE = [
+    "several_epochs", "empty_epochs_and_tasks", "counts_are_facts", "replay_of_a_completed_epoch",
+    "no_state_on_the_sink",
 ]  # fmt: skip
-
-
 LONGER = [
     "values_unchanged", "close_publishes_nothing", "attempt_after_the_winner", "killed_before_close", "foreign_log",
     "second_query",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("checks", [SHORT, pytest.param(LONGER, marks=pytest.mark.long)], ids=["short", "longer"])
+@pytest.mark.parametrize(
+    "checks", [SHORT, thorough(MORE), pytest.param(LONGER, marks=pytest.mark.long)], ids=["short", "more", "longer"]
+)
 def test_at_least_once(kafka: str, tmp_path: Path, checks: list[str]) -> None:
     topics = Topics()
     topics.address = kafka

@@ -14,6 +14,7 @@ from outfall.recovery import EntryExistsError
 from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_parts import PartsTopic, rows_of
 from tests.integration.support.kafka_topics import ModelTopic
+from tests.one_each import thorough
 
 CREATE_TOPICS, DESCRIBE_CONFIGS = 19, 32
 TOPIC_DENIED, CLUSTER_DENIED, NOT_CONTROLLER = 29, 31, 41
@@ -131,8 +132,11 @@ def test_compaction_takes_nothing_that_counts(model: ModelBroker) -> None:
             there.open("sink").append(b"late", after=after - 1)
 
 
-@pytest.mark.parametrize("deleted", [False, True], ids=["emptied", "deleted"])
-def test_a_topic_that_lost_its_records_is_noticed_once_and_then_begun_anew(model: ModelBroker, deleted: bool) -> None:
+@pytest.mark.parametrize("deleted", [False, thorough(True)], ids=["emptied", "deleted"])
+def test_a_topic_that_lost_its_records_is_noticed_once_and_then_begun_anew(
+    model: ModelBroker, deleted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outfall.kafka.topics._SURE", 0.5)
     there = config(model)
     log = there.open("sink")
     for after in range(3):

@@ -13,6 +13,7 @@ import pytest
 from outfall.kinesis import FirehoseSink, KinesisSink
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from tests.integration.kinesis.server import Aws
+from tests.one_each import thorough
 
 SETTINGS: dict[str, Any] = {"region": "us-east-1", "retry_backoff": 0.005, "max_retry_backoff": 0.02, "max_retries": 3}
 
@@ -45,20 +46,17 @@ class DeliveryStreams(Streams):
         return [json.loads(line) for line in self.aws.lines(target)]
 
 
-SHORT: dict[type[Streams], list[str]] = {
-    Streams: [
-        "declared_guarantee", "one_epoch", "values_unchanged", "no_state_on_the_sink", "counts_are_facts",
-        "replay_of_a_completed_epoch", "replay_of_a_lost_epoch",
-    ],
-    DeliveryStreams: ["declared_guarantee", "one_epoch", "replay_of_a_lost_epoch"],
-}  # fmt: skip
+SHORT = ["declared_guarantee", "one_epoch", "replay_of_a_lost_epoch"]
+MORE = ["values_unchanged", "no_state_on_the_sink", "counts_are_facts", "replay_of_a_completed_epoch"]
 
 
-@pytest.mark.parametrize("harness", [Streams, pytest.param(DeliveryStreams, marks=pytest.mark.thorough)])
-def test_at_least_once_in_short(harness: type[Streams], aws: Aws, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("harness", "checks"), [(Streams, SHORT), thorough(Streams, MORE), thorough(DeliveryStreams, SHORT)]
+)
+def test_at_least_once_in_short(harness: type[Streams], checks: list[str], aws: Aws, tmp_path: Path) -> None:
     streams = harness()
     streams.aws = aws
-    report = run_conformance(streams, tmp_path, checks=SHORT[harness])
+    report = run_conformance(streams, tmp_path, checks=checks)
     assert report.passed, report
 
 

@@ -17,6 +17,7 @@ from tests.integration.support.reading import read_stream, run, write_source
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("epochs", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_a_stream_of_objects_and_one_by_options(
     aws: Aws, name: str, spark: SparkSession, tmp_path: Path, epochs: int

@@ -30,7 +30,7 @@ DASHBOARD = json.loads((ROOT / "deploy/grafana/outfall.json").read_text())
     [
         ("check", "rules", "outfall.rules.yml"),
         ("check", "config", "prometheus.yml"),
-        ("test", "rules", "outfall.test.yml"),
+        pytest.param(("test", "rules", "outfall.test.yml"), marks=pytest.mark.thorough),
     ],
     ids=" ".join,
 )

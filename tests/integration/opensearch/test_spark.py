@@ -21,6 +21,7 @@ from tests.integration.support.reading import read_stream, run, write_source
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 def test_streams_of_both_apis(cluster: Cluster, name: str, spark: SparkSession, tmp_path: Path) -> None:
     source = write_source(tmp_path / "source", 2, rows=15)
     for number, path in enumerate(sorted(source.iterdir())):

@@ -19,6 +19,7 @@ files = pytest.importorskip("bytewax.connectors.files", reason="Bytewax has no w
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 def test_file_sink_writes_each_row_once_and_goes_on_after_its_state(spark: SparkSession, tmp_path: Path) -> None:
     source, path = write_source(tmp_path / "source"), tmp_path / "out.txt"
     for start in (2, 3):

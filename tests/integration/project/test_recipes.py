@@ -363,6 +363,7 @@ def test_dead_letters(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
 BESIDE_A_STREAM = "A table that a stream also writes"
 
 
+@pytest.mark.thorough
 def test_backfill(spark: SparkSession, tmp_path: Path) -> None:
     recipe = Recipe("backfill.md", tmp_path, {})
     for number in range(2):

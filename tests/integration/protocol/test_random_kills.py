@@ -146,6 +146,7 @@ def make_place(name: str, root: Path, chance: random.Random, request: pytest.Fix
 # --- the tests
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stretch", range(STRETCHES))
 @pytest.mark.parametrize("name", EACH_PLACE)
 def test_each_row_is_there_once_however_often_drivers_are_killed_and_stopped(

@@ -43,6 +43,7 @@ def disturbing(server: RedisServer, chance: random.Random) -> Any:
     return act
 
 
+@pytest.mark.thorough
 def test_a_stopped_driver_that_continues_after_a_later_epoch_overwrites_nothing(
     server: RedisServer, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from tests.integration.support.redis_server import RedisServer, rows_of
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 def test_streams_of_both_apis_and_a_job(server: RedisServer, spark: SparkSession, tmp_path: Path) -> None:
     source, checkpoint = write_source(tmp_path / "source", 2, rows=20), tmp_path / "checkpoint"
     for number, path in enumerate(sorted(source.iterdir())):

@@ -12,6 +12,7 @@ import pytest
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from tests.integration.s3.support import Target
 from tests.integration.support.s3 import S3
+from tests.one_each import thorough
 
 
 class Prefixes(SinkHarness):
@@ -61,10 +62,11 @@ class Prefixes(SinkHarness):
 
 
 SHORT = [
-    "two_attempts_finish", "lost_reply_of_a_commit", "lost_before_committing", "late_zombie",
-    "leftovers_are_cleaned_up",
-]  # fmt: skip
+    "two_attempts_finish",
+    "lost_before_committing",
+]
 MORE = [
+    "lost_reply_of_a_commit", "late_zombie", "leftovers_are_cleaned_up",
     "one_epoch", "empty_epochs_and_tasks", "lost_log", "lost_target", "nothing_visible_before_commit",
     "replay_of_a_lost_epoch", "staged_data_is_kept", "leftovers_are_listed", "connection_check",
 ]  # fmt: skip
@@ -76,7 +78,7 @@ def bucket(any_s3: S3) -> str:
     return Target(any_s3).bucket
 
 
-@pytest.mark.parametrize("checks", [SHORT, pytest.param(MORE, marks=pytest.mark.thorough)], ids=["short", "more"])
+@pytest.mark.parametrize("checks", [SHORT, thorough(MORE)], ids=["short", "more"])
 def test_uploads_in_short(any_s3: S3, bucket: str, tmp_path: Path, checks: list[str]) -> None:
     """What takes seconds; the others need minutes with a real server."""
     prefixes = Prefixes()

@@ -147,6 +147,7 @@ def run_cut_off(cut_off: CutOff, recovery: str, sink: Any, offsets: range) -> No
     assert cut_off.target.uploads() == []
 
 
+@pytest.mark.thorough
 def test_epochs_whose_answers_are_cut_off_anywhere_leave_each_row_once(cut_off: CutOff, tmp_path: Path) -> None:
     run_cut_off(cut_off, str(tmp_path), cut_off.sink(inline_bytes=0), range(20, 6_000, 1_193))
 

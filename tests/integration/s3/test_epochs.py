@@ -17,14 +17,11 @@ from outfall.testing import LocalDriver, NetworkFault, TcpProxy
 from outfall.testing.crash_points import crash_at
 from tests.integration.s3.support import Target, listening, rows, run
 from tests.integration.support.s3 import S3, SeaweedFS, rclone
+from tests.one_each import thorough
 
 MIB = 1 << 20
 STEP_BETWEEN_TWO_OBJECTS = "s3: completing#2"
 OTHER_STEPS = ("s3: sending part", "s3: staged", "s3: completed#2", "s3: manifest written")
-
-
-def thorough(value: object) -> Any:
-    return pytest.param(value, marks=pytest.mark.thorough)
 
 
 @pytest.fixture
@@ -95,7 +92,7 @@ def behind_proxy(target: Target) -> Iterator[tuple[Target, TcpProxy]]:
         yield target, proxy
 
 
-@pytest.mark.parametrize("answer", [b"CompleteMultipartUploadResult", b"InitiateMultipartUploadResult"])
+@pytest.mark.parametrize("answer", [b"CompleteMultipartUploadResult", thorough(b"InitiateMultipartUploadResult")])
 def test_an_answer_that_is_cut_off_is_settled(
     behind_proxy: tuple[Target, TcpProxy], recovery: str, answer: bytes
 ) -> None:

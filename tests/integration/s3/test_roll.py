@@ -35,6 +35,7 @@ def large(number: int, size: int) -> dict[str, Any]:
     return {"id": number, "text": chr(97 + number) * size}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", ["s3: copying part#2", pytest.param("after COMPLETED", marks=pytest.mark.thorough)])
 def test_an_object_is_composed_of_parts_that_the_server_copies(any_target: Target, recovery: str, step: str) -> None:
     epochs = [[large(0, 7 * MIB)], [large(1, 4 * MIB), {"id": 2}], [large(3, 2 * MIB), {"id": 4}]]

@@ -41,6 +41,7 @@ def test_a_stream_of_objects_is_once_in_the_bucket_also_when_an_epoch_is_replaye
     assert {key.partition("/")[0] for key in target.data()} == {f"k=key-{number}" for number in range(5)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("epochs", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_a_stream_by_options(spark_with_s3: SparkSession, target: Target, tmp_path: Path, epochs: int) -> None:
     """Every micro-batch is planned and committed in processes of their own; the last of several comes again."""

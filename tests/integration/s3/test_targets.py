@@ -13,6 +13,7 @@ import pytest
 from outfall.errors import FencedError, OutfallError, TargetLostError, TargetNotEmptyError
 from outfall.s3 import S3Sink
 from tests.integration.s3.support import Target, listening, rows, run
+from tests.one_each import thorough
 
 
 def fate(sink: S3Sink, recovery: Path, epoch: int, *ids: int) -> OutfallError | None:
@@ -51,7 +52,7 @@ def test_of_two_queries_that_come_at_one_moment_never_do_both_go_on(
     assert {10 + index for index in going} <= set(any_target.ids())
 
 
-@pytest.mark.parametrize("step", ["s3: record advanced", "s3: completed"])
+@pytest.mark.parametrize("step", ["s3: record advanced", thorough("s3: completed")])
 def test_a_query_whose_prefix_is_overwritten_while_it_publishes_is_told(
     any_target: Target, tmp_path: Path, step: str
 ) -> None:

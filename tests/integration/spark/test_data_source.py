@@ -41,6 +41,7 @@ def test_each_row_is_found_once(spark: SparkSession, tmp_path: Path, source: Pat
     assert [(item.epoch, item.rows) for item in history(str(tmp_path / "checkpoint"))] == [(0, 10), (1, 10), (2, 10)]
 
 
+@pytest.mark.thorough
 def test_an_epoch_is_applied_once_when_spark_lost_its_commit_entry(
     spark: SparkSession, tmp_path: Path, source: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_failed_commit_is_finished_by_the_next_run(spark: SparkSession, tmp_pa
     assert found_ids(out) == list(range(30))
 
 
+@pytest.mark.thorough
 def test_a_batch_job_with_an_epoch_is_written_once_however_often_it_runs(spark: SparkSession, tmp_path: Path) -> None:
     for _ in range(2):
         job = spark.range(10).write.format("outfall").option("sink", "file").mode("append")
@@ -112,6 +114,7 @@ def test_a_batch_job_with_an_epoch_is_written_once_however_often_it_runs(spark: 
     assert found_ids(tmp_path / "out") == list(range(10))
 
 
+@pytest.mark.thorough
 def test_a_batch_job_appends_or_overwrites_as_spark_says(spark: SparkSession, tmp_path: Path) -> None:
     def save(mode: str, start: int, **options: str) -> None:
         rows = spark.range(start, start + 3).write.format("outfall").option("sink", "file")
@@ -137,6 +140,7 @@ def test_a_batch_job_appends_or_overwrites_as_spark_says(spark: SparkSession, tm
     assert found_ids(tmp_path / "out") == [6, 7, 8]
 
 
+@pytest.mark.thorough
 def test_rows_are_written_by_sql(spark: SparkSession, tmp_path: Path) -> None:
     """Spark passes on the options of an INSERT, and none of CREATE TABLE."""
     spark.sql("CREATE TABLE by_sql (id BIGINT) USING outfall")
@@ -288,6 +292,7 @@ def test_reading_is_refused(spark: SparkSession) -> None:
         spark.read.format("outfall").load()
 
 
+@pytest.mark.thorough
 def test_the_log_is_where_recovery_says(spark: SparkSession, tmp_path: Path, source: Path) -> None:
     (source / "00001.json").unlink()
     run(writer(spark, tmp_path, recovery=str(tmp_path / "log"), stepId="mine"))

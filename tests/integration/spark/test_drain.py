@@ -15,6 +15,7 @@ from tests.integration.support.holding import HoldingFiles, delivered
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 def test_a_stream_holds_a_drain_delivers_the_stream_goes_on_and_a_job_ends_with_nothing_held(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ def through_options(df: DataFrame, out: Path, checkpoint: Path) -> DataStreamWri
     return df.writeStream.format("outfall").options(**given)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "write",
     [

@@ -49,6 +49,7 @@ def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("run", APIS)
 def test_a_job_that_failed_can_be_run_again(
     spark: SparkSession, tmp_path: Path, run: Callable[[DataFrame, Path], None]

@@ -28,7 +28,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from tests.integration.conftest import run_script
 from tests.integration.support.probes import ANSWER, PROPERTIES, SPARK, Calls, answers, events, lingers, until
 
-pytestmark = pytest.mark.spark
+# They change with Spark, not with the code here.
+pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 since_4_1 = pytest.mark.skipif(SPARK < (4, 1), reason="Spark has Arrow data sources and repartitionById since 4.1")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs the loopback addresses 127.0.0.2 and 127.0.0.3")
@@ -88,7 +89,6 @@ def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> t
     return work / "log", queries
 
 
-@pytest.mark.thorough
 @since_4_1
 def test_stream_writer_is_made_anew_for_each_batch_and_again_where_it_commits(
     recorded: tuple[Path, list[StreamingQuery]],
@@ -99,7 +99,6 @@ def test_stream_writer_is_made_anew_for_each_batch_and_again_where_it_commits(
         assert planned["process"] != remade["process"] == committed["process"]
 
 
-@pytest.mark.thorough
 @since_4_1
 def test_stream_writer_is_pickled_twice_and_only_in_the_process_that_plans(
     recorded: tuple[Path, list[StreamingQuery]],
@@ -114,7 +113,6 @@ def test_stream_writer_is_pickled_twice_and_only_in_the_process_that_plans(
     assert {commit["pickle"] for commit in commits} == {0}, "the one that commits was never pickled"
 
 
-@pytest.mark.thorough
 @since_4_1
 def test_write_sees_the_batch_id_and_the_query_id_and_only_the_run_id_changes_with_a_restart(
     recorded: tuple[Path, list[StreamingQuery]],
@@ -126,7 +124,6 @@ def test_write_sees_the_batch_id_and_the_query_id_and_only_the_run_id_changes_wi
     assert first.runId != second.runId
 
 
-@pytest.mark.thorough
 @since_4_1
 def test_option_names_arrive_in_lower_case_and_a_checkpoint_as_typed_is_one_of_them(
     recorded: tuple[Path, list[StreamingQuery]],
@@ -141,7 +138,6 @@ def test_option_names_arrive_in_lower_case_and_a_checkpoint_as_typed_is_one_of_t
     assert all(call["options"] == expected for call in events(str(log), "new writer"))
 
 
-@pytest.mark.thorough
 @since_4_1
 def test_a_checkpoint_set_for_the_session_is_not_among_the_options(
     spark: SparkSession, stream: DataFrame, log: Path, tmp_path: Path
@@ -154,7 +150,6 @@ def test_a_checkpoint_set_for_the_session_is_not_among_the_options(
     assert "checkpointlocation" not in events(str(log), "new writer")[0]["options"]
 
 
-@pytest.mark.thorough
 @since_4_1
 def test_a_failed_write_is_aborted_with_none_in_place_of_its_message(
     stream: DataFrame, log: Path, tmp_path: Path
@@ -166,7 +161,6 @@ def test_a_failed_write_is_aborted_with_none_in_place_of_its_message(
     assert abort["messages"][1] is None
 
 
-@pytest.mark.thorough
 @since_4_1
 def test_a_commit_that_raises_is_aborted_with_every_message_and_replayed(
     stream: DataFrame, log: Path, tmp_path: Path
@@ -206,7 +200,6 @@ def test_batch_save_needs_a_mode(spark: SparkSession, log: Path) -> None:
         spark.range(1).write.format("facts").option("log", str(log)).save()
 
 
-@pytest.mark.thorough
 @since_4_1
 def test_in_a_batch_tasks_get_the_first_pickle_of_the_writer_and_commit_the_second(
     spark: SparkSession, log: Path
@@ -230,7 +223,6 @@ def test_a_batch_without_partitions_is_written_by_one_task(spark: SparkSession, 
 # --- foreachBatch: what the driver and the tasks know
 
 
-@pytest.mark.thorough
 def test_the_function_of_for_each_batch_knows_the_query_and_its_tasks_know_both_ids(
     stream: DataFrame, tmp_path: Path
 ) -> None:
@@ -247,7 +239,6 @@ def test_the_function_of_for_each_batch_knows_the_query_and_its_tasks_know_both_
         assert {(task["batch_id"], task["query_id"]) for task in tasks} == {(str(batch_id), query.id)}
 
 
-@pytest.mark.thorough
 def test_update_mode_sorting_and_repartitioning_are_open_inside_for_each_batch(
     stream: DataFrame, tmp_path: Path
 ) -> None:
@@ -264,7 +255,6 @@ def test_a_task_is_not_told_how_many_partitions_there_are() -> None:
     assert not hasattr(TaskContext, "numPartitions")
 
 
-@pytest.mark.thorough
 def test_a_replayed_batch_may_come_in_other_partitions(stream: DataFrame, tmp_path: Path) -> None:
     seen: list[tuple[int, list[int]]] = []
 
@@ -278,7 +268,6 @@ def test_a_replayed_batch_may_come_in_other_partitions(stream: DataFrame, tmp_pa
     assert [(batch_id, len(rows), sum(rows)) for batch_id, rows in seen] == [(0, 2, 10), (0, 5, 10)]
 
 
-@pytest.mark.thorough
 def test_tasks_go_on_writing_after_stop_has_returned_and_the_batch_is_run_again(
     stream: DataFrame, log: Path, tmp_path: Path
 ) -> None:
@@ -298,7 +287,6 @@ def test_tasks_go_on_writing_after_stop_has_returned_and_the_batch_is_run_again(
     assert events(str(log), "call")[0]["batch_id"] == 0
 
 
-@pytest.mark.thorough
 def test_stop_waits_for_the_function_of_for_each_batch(stream: DataFrame, tmp_path: Path) -> None:
     running, finished = threading.Event(), threading.Event()
 
@@ -333,7 +321,6 @@ def batches_of_a_count(spark: SparkSession, work: Path, skip: Callable[[DataFram
     return counts
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     "skip",
     [lambda df: None, lambda df: df.limit(1).collect(), lambda df: answers(df.where("false"))],
@@ -346,7 +333,6 @@ def test_a_stateful_batch_that_is_not_run_in_full_breaks_the_query(
         batches_of_a_count(spark, tmp_path, skip)
 
 
-@pytest.mark.thorough
 def test_a_stateful_batch_written_to_noop_may_be_skipped(spark: SparkSession, tmp_path: Path) -> None:
     def to_noop(df: DataFrame) -> None:
         df.write.format("noop").mode("overwrite").save()
@@ -354,7 +340,6 @@ def test_a_stateful_batch_written_to_noop_may_be_skipped(spark: SparkSession, tm
     assert batches_of_a_count(spark, tmp_path, to_noop) == [10, 30]
 
 
-@pytest.mark.thorough
 def test_a_stateless_batch_may_be_ignored(stream: DataFrame, tmp_path: Path) -> None:
     seen: list[int] = []
     run(stream.writeStream.foreachBatch(lambda df, batch_id: seen.append(batch_id)), tmp_path / "chk")

@@ -45,6 +45,7 @@ def repaired(checkpoint: Path) -> str:
     return result.output
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("api", APIS)
 def test_a_query_whose_logs_are_torn_goes_on_after_a_repair(spark: SparkSession, tmp_path: Path, api: str) -> None:
     write_source(tmp_path / "source", files=2)
@@ -59,6 +60,7 @@ def test_a_query_whose_logs_are_torn_goes_on_after_a_repair(spark: SparkSession,
     assert found_ids(tmp_path / "out") == list(range(30))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("api", APIS)
 def test_a_batch_on_torn_state_is_not_begun_and_goes_on_after_a_repair(
     spark: SparkSession, tmp_path: Path, api: str

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from zlib import crc32
 
@@ -17,10 +19,11 @@ from outfall.errors import ConfigurationError, TargetNotEmptyError, UnexpectedEp
 from outfall.file import FileSink
 from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.spark import write
-from outfall.spark.routing import route
+from outfall.spark.routing import map_in_arrow, route
 from outfall.spark.task_function import PART_COLUMN
 from tests.integration.support.reading import found, found_ids, visible
 from tests.integration.support.repr_sink import ReprSink
+from tests.one_each import thorough
 
 pytestmark = pytest.mark.spark
 
@@ -63,7 +66,7 @@ def test_a_batch_job_is_written_once_however_often_it_runs(spark: SparkSession, 
     assert found_ids(out) == list(range(20))
 
 
-@pytest.mark.parametrize("parts", [None, 2])
+@pytest.mark.parametrize("parts", [thorough(None), 2])
 def test_save_modes_mean_what_they_mean_in_spark(spark: SparkSession, out: Path, parts: int | None) -> None:
     def save(start: int, mode: Any = None, on_existing: Any = "error") -> bool:
         rows, key = spark.range(start, start + 3), None if parts is None else "id"
@@ -157,3 +160,17 @@ def test_a_value_may_be_a_field_or_quoted(spark: SparkSession, tmp_path: Path, v
     df = spark.createDataFrame([((1, "x"),)], "s struct<n:int,t:string>")
     write(df, ReprSink(tmp_path / "values"), value=value)
     assert (tmp_path / "values").read_text() == text
+
+
+@pytest.mark.parametrize("version", [None, "3.0.0"], ids=["absent", "too new"])
+def test_our_own_call_neither_wants_pandas_nor_warns_of_it(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, version: str | None
+) -> None:
+    # A stand-in, because the installed pandas may be an older one.
+    stand_in: Any = version and ModuleType("pandas")
+    if stand_in:
+        stand_in.__version__ = version
+    monkeypatch.setitem(sys.modules, "pandas", stand_in)
+    mapped = map_in_arrow(spark.range(3), lambda batches: batches, "id long")
+    assert sorted(row["id"] for row in mapped.collect()) == [0, 1, 2]
+    assert [warning for warning in recwarn if "pandas" in str(warning.message)] == []

@@ -242,6 +242,7 @@ def test_two_steps_in_one_epoch_are_both_written(
     assert found_ids(out / "a") == found_ids(out / "b") == list(range(20))
 
 
+@pytest.mark.thorough
 def test_sparks_ui_says_of_each_job_what_it_writes(
     spark: SparkSession, source: Path, out: Path, checkpoint: Path
 ) -> None:

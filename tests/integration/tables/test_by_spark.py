@@ -24,6 +24,7 @@ from tests.integration.support.iceberg_catalogs import embedded
 from tests.integration.support.iceberg_reader import path_of
 from tests.integration.support.reading import forget_commit, read_stream, run, write_source
 from tests.integration.support.tables import DeltaLake, IcebergLake, LakeTable
+from tests.one_each import thorough
 
 pytestmark = pytest.mark.spark
 
@@ -69,6 +70,7 @@ def rows(lane: SparkSession) -> DataFrame:
     )
 
 
+@pytest.mark.thorough
 def test_a_batch_is_the_same_table_whoever_encodes_it(rows: DataFrame, kind: str, duck: Duck, tmp_path: Path) -> None:
     ours, lane = new_lake(kind, duck, tmp_path), new_lake(kind, duck, tmp_path)
     write(rows, ours.sink())
@@ -78,6 +80,7 @@ def test_a_batch_is_the_same_table_whoever_encodes_it(rows: DataFrame, kind: str
     assert (result.counts["rows"], result.counts["rows_by_spark"]) == (400, 400)
 
 
+@pytest.mark.parametrize("kind", ["delta", thorough("iceberg")], indirect=True)
 def test_a_stream_writes_each_row_once_also_if_the_writer_changes(
     lane: SparkSession, lake: LakeTable, tmp_path: Path
 ) -> None:
@@ -103,6 +106,7 @@ def test_an_epoch_without_rows_adds_no_files(rows: DataFrame, lake: LakeTable) -
 # --- bounds
 
 
+@pytest.mark.thorough
 def test_readers_of_delta_find_by_bounds_what_is_there(lane: SparkSession, duck: Duck, tmp_path: Path) -> None:
     (tmp_path / "rows").mkdir()
     rows, names = awkward_rows(lane, DELTA, tmp_path / "rows")
@@ -117,6 +121,7 @@ def test_readers_of_delta_find_by_bounds_what_is_there(lane: SparkSession, duck:
     assert misled(lambda some: filtering.by_datafusion(table, some), given) == {}
 
 
+@pytest.mark.thorough
 def test_readers_of_iceberg_find_by_bounds_and_ids_what_is_there(
     lane: SparkSession, duck: Duck, tmp_path: Path
 ) -> None:
@@ -164,6 +169,7 @@ def test_what_iceberg_would_not_read_is_refused_before_a_table_is_made(
     assert lake.states() == []
 
 
+@pytest.mark.parametrize("kind", ["delta", thorough("iceberg")], indirect=True)
 def test_a_partitioned_table_is_refused_before_a_row_moves(rows: DataFrame, lake: LakeTable) -> None:
     write(rows, lake.sink(partition_by="small"))
     with pytest.raises(ConfigurationError, match=r"partitioned.*small"):

@@ -21,6 +21,7 @@ from tests.integration.support.batch_driver import batch
 from tests.integration.support.delta_epochs import Shore
 from tests.integration.support.iceberg_epochs import Lake
 from tests.integration.support.keyed_rows import COLUMNS, UPSERT, Place, Row, row, rows, upserting
+from tests.one_each import thorough
 
 
 @pytest.fixture(params=[Shore, Lake], ids=["delta", "iceberg"])
@@ -42,9 +43,9 @@ def arrive(table: dict[Any, Row], given: Row, keys: Sequence[str]) -> None:
         table[key] = {name: value for name, value in given.items() if name != "gone"}
 
 
-@pytest.mark.parametrize("keys", [["id"], ["id", "part"], ["part", "id"]], ids=str)
-@pytest.mark.parametrize("partitioned", [(), ("part",)], ids=["unpartitioned", "partitioned"])
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("keys", [["id"], thorough(["id", "part"]), thorough(["part", "id"])], ids=str)
+@pytest.mark.parametrize("partitioned", [thorough(()), ("part",)], ids=["unpartitioned", "partitioned"])
+@pytest.mark.parametrize("seed", [0, thorough(1)])
 def test_epochs_come_to_what_their_rows_come_to_one_by_one(
     place: Place, keys: list[str], partitioned: tuple[str, ...], seed: int
 ) -> None:
@@ -138,8 +139,12 @@ KEYS: list[tuple[str, pa.DataType, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "arrow", "values"), KEYS, ids=[kind for kind, *_ in KEYS])
-@pytest.mark.parametrize("partitioned", [False, True], ids=["in_files", "partition"])
+@pytest.mark.parametrize(
+    ("kind", "arrow", "values"),
+    [each if each[0] in ("string", "decimal(38,2)", "timestamp") else thorough(*each) for each in KEYS],
+    ids=[kind for kind, *_ in KEYS],
+)
+@pytest.mark.parametrize("partitioned", [False, thorough(True)], ids=["in_files", "partition"])
 def test_keys_of_each_type_are_found(
     place: Place, kind: str, arrow: pa.DataType, values: list[Any], partitioned: bool
 ) -> None:
@@ -232,7 +237,7 @@ def test_a_writer_between_load_and_commit_is_gone_on_from(
 STEPS = ["table: committing", "table: merging", "table: merged", "table: committed", "table: clearing"]
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", [thorough(step) if step != "table: merged" else step for step in STEPS])
 def test_a_driver_that_dies_at_a_step_leaves_one_that_merges_the_epoch_once(place: Place, step: str) -> None:
     place.make(COLUMNS, "part")
     upserting(place, "log").write(0, rows(row(1, 1), row(2, 1, "b")))

@@ -74,6 +74,7 @@ def test_a_stream_by_options(spark: SparkSession, lake: LakeTable, tmp_path: Pat
         forget_commit(checkpoint, 1)
 
 
+@pytest.mark.thorough
 @delta_alone
 def test_an_upsert_keeps_the_last_state_of_each_key_in_the_update_mode(
     spark: SparkSession, lake: LakeTable, tmp_path: Path

@@ -12,9 +12,10 @@ from outfall.errors import TargetLostError
 from outfall.postgres import PostgresSink
 from outfall.testing import LocalDriver, crash_at
 from outfall.wrappers import FanOutSink
+from tests.one_each import thorough
 
 
-@pytest.mark.parametrize("options", [{}, {"offset_keys": "ledger", "parts": 1}], ids=["epoch", "parts"])
+@pytest.mark.parametrize("options", [{}, thorough({"offset_keys": "ledger", "parts": 1})], ids=["epoch", "parts"])
 def test_a_table_is_added_and_the_driver_dies_at_once(dsn: str, tmp_path: Path, options: dict[str, Any]) -> None:
     with psycopg.connect(dsn, autocommit=True) as connection:
         for name in "ab":

@@ -11,7 +11,7 @@ import pytest
 from psycopg.rows import dict_row
 
 from outfall.postgres import PostgresSink
-from tests.combinations import PARTS, Place, check, combinations
+from tests.combinations import PARTS, Place, check, parameters
 
 ROW = "id bigint, source text, text text"
 LETTER = 'row text, reason text, code text, excerpt text, step text, epoch bigint, part text, "time" timestamptz'
@@ -49,12 +49,7 @@ PLACES: dict[str, Callable[[str], Tables]] = {
 }
 
 
-def parameters() -> list[Any]:
-    """With two wrappers they take a minute."""
-    return [pytest.param(*each, marks=[pytest.mark.long] if len(each[0]) > 1 else []) for each in combinations(PLACES)]
-
-
-@pytest.mark.parametrize(("wrappers", "sink", "word"), parameters())
+@pytest.mark.parametrize(("wrappers", "sink", "word"), parameters(PLACES))
 def test_rows_arrive_once_or_the_combination_is_refused(
     wrappers: tuple[str, ...], sink: str, word: str, conformance_dsn: str
 ) -> None:

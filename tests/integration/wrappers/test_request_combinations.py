@@ -13,7 +13,7 @@ import pytest
 from outfall.dynamodb import DynamoDBSink
 from outfall.opensearch import OpenSearchSink
 from outfall.redis import RedisSink
-from tests.combinations import Place, check, combinations
+from tests.combinations import Place, check, parameters
 from tests.integration.dynamodb.server import Dynamo, dynamo_server
 from tests.integration.opensearch.model import Cluster, model_process
 from tests.integration.support.redis_server import RedisServer, redis_server, rows_of
@@ -96,12 +96,7 @@ class Documents(Keyed):
 PLACES: dict[str, Callable[[Any], Keyed]] = {"redis": Hashes, "dynamodb": Items, "opensearch": Documents}
 
 
-def parameters() -> list[Any]:
-    """With two wrappers they take a minute."""
-    return [pytest.param(*each, marks=[pytest.mark.long] if len(each[0]) > 1 else []) for each in combinations(PLACES)]
-
-
-@pytest.mark.parametrize(("wrappers", "sink", "word"), parameters())
+@pytest.mark.parametrize(("wrappers", "sink", "word"), parameters(PLACES))
 def test_rows_arrive_once_or_the_combination_is_refused(
     wrappers: tuple[str, ...], sink: str, word: str, servers: Servers
 ) -> None:

@@ -91,6 +91,7 @@ def _few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outfall.s3.store._TRIES", 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "checks"),
     [

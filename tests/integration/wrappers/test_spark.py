@@ -23,6 +23,7 @@ def some_refused(request: Received) -> Reply:
     return Reply(status=422, accepts=False) if request.records[0]["id"] % 10 == 3 else Reply()
 
 
+@pytest.mark.thorough
 def test_batches_and_dead_letters_of_a_fan_out_to_files_postgres_and_http_are_once_when_an_epoch_is_replayed(
     spark: SparkSession, dsn: str, tmp_path: Path
 ) -> None:

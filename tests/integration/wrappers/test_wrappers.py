@@ -18,6 +18,7 @@ from tests.integration.support.reading import found_ids, read_stream, run, write
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.thorough
 def test_objects_go_through_all_wrappers_at_once(spark: SparkSession, tmp_path: Path) -> None:
     write_source(tmp_path / "source")
     sink = FanOutSink(
@@ -36,6 +37,7 @@ def test_objects_go_through_all_wrappers_at_once(spark: SparkSession, tmp_path: 
         run(write_stream(rows, sink, key="k", checkpoint=str(tmp_path / "checkpoint")))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(pyspark_version() < (4, 1), reason='format("outfall") needs Arrow stream writers, of Spark 4.1')
 def test_options_name_several_sinks_and_batches(spark: SparkSession, tmp_path: Path) -> None:
     write_source(tmp_path / "source")
