@@ -30,7 +30,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Record the tests that were skipped because something was absent, and name the programs in the last line."""
     terminal = config.pluginmanager.get_plugin("terminalreporter")
-    if terminal is None:  # a worker of pytest-xdist
+    if terminal is None or hasattr(config, "workerinput"):  # a worker of pytest-xdist has a silent one
         return
     reports = [report for report in terminal.stats.get("skipped", ()) if isinstance(report.longrepr, tuple)]
     skipped = [(report.nodeid, report.longrepr[2]) for report in reports if was_absent(report.longrepr[2])]

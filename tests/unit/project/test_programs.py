@@ -75,13 +75,15 @@ def run(here: pytest.Pytester, *arguments: str) -> pytest.RunResult:
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 def test_the_last_lines_name_what_is_absent_and_the_command_that_installs_it(
-    here: pytest.Pytester, workers: str
+    here: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, workers: str
 ) -> None:
+    monkeypatch.setenv("OUTFALL_TEST_RECORDS", str(tmp_path))
     found = run(here, "-n", workers)
     found.assert_outcomes(skipped=5)
     found.stdout.fnmatch_lines(
         ["3 tests skipped without no-such-program. To run them: sudo apt-get install its-package"]
     )
+    assert len((tmp_path / "skipped.tsv").read_text().splitlines()) == 4, "each is recorded once"
 
 
 def test_what_is_absent_fails_where_nothing_may_be_absent(
