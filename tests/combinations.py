@@ -169,7 +169,7 @@ def _run(combination: Combination, recovery: MemoryRecoveryConfig, epoch: int, r
 
 REFUSED: Mapping[str, tuple[type[OutfallError], str]] = {
     "hands": (CapabilityError, "does not report rejected records"),
-    "parts": (CapabilityError, "with parts cannot take the dead letters of a sink without any"),
+    "parts": (CapabilityError, "with parts cannot store the dead letters of a sink without parts"),
     "rows": (CapabilityError, "needs the same rows when an epoch is run again"),
     "column": (ConfigurationError, "the rows have no column 'id', which an option names"),
 }

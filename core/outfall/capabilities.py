@@ -371,12 +371,12 @@ class SupportsTarget(DeclaresKind, ABC, Generic[S]):
         return acts or kind.check_target is not SupportsTarget.check_target
 
     def recovery_location(self) -> str | None:
-        """Return a recovery location in the target's own database, which an error proposes where the log cannot be.
+        """Return a recovery location in the target's own database, for an error about a location that cannot be used.
 
-        It contains no secret, only references such as `password=env:NAME`, and is of no other query.
+        It contains no secret, only references such as `password=env:NAME`, and belongs to no other query.
 
         Returns:
-            A URL, or `None` if the target is no such database. Defaults to `None`.
+            A URL, or `None` if the target is not such a database. Defaults to `None`.
         """
         return None
 

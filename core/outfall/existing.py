@@ -17,7 +17,7 @@ OnExistingRows = Literal["check", "resume", "error", "overwrite"]
 
 @dataclass(frozen=True)
 class Existing:
-    """What becomes of existing data on the first run of a query."""
+    """How the first run of a query treats existing data."""
 
     others: Fate
     """Of data of other writers."""

@@ -150,8 +150,8 @@ class Hdfs(HdfsFileSystem):
     def _write(self, path: str, chunks: Callable[[], Iterable[bytes]]) -> None:
         """Write a file with a name of its own.
 
-        The namenode offers a datanode that has died for minutes, and the client, unlike Java's, does not ask for
-        others. So the file is begun anew, unless somebody has removed it.
+        For minutes the namenode offers a datanode that has died, and the client, unlike Java's, does not request
+        others. So the file is written again from the start, unless it was removed.
         """
         for left in reversed(range(_WRITES)):
             # Not the client's own object, which closes the file once more when Python frees it, whenever that is.
@@ -256,15 +256,15 @@ class _Telling:
 
 
 def _is_of_a_datanode(error: OSError) -> bool:
-    """Whether the namenode has not said itself why nothing was written."""
+    """Whether the namenode has not reported why nothing was written."""
     return error.errno == errno.EIO and _REMOTE.search(str(error.__cause__)) is None
 
 
 def _answer(name: str, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Call in a thread that is left behind if there is no answer in time."""
+    """Call in a thread that is abandoned if there is no response in time."""
     if sys.is_finalizing():
         # What Python frees last may call us. Before Python 3.12, a thread that starts now is waited for without end.
-        raise OSError(errno.ECANCELED, f"HDFS is not asked for {name} any more, because the interpreter ends")
+        raise OSError(errno.ECANCELED, f"{name} is not sent to HDFS, because the interpreter is shutting down")
     answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
     def ask() -> None:
@@ -278,7 +278,7 @@ def _answer(name: str, method: Callable[..., Any], arguments: tuple[Any, ...]) -
         result, error = answers.get(timeout=_PATIENCE)
     except queue.Empty:
         UNANSWERED.append(name)
-        text = f"HDFS has not answered {name} within {_PATIENCE:g} s; end or fence a namenode that is stopped"
+        text = f"HDFS did not respond to {name} within {_PATIENCE:g} s; stop or fence a namenode that hangs"
         raise TimeoutError(errno.ETIMEDOUT, text) from None
     if error is not None:
         raise error

@@ -484,7 +484,7 @@ def _unknown(
 ) -> str:
     for name, new in (former or {}).items():
         if plain_name(given) == plain_name(name):
-            return f"no option any more: write {new}"
+            return f"was replaced by {new}"
     nearest = nearest_name(given, known) or nearest_name(given, others)
     return f"unknown, did you mean {nearest}?" if nearest else _UNKNOWN
 

@@ -111,7 +111,7 @@ class JsonSerializer(SimpleVersionedSerializer[Any]):
             f"a value of type {type(value).__name__} does not survive a round trip through JSON",
             do="use types of JSON (a list instead of a tuple, a string instead of a date), or return another serializer"
             " from state_serializer() (SupportsStateSerializer), writer_state_serializer() or committable_serializer();"
-            " outfall.serde.PickleSerializer() is sufficient if nobody else can write to the recovery location",
+            " outfall.serde.PickleSerializer() is sufficient if no one else can write to the recovery location",
         )
 
 
@@ -150,8 +150,8 @@ class ModelSerializer(SimpleVersionedSerializer[M]):
 class PickleSerializer(SimpleVersionedSerializer[Any]):
     """Pickle, which must be chosen explicitly.
 
-    With pickle, anyone who can write to the recovery location can run code in the query. Use it only if that is nobody
-    else.
+    With pickle, anyone who can write to the recovery location can run code in the query. Use it only if no one else
+    can.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""What the tables of the documentation say of a sink beside what its code declares.
+"""Facts about a sink for the tables of the documentation that its code does not declare.
 
 Each package with an entry point in `outfall.sinks` has a module `facts` with one `SinkFacts` called `FACTS`. Nothing
 else imports these modules: `python -m tests.generated` writes the tables from them.

@@ -120,7 +120,7 @@ def check_writing(where: str, found: TargetRecord, context: WriterInitContext | 
 
 
 def _check_same(where: str, found: TargetRecord, context: TargetContext[Any] | CommitterInitContext) -> None:
-    """Reject a target that another driver has opened since the check, or that is no longer what was checked.
+    """Reject a target that another driver has opened since the check, or that has changed since the check.
 
     In an epoch, a server that lost data may take the place of the one that was checked: a standby that is promoted, or
     a restored copy. Rows that are published there would hide the loss, because the record then has a newer epoch.

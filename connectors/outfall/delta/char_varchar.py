@@ -40,6 +40,6 @@ def check_length(field: pa.Field, column: pa.Array) -> None:
         f" {kind}({length})",
         "Spark pads the values of such a column with blanks, and its filters do not find others"
         if exact
-        else "Spark refuses such a value too",
+        else "Spark rejects such a value too",
         f"write rpad({field.name}, {length}, ' ') if no value is longer" if exact else "shorten or remove such values",
     )

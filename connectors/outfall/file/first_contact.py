@@ -77,7 +77,7 @@ class FoundFiles(TargetContents):
 
 
 def check_deletable(store: FileStore, options: FileOptions, step_id: str) -> None:
-    """Before an overwrite, raise `TargetNotEmptyError` for a directory that is no partition directory of this sink."""
+    """Before an overwrite, raise `TargetNotEmptyError` for a directory that is not a partition of this sink."""
     if not isinstance(store, LocalStore):
         check_partitions(store.root, options, store.files(), step_id)
         return

@@ -246,7 +246,7 @@ def _find_encoder(name: str) -> type[Encoder]:
     found = plugins.find(plugins.FORMATS, name) if own is None else plugins.load(EntryPoint(name, own, plugins.FORMATS))
     if not isinstance(found, type) or not issubclass(found, Encoder):
         raise ConfigurationError(
-            f"the entry point for {name} in {plugins.FORMATS} names {found!r}, which is no format",
+            f"the entry point for {name} in {plugins.FORMATS} names {found!r}, which is not a format",
             do="let it name a subclass of outfall.formats.Encoder",
         )
     return found

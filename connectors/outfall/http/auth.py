@@ -157,7 +157,7 @@ class TokenCache:
             with self._lock:
                 # The next request starts a new fetch, because this one may never end.
                 self._drop(key, fetching)
-            raise _no_token("another request has requested it, and there was no response in time")
+            raise _no_token("another thread has requested it, and there was no response in time")
         if fetching.token is None:
             raise (
                 copy.copy(fetching.failure) if fetching.failure else _no_token("the request for it failed unexpectedly")

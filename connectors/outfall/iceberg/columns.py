@@ -142,7 +142,7 @@ def _check_ids(column: pa.Field, path: str) -> None:
     elif _is.is_nested(kind):
         raise ConfigurationError(
             f"column {path!r} is {_type_text(kind)}",
-            why="Spark's writer gives its elements, keys or values no field ids, by which Iceberg's readers find them",
+            why="Spark's writer assigns no field ids to its elements, keys or values, which Iceberg's readers need",
             do="omit writer",
         )
     elif _is.is_fixed_size_binary(kind) or _is.is_time(kind) or kind == pa.uuid():
@@ -205,7 +205,7 @@ def _iceberg_type(kind: pa.DataType, numbers: Iterator[int]) -> IcebergType:
 
 
 def names_by_id(schema: Schema) -> dict[str, str]:
-    """Return the name of each column, under a key that is no id."""
+    """Return the name of each column, under a key that is not an id."""
     return {f"name of {number}": str(schema.find_column_name(number)) for number in sorted(schema.field_ids)}
 
 

@@ -32,7 +32,7 @@ _ALIGNMENT = 16
 """Bytes to which Rust aligns its widest number. Arrow only demands 8, which is what batches from Spark have."""
 
 _PANICS = "pyo3_runtime"
-"""The module of a Rust panic in Python, which is no `Exception`."""
+"""The module of a Rust panic in Python, which is not an `Exception`."""
 
 _NAMED = DecimalType | FixedType | UUIDType
 
@@ -51,7 +51,7 @@ def transformed(schema: Schema, partition: PartitionField, values: pa.Array) -> 
         raise ValueRefusedError(
             f"column {schema.find_column_name(partition.source_id)!r} is NULL, because its struct is",
             why="the table is partitioned by it and requires it in the struct: pyiceberg writes no such partition",
-            do="remove such rows, or have the struct set",
+            do="remove such rows, or set the struct",
         )
     try:
         return _physical(partition.transform.pyarrow_transform(source.field_type)(_aligned(values)))

@@ -152,7 +152,7 @@ class IcebergSink(KeyedTableSink):
         """
         if ahead > _CLOCKS_DIFFER:
             raise TransientError(
-                f"{self.target()} was last changed {ahead:.0f} seconds after the present time of this driver",
+                f"{self.target()} was last changed {ahead:.0f} seconds after the current time of this driver",
                 why="the times in a table must ascend, with a tolerance of one minute: after a commit with an earlier"
                 " time, Iceberg's Java library rejects the whole table",
                 do="set the clock of the driver, and those of the machines that change the table",

@@ -76,7 +76,7 @@ def position_deletes(manifests: Iterable[ManifestFile], entries: Entries, where:
                     f"cannot merge rows into {where}: it has equality deletes",
                     why="another writer, such as Flink, has deleted rows by values, which pyiceberg does not read",
                     do="have Spark apply them (CALL system.rewrite_data_files, with the options"
-                    " delete-file-threshold=1 and remove-dangling-deletes=true), and use MERGE in Spark beside that"
+                    " delete-file-threshold=1 and remove-dangling-deletes=true), and use MERGE in Spark with that"
                     " writer",
                 )
             found.add_delete_file(entry, entry.data_file.partition)

@@ -205,7 +205,7 @@ class KafkaStream(KafkaDelivery, DynamicSink[Any], SupportsDeadLetterSink):
         return self.options.max_dead_letters
 
     def owns_target(self) -> bool:
-        # Others may write to the topic too, so an existing topic is no conflict.
+        # Others may write to the topic too, so an existing topic is not a conflict.
         return False
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> KafkaStreamPartition:

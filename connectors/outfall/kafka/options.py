@@ -305,7 +305,7 @@ class KafkaOptions(SinkOptions):
         alone = ("partitions",) if self.parts is not None else ("partitions", "replication_factor")
         making = {name for name in alone if getattr(self, name) is not None}
         if making and self.create_topic == "never":
-            raise ValueError(f'{min(making)} is of a topic that is made: give create_topic="if_missing" too')
+            raise ValueError(f'{min(making)} applies to a created topic: set create_topic="if_missing" too')
         if self.create_topic != "never" and self.topic is None:
             raise ValueError("create_topic requires topic")
         of_parts = {"transaction_timeout", "transactional_id_prefix", "reuse_producers", "ledger_topic", "on_existing"}

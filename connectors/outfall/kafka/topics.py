@@ -24,9 +24,9 @@ except ImportError as error:
 T = TypeVar("T")
 
 _SURE = 10.0
-"""Seconds for which a topic that was there must be missing until it is taken for deleted.
+"""Seconds for which an existing topic must be missing before it counts as deleted.
 
-A broker of a cluster with ZooKeeper that has just restarted answers before the controller has told it the topics.
+A broker of a cluster with ZooKeeper that has just restarted responds before the controller has sent it the topics.
 """
 _seen: set[tuple[str, str]] = set()
 """Clusters and topics that were there, as far as this process knows."""
@@ -46,7 +46,7 @@ class Topics:
     def partitions(self, name: str) -> int | None:
         """Return the number of partitions of a topic; `None` if the brokers do not have it.
 
-        Does not create the topic. If it was there before, it is asked for again for a moment.
+        Does not create the topic. If it existed before, the request is repeated for a moment.
         """
         deadline = time.monotonic() + min(_SURE, self._clients.timeout)
         while (count := self._partitions(name)) is None and self._was_there(name) and time.monotonic() < deadline:

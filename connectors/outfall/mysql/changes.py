@@ -1,7 +1,7 @@
-"""Applies the changes of an epoch in MySQL, beside the tombstones of deleted keys.
+"""Applies the changes of an epoch in MySQL, and keeps tombstones of deleted keys.
 
 The newest change of each key is found by one sort of the staged rows, and compared with the row of the table and with
-the tombstone. Rows are moved in the order of their sequences where some are rejected, each as if it had arrived alone.
+the tombstone. Rows are moved in the order of their sequences where some are rejected, each on its own.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class MySQLChangeMove(MySQLMove):
             return []
         own = [quote(f"_outfall_key_{number}") for number in range(len(self._options.key_columns))]
         pairs = zip(self._options.key_columns, own, strict=True)
-        # By a hash of each value as text, because a type may take different values for equal.
+        # By a hash of each value as text, because some types compare different values as equal.
         content = ", ".join(f"COALESCE(SHA2({quote(name)}, 256), '-')" for name in self.columns)
         query = self._filled(
             "SELECT place FROM (SELECT place, MIN(content) OVER (PARTITION BY {own}) AS least,"

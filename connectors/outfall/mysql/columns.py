@@ -135,7 +135,7 @@ def read_primary_key(session: Session, table: SqlName) -> list[str]:
 def check_relation(session: Session, table: SqlName) -> None:
     """Reject a table that would lose or hide rows without an error. A missing table passes. Changes nothing.
 
-    Raises `TargetError` if it is no table, or its engine has no transactions.
+    Raises `TargetError` if it is not a table, or its engine has no transactions.
     """
     found = session.execute(_TABLE, (table.schema or table.found, table.name)).fetchone()
     if found is None:
@@ -144,7 +144,7 @@ def check_relation(session: Session, table: SqlName) -> None:
     if str(kind).upper() not in ("BASE TABLE", "SYSTEM VERSIONED"):
         raise TargetError(
             f"{table} is a {str(kind).lower()}",
-            why="the server does not say which table, and so which engine and which keys, take its rows",
+            why="the server does not report which table stores its rows, so its engine and keys are unknown",
             do="write to the table below it",
         )
     if str(engine).lower() != "innodb":
@@ -157,7 +157,7 @@ def check_relation(session: Session, table: SqlName) -> None:
     if session.execute(_GROUP).fetchall() and not _has_row_key(session, table):
         raise TargetError(
             f"{table} has no primary key",
-            why="Group Replication takes no rows for a table without one",
+            why="Group Replication rejects rows of a table without one",
             do=f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (…), or ADD COLUMN outfall_id BIGINT UNSIGNED NOT NULL"
             " AUTO_INCREMENT INVISIBLE PRIMARY KEY",
         )
@@ -194,8 +194,8 @@ def check_keys(options: MySQLOptions, session: Session, table: SqlName, given: S
             raise TargetError(
                 f"{table} has a second unique index, {name}",
                 why="ON DUPLICATE KEY UPDATE updates the row that any unique index finds, which may have another key",
-                do=f"drop the index {name}, or make it not unique; a column that the server numbers may stay, if the"
-                " rows do not have it",
+                do=f"drop the index {name}, or make it non-unique; the index of an AUTO_INCREMENT column may stay if"
+                " the rows do not have the column",
             )
 
 
@@ -231,7 +231,7 @@ def check_rights(options: MySQLOptions, session: Any, table: SqlName, names: Seq
     found = []
     for name, rights in wanted.items():
         if not read_columns(session, name):
-            found.append(f"{name} does not exist yet, or is not shown to this user")
+            found.append(f"{name} does not exist yet, or is not visible to this user")
             continue
         for right in dict.fromkeys(rights):
             _check_right(session, name, right)

@@ -97,11 +97,11 @@ class _LoadResult(MySQLResult):  # type: ignore[misc]
         connection.sending = None
         for first in range(0, len(data or ()), _CHUNK):
             connection.write_packet(bytes(data[first : first + _CHUNK]))
-        # An empty packet ends the data. A server that asks unasked gets nothing.
+        # An empty packet ends the data. If the server requests a file without a LOAD DATA, this is the whole reply.
         connection.write_packet(b"")
         self._read_ok_packet(connection._read_packet())
         if data is None:
-            raise pymysql.InternalError(0, "the server asked for a file that nobody has offered")
+            raise pymysql.InternalError(0, "the server requested a file that was not offered")
 
 
 @dataclass(frozen=True)
@@ -223,11 +223,11 @@ _WAITING = {
     ("group_replication_consistency", "BEFORE_ON_PRIMARY_FAILOVER"): "group_replication_consistency = 'BEFORE'",
     ("group_replication_consistency", "AFTER"): "group_replication_consistency = 'BEFORE_AND_AFTER'",
 }
-"""By variable of a cluster and its value, what has a node wait."""
+"""Session variables that make a node of a cluster wait for earlier commits, by the variable and its current value."""
 
 
 def _wait_for_others(connection: Connection[Any]) -> None:
-    """Have a node of a cluster answer only with what the other nodes had committed before it was asked.
+    """Make reads causal: a node of a cluster first applies what the other nodes have committed.
 
     A proxy may lead each connection to another node, and a new primary may not yet have applied what it has received:
     rows and record of the last epoch would seem to be lost (MariaDB Knowledge Base, "Galera Cluster System Variables",
@@ -269,7 +269,7 @@ def describe(error: BaseException) -> str:
 
 
 def _close(connection: LoadConnection) -> None:
-    # Without a word to the server, which may not answer.
+    # Without COM_QUIT: the server may not respond.
     with suppress(pymysql.MySQLError, OSError):
         connection._force_close()
 

@@ -154,8 +154,8 @@ class MySQLDatabase(SqlDatabase):
             return ""
         return (
             "; the server's certificate is verified (tls=verify): set tls_ca=FILE in the dsn for a private authority,"
-            " or tls=prefer for a server without TLS, or with a certificate that it made itself, as MariaDB does from"
-            " 11.4"
+            " or tls=prefer for a server without TLS, or with a self-signed certificate, as MariaDB"
+            " creates from 11.4"
         )
 
     def is_transient(self, error: BaseException, *, starting: bool = False) -> bool:
@@ -201,7 +201,7 @@ class MySQLDatabase(SqlDatabase):
         if STRICT not in str(mode).split(",") or zone != "+00:00":
             raise TargetError(
                 f"the session in {self.name()} has sql_mode {mode!r} and time_zone {zone!r}",
-                why="the sink has set others, and without them the server would change values in silence",
+                why="the sink set other values, without which the server would change data silently",
                 do="let the proxy between Spark and the server keep the settings of a session, or connect directly",
             )
 
@@ -212,7 +212,7 @@ class MySQLDatabase(SqlDatabase):
         try:
             for lock in locks:
                 if session.execute("SELECT GET_LOCK(%s, %s)", (lock, _LONGEST_WAIT)).fetchone()[0] != 1:
-                    raise pymysql.OperationalError(1205, "another session is making the same tables")
+                    raise pymysql.OperationalError(1205, "another session is creating the same tables")
             yield
         finally:
             # Locks of a name outlive transactions, and each statement that makes a table commits.

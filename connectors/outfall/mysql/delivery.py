@@ -41,7 +41,7 @@ class MySQLDelivery(StagedEpochs):
         return Guarantee.EXACTLY_ONCE
 
     def requires(self) -> Sequence[str]:
-        return ("a server that keeps what it has committed (innodb_flush_log_at_trx_commit is 1)", *self._retained())
+        return ("a server that keeps committed transactions (innodb_flush_log_at_trx_commit is 1)", *self._retained())
 
     def row_schema(self) -> pa.Schema | None:
         columns = self.database.run("checking", lambda session: read_columns(session, self.table), starting=True)

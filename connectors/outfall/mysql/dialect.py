@@ -24,7 +24,7 @@ from outfall.sql.dialect import Dialect, Fault, SqlName, StagedRows, among, comp
 from outfall.sql.options import STAGE
 
 _ID = "_outfall_id"
-"""The primary key of a table that is created without one: clusters and replication by row want one."""
+"""The primary key of a table that is created without one: row-based replication and clusters require one."""
 
 _MOVES: dict[str, type[MySQLMove]] = {"append": MySQLAppendMove, "delete": MySQLDeleteMove, "upsert": MySQLUpsertMove}
 
@@ -34,7 +34,7 @@ class MySQLDialect(Dialect):
 
     sink = "MySQLSink"
     keeping = "ON DUPLICATE KEY UPDATE begun = begun"
-    volatile = "somebody has removed them, or the database was restored"
+    volatile = "they were removed, or the database was restored"
 
     def __init__(self, options: MySQLOptions) -> None:
         self.options: MySQLOptions = options

@@ -57,16 +57,16 @@ _REMEDIES = {
     1153: "raise max_allowed_packet of the server",
     1301: "raise max_allowed_packet of the server, so that the text of a rejected row fits",
     1665: "set binlog_format to ROW or MIXED on the server, as its default is",
-    1317: "start the query again, unless somebody stopped the statement on purpose",
+    1317: "start the query again, unless the statement was stopped on purpose",
     1969: "find the session that locks the table; for large epochs, raise the option statement_timeout",
     3024: "find the session that locks the table; for large epochs, raise the option statement_timeout",
     3032: "wait until the server is ready again, or set its offline_mode to OFF",
-    3098: "create the table with a primary key, as Group Replication wants it",
+    3098: "create the table with a primary key, as Group Replication requires",
     3100: "raise group_replication_transaction_size_limit, or make the epochs smaller; or the node has left its group",
     3750: "create the table with a primary key yourself, or set sql_require_primary_key to OFF",
     3973: "set subquery_to_derived=off in optimizer_switch of the server, as its default is",
     ER.DISK_FULL: "free disk space on the server",
-} | dict.fromkeys(READ_ONLY, "connect to the primary; a replica takes no writes")
+} | dict.fromkeys(READ_ONLY, "connect to the primary; a replica accepts no writes")
 _REMEDIES[1792] += ". Or set transaction_read_only to OFF on the server (tx_read_only in MariaDB)"
 _REMEDIES |= dict.fromkeys(
     range(3796, 3800), "connect to a node that is ONLINE in performance_schema.replication_group_members"

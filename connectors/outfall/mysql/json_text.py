@@ -32,8 +32,8 @@ def json_text(array: pa.Array, name: str) -> pa.Array:
 def changed_by_mysql(array: pa.Array, name: str) -> pa.Array | None:
     """Return a mask of the values, texts or nested ones, that a column of type JSON in MySQL would change.
 
-    `None` if it changes none, because their types have no such numbers. A text that is no JSON counts as unchanged: the
-    server rejects it.
+    `None` if it changes none, because their types have no such numbers. A text that is not JSON counts as unchanged:
+    the server rejects it.
     """
     if pa.types.is_nested(array.type):
         if not _has_decimals(array.type):

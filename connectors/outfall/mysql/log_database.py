@@ -92,7 +92,7 @@ class MySQLLogDatabase:
             if engine != "InnoDB":
                 raise ConfigurationError(
                     f"the table {name} of the recovery log in {self.name()} has the engine {engine}",
-                    why="it has no transactions, so an entry could be there in part",
+                    why="it has no transactions, so an entry could be stored partially",
                     do=f"run ALTER TABLE {name} ENGINE = InnoDB",
                 )
 
@@ -118,7 +118,7 @@ class MySQLLogDatabase:
             return ConfigurationError, (
                 "correct user and database in the recovery location, give the password (?password=env:NAME, MYSQL_PWD"
                 " or ~/.my.cnf), create the database, or give the user access; for a certificate of a private authority"
-                " set ?tls_ca=FILE, and for one that the server made itself, as MariaDB does from 11.4, ?tls=prefer"
+                " set ?tls_ca=FILE, and for a self-signed one, as MariaDB creates from 11.4, ?tls=prefer"
             )
         if code in READ_ONLY:
             return TransientError, "connect to the primary; the next run continues from the recorded state"

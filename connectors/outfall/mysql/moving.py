@@ -3,7 +3,7 @@
 Staging has the table's own column types, so no statement converts a value. The number of an attempt and that of a row
 in it are the primary key of staging, and the address of a row.
 
-An upsert writes rows in order with ON DUPLICATE KEY UPDATE, each as if it had arrived alone, and the last one of a key
+An upsert writes rows in order with ON DUPLICATE KEY UPDATE, each on its own, and the last one of a key
 wins: so rows are ranked by their order, and keys compared by the index of the table, under its own collation.
 """
 
@@ -127,7 +127,7 @@ class MySQLUpsertMove(MySQLMove):
         columns = ", ".join(map(quote, self.columns))
         source, rest = f"{self.staging.sql} AS latest", condition
         if self._options.delete_marker:
-            # A row is written if no removal of its key comes after it, and if it is none itself.
+            # A row is written unless it is a removal or a removal of its key follows.
             latest = f"{quote(ordered)} DESC, " if ordered else ""
             source = compose(
                 "(SELECT {columns}, {stage}, {row}, SUM(COALESCE({marker}, FALSE)) OVER (PARTITION BY {keys} ORDER BY"

@@ -51,11 +51,13 @@ def quote(column: str) -> str:
 
 def why_no_name(name: str) -> str | None:
     """Return why the server accepts no table or column of a name; `None` if it does."""
-    if 0 < len(name) <= LONGEST and name == name.rstrip(" ") and name.isprintable() and max(name) < "\U00010000":
-        return None
-    return (
-        f"{name!r} has not 1 to {LONGEST} characters, ends with a space, or contains characters that names do not allow"
-    )
+    if not 0 < len(name) <= LONGEST:
+        return f"{name!r} has {len(name)} characters; a name has 1 to {LONGEST}"
+    if name.endswith(" "):
+        return f"{name!r} ends with a space"
+    if not name.isprintable() or max(name) >= "\U00010000":
+        return f"{name!r} contains a character that names do not allow"
+    return None
 
 
 def _quoted(name: str) -> str:

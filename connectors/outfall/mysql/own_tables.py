@@ -1,4 +1,4 @@
-"""The sink's own tables: the ledger, the attempts, and staging. All have a primary key, as clusters want it.
+"""The sink's own tables: the ledger, the attempts, and staging. All have a primary key, as clusters require.
 
 Staging has the columns of the table with their types and collations, nullable. There are no unlogged tables, so a crash
 of the server keeps staged rows. Creating a table commits, so no table is created within an epoch's transaction.

@@ -22,7 +22,7 @@ _UNIT = 1024
 """The server rounds the variable down to a multiple of these bytes."""
 
 _SOME = MySQLRefusal("the server would change a value")
-"""The reason of several rows, of which an INSERT of one says which it is."""
+"""The reason why several rows are rejected; inserting each alone finds the row."""
 
 
 class RowTooLargeError(Exception):

@@ -177,13 +177,13 @@ def why_no_sequence(kind: pa.DataType, column: MySQLColumn | None) -> str | None
     if not is_text(kind):
         if column is None or column.kind in _ORDERED:
             return None
-        return f"{column.type} has no order that suits a sequence"
+        return f"{column.type} has no order that is suitable for a sequence"
     if column is None:
-        return f"a new column of type longtext may have a collation that takes different texts for equal: {by_bytes}"
+        return f"a new column of type longtext may have a collation that compares different texts as equal: {by_bytes}"
     if column.kind not in ("varchar", *_TEXTS):
-        return f"{column.type} has no order that suits a sequence: {by_bytes}"
+        return f"{column.type} has no order that is suitable for a sequence: {by_bytes}"
     if not (column.collation or "").endswith("_bin"):
-        return f"{column.definition} is ordered by a collation that may take different texts for equal: {by_bytes}"
+        return f"{column.definition} is ordered by a collation that may compare different texts as equal: {by_bytes}"
     return None
 
 
@@ -194,12 +194,12 @@ def mismatches(array: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa.Array,
         return
     if column.kind == "json":
         if (changed := changed_by_mysql(array, column.name)) is not None:
-            yield changed, "json keeps no more than 64-bit integers and doubles, and no name twice in an object"
+            yield changed, "json stores integers of at most 64 bits, doubles, and no duplicate names in an object"
     elif column.kind in _INTEGERS or column.kind == "decimal":
         yield from _numbers(array, column)
     elif column.kind in ("float", "double"):
         if pa.types.is_floating(kind):
-            yield pc.invert(pc.is_finite(array)), "NaN and infinity are no numbers of the server"
+            yield pc.invert(pc.is_finite(array)), "the server cannot store NaN or infinity"
         if column.unsigned:
             yield pc.less(array, pa.scalar(0, kind)), "the column is unsigned"
     elif column.kind == "date":
@@ -255,7 +255,7 @@ def _fractions(microseconds: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa
 def _strings(array: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa.Array, str]]:
     if column.kind == "enum":
         words = pa.array(column.words, array.type)
-        yield pc.and_(array.is_valid(), pc.invert(pc.is_in(array, words))), "it is no word of the enum"
+        yield pc.and_(array.is_valid(), pc.invert(pc.is_in(array, words))), "it is not a member of the enum"
         return
     if column.kind in ("char", "varchar"):
         yield from _lengths(pc.utf8_length(array), column, "characters")
@@ -269,7 +269,7 @@ def _strings(array: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa.Array, s
 
 def _lengths(lengths: pa.Array, column: MySQLColumn, unit: str) -> Iterator[tuple[pa.Array, str]]:
     if column.kind == "binary":
-        yield pc.not_equal(lengths, column.length), f"{column.type} pads values that have not {column.length} bytes"
+        yield pc.not_equal(lengths, column.length), f"{column.type} pads values shorter than {column.length} bytes"
         return
     most = {**_TEXTS, **_BLOBS}.get(column.kind, column.length)
     yield pc.greater(lengths, min(most, 2**31 - 1)), f"{column.type} holds {most} {unit}"

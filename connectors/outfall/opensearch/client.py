@@ -125,7 +125,7 @@ class OpenSearchClient:
             found = self._pool.request(method, url, body=body, headers=headers, redirect=False)
         except SSLError as error:
             raise TargetError(
-                f"{self._access.url} has no certificate that is trusted", why=str(error), do="correct url or ca_bundle"
+                f"{self._access.url} has no trusted certificate", why=str(error), do="correct url or ca_bundle"
             ) from error
         except HTTPError as error:
             raise TransientError(

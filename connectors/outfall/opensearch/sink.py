@@ -164,7 +164,7 @@ class OpenSearchRequestSink(VersionedSink):
             closed = [each for each in blocks if each.rpartition(".")[2] in ("write", "read_only")]
             if closed:
                 raise TargetError(
-                    f"the index {name} takes no documents",
+                    f"the index {name} accepts no documents",
                     why=f"{closed[0]} is set",
                     do="remove the block, or write to another index",
                 )
@@ -251,7 +251,7 @@ class OpenSearchPartition(VersionedPartition):
         for entry, found in zip(entries, response.body["docs"], strict=True):
             answer = self._compared(entry, found)
             if answer is None:
-                outcomes.failed([entry], ErrorAction.RETRY, "the document has changed in between")
+                outcomes.failed([entry], ErrorAction.RETRY, "the document was changed in the meantime")
             elif answer is Answer.REPLACED:
                 lower.append(entry)
                 again.append(if_unchanged(entry.write, found))

@@ -59,7 +59,7 @@ def nested_targets(where: str, step_id: str, record: str) -> TargetNotEmptyError
         step=step_id,
         why=f"the record of that query is {record}: readers of the outer target would see the rows of both, and"
         " overwriting it would delete both",
-        do="use a separate path; or, if that query has ended for good, delete its _outfall",
+        do="use a separate path; or, if that query has ended permanently, delete its _outfall",
     )
 
 

@@ -62,7 +62,7 @@ P = TypeVar("P", bound=PublishedRecord)
 
 @dataclass(frozen=True)
 class FoundRecord(Generic[R]):
-    """A record, and its version: equal to another one exactly if nobody has written the record in between."""
+    """A record, and its version: equal to another one exactly if the record was not written in between."""
 
     stored: R
     version: Any = None
@@ -100,7 +100,7 @@ class TargetPort(ABC, Generic[R]):
     def records(
         self, found: FoundRecord[R], context: TargetContext[Any] | CommitterInitContext
     ) -> Sequence[TargetRecord]:
-        """Return what is compared with the log. More than one, if several drivers have written beside each other."""
+        """Return what is compared with the log. More than one if several drivers have written concurrently."""
         return (found.stored.record,)
 
     def check_data(self, found: FoundRecord[R] | None, context: TargetContext[Any]) -> None:

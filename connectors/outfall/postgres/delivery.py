@@ -54,7 +54,7 @@ class PostgresDelivery(SqlDelivery):
         return Guarantee.AT_LEAST_ONCE if self.options.allow_unlogged else Guarantee.EXACTLY_ONCE
 
     def requires(self) -> Sequence[str]:
-        kept = "a server that keeps what it has committed (synchronous_commit is not off)"
+        kept = "a server that keeps committed transactions (synchronous_commit is not off)"
         if self.options.allow_unlogged:
             kept_tables = "a server that does not crash, which would empty unlogged tables and lose their rows"
             return (kept, kept_tables, *self._retained())

@@ -244,7 +244,7 @@ class RedisRecords(RecordStore):
     def replace(self, name: str, old: str | None, new: str | None) -> bool:
         access, key = self._access, RECORDS + name.encode()
         with errors_of(access, f"writing the record {name}"):
-            # By one connection, whose writes the replicas are asked for.
+            # On one connection: WAIT refers to the writes of its connection.
             with access.node_of(key).pipeline(transaction=False) as pipeline:
                 pipeline.eval(self._REPLACE, 1, key, old or "", new or "")
                 if access.wait_replicas:

@@ -145,7 +145,7 @@ class KeyPattern:
     """The pattern of the keys: texts, and columns between them."""
 
     def __init__(self, pattern: str) -> None:
-        """Parse a pattern. Raises `ValueError` if it is none."""
+        """Parse a pattern. Raises `ValueError` if it is not valid."""
         self.pieces: list[tuple[str, str | None]] = []
         for text, column, how, conversion in Formatter().parse(pattern):
             if column == "" or how or conversion:

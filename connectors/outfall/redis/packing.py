@@ -37,7 +37,7 @@ class Bodies(NamedTuple):
     """`s` for a string, or the number of arguments of `HSET`."""
     counts: pa.Array
     packed: pa.Array
-    """The packed arguments, of which there are `counts`."""
+    """The packed arguments; `counts` has their numbers."""
 
 
 def packed_rows(keys: pa.Array, bodies: Bodies, changes: KeyedBatch, *, versions: bool) -> list[Packed]:
@@ -107,8 +107,8 @@ def version_key(key: bytes) -> bytes:
         return PREFIX + key  # the same hash tag
     if b"}" in key:
         raise ValueRefusedError(
-            "the key of a row has no place for its version",
-            why="it contains } without a hash tag, so its version would lie in another hash slot",
+            "the version of a row cannot be stored",
+            why="it contains } without a hash tag, so its version would be in another hash slot",
             do="encode braces in the key columns",
         )
     return PREFIX + b"{" + key + b"}"

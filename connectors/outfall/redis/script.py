@@ -1,6 +1,6 @@
 """The script of the server that writes rows, atomically for a row and its version.
 
-The version of a row lies beside it, under a key of its own: readers see nothing but the rows, and a deleted key keeps
+The version of a row is stored separately, under its own key: readers see nothing but the rows, and a deleted key keeps
 its version. One call of the script writes several rows, and has one response.
 """
 

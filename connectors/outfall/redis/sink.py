@@ -38,7 +38,7 @@ class RedisSink(WithDeadLetters):
 
     Unit of parallelism: each Spark task, with up to `max_in_flight_requests` pipelines.
 
-    Guarantee: effectively once: the final state is that of one run, if the server keeps what it acknowledges. At least
+    Guarantee: effectively once: the final state is that of one run, if the server keeps acknowledged writes. At least
     once with `versions=False`.
 
     Args:
@@ -117,7 +117,7 @@ class RedisRequestSink(VersionedSink):
         with errors_of(self.access(), "the check of the connection") as client:
             client.ping()
             found, unread = self._forgets(client)
-        kept = [] if found or unread else ["the server keeps what it acknowledges"]
+        kept = [] if found or unread else ["the server keeps acknowledged writes"]
         return ["the server answers", *kept, *found, *(f"not read: {setting}" for setting in unread)]
 
     def open(self) -> RedisPartition:
@@ -128,7 +128,7 @@ class RedisRequestSink(VersionedSink):
         return forgets(client, cluster=self.options.cluster, expiring=expiring, waiting=self.options.wait_replicas > 0)
 
     def _check_server(self) -> None:
-        """Say why the server does not bear the guarantee. Raises `TargetError` with `require_durable`."""
+        """Explain why the server's settings break the guarantee. Raises `TargetError` with `require_durable`."""
         with errors_of(self.access(), "reading the settings") as client:
             found, unread = self._forgets(client)
         found += unread if self.options.require_durable else []

@@ -1,6 +1,6 @@
 """Clean-up of uploads and pieces that will never be published, identified by their names.
 
-Age is no criterion, and data of other queries is not touched.
+Age does not matter, and data of other queries is not touched.
 """
 
 from __future__ import annotations

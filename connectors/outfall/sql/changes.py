@@ -55,9 +55,9 @@ _UNKNOWN = Problem(
     "translate the operation in the query, or leave the row out with a filter",
 )
 _TIED = Problem(
-    "another change of its key has the same sequence and says otherwise",
+    "another change of its key has the same sequence and different values",
     "set sequence_column to a column in which no two changes of a key are equal, such as the position in the source's"
-    " log; or set dead_letter_table, which sets both changes aside",
+    " log; or set dead_letter_table, which stores both changes",
 )
 
 
@@ -141,7 +141,7 @@ def why_no_sequence(kind: pa.DataType) -> str | None:
     ordered = (of.is_integer, of.is_decimal, of.is_date, of.is_timestamp, of.is_string, of.is_large_string, is_bytes)
     if any(is_one(kind) for is_one in ordered):
         return None
-    why = "NaN has no place in an order" if of.is_floating(kind) else "its values have no useful order"
+    why = "NaN cannot be ordered" if of.is_floating(kind) else "its values have no useful order"
     return (
         f"{spark_type(kind)} cannot be a sequence, because {why}: use an integer, a decimal, a date, a timestamp, a"
         " string or binary"

@@ -96,7 +96,7 @@ class SqlDatabase(ABC):
 
     @abstractmethod
     def making(self, session: Any, names: Sequence[str]) -> AbstractContextManager[object]:
-        """Return a block in which nobody else creates objects of these names. Waits only briefly for other locks."""
+        """Return a block in which no other session creates these objects. Waits only briefly for other locks."""
 
     @abstractmethod
     def is_transient(self, error: BaseException, *, starting: bool = False) -> bool:
@@ -115,7 +115,7 @@ class SqlDatabase(ABC):
 
     @abstractmethod
     def remedy(self, error: Any) -> str:
-        """Return what to do about an error that has not passed."""
+        """Return the advice for an error that persists."""
 
     @abstractmethod
     def translated(self, doing: str, error: Any, step: str | None = None) -> OutfallError:

@@ -172,7 +172,7 @@ def dead_letters(dialect: Dialect) -> DeadLetterTable | None:
 def stored_dead_letters(dialect: Dialect) -> Iterator[dict[str, Any]]:
     """Yield the dead letters in the table that the options name, as values by the names of `DEAD_LETTER_SCHEMA`.
 
-    Raises `ConfigurationError` if it is no table of dead letters, and the database's error, translated.
+    Raises `ConfigurationError` if it is not a table of dead letters, and the database's error, translated.
     """
     database, table = dialect.database, dialect.parse(dialect.options.table)
     with database.translated_errors(f"reading the dead letters in {table}"), database.transaction() as session:

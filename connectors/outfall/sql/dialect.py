@@ -1,4 +1,4 @@
-"""What a database implements for the base beside `database`: a dialect of SQL, its catalogue, loading and moving."""
+"""What a database implements besides `database`: a dialect of SQL, its catalogue, loading and moving."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class Move(ABC):
 
     @abstractmethod
     def hold(self, session: Any) -> None:
-        """Lock the tables as moving rows does, so that nobody alters them before."""
+        """Lock the tables as moving rows does, so that no other session alters them before."""
 
     @abstractmethod
     def whole(self, session: Any, *, at_once: bool = False) -> int:
@@ -275,7 +275,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def parse(self, text: str) -> SqlName:
-        """Return the table that a user names. Raises `ConfigurationError` for text that is no name."""
+        """Return the table that a user names. Raises `ConfigurationError` if the text is not a valid name."""
 
     @abstractmethod
     def columns(self, session: Any, table: SqlName) -> Sequence[Column]:
@@ -370,7 +370,7 @@ class Dialect(ABC):
         """Return the sequences of deleted keys of a table, for `write_mode="changes"`."""
 
     def check_own(self, session: Any, table: SqlName) -> None:
-        """Reject a table of the sink's own, made by somebody else, on which a privilege is missing."""
+        """Reject one of the sink's own tables if another role created it and a privilege is missing."""
 
     @abstractmethod
     def load(self, staging: SqlName, schema: pa.Schema, stage: int, context: WriterInitContext) -> Load:

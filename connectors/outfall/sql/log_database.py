@@ -37,7 +37,7 @@ class LogDatabase(Protocol):
     """The errors of the driver."""
 
     def key(self) -> str:
-        """Return the tables and their server, without secrets. Equal for equal ones."""
+        """Return the identity of server and tables, without secrets."""
 
     def name(self) -> str:
         """Return the server and the database for texts, without secrets."""
@@ -113,7 +113,7 @@ class LogTransactions:
             except self._database.errors as error:
                 if not self._database.is_absent(error):
                     raise
-            # Somebody has dropped them since.
+            # They were dropped in the meantime.
             PREPARED.forget(self._database)
             PREPARED.once(self._database)
             return self._run(doing, work, snapshot=False)

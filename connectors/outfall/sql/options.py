@@ -44,7 +44,7 @@ class SqlOptions(SinkOptions):
     write_mode: Literal["append", "upsert", "delete", "changes"] = Field(
         default="append",
         description="`append` inserts each row. `upsert` inserts a row or updates the one with the same key. `delete`"
-        " removes rows by key. `changes` applies inserts, updates and deletes, of which the newest of each key wins.",
+        " removes rows by key. `changes` applies inserts, updates and deletes, and the newest change of each key wins.",
     )
     key_columns: Names = Field(
         default=(),
@@ -131,8 +131,8 @@ class SqlOptions(SinkOptions):
     )
     statement_timeout: Limit = Field(
         default=timedelta(minutes=10),
-        description="The timeout of one statement; publishing an epoch is one statement. With 0 there is no limit, and"
-        " only the network detects a server that stops responding.",
+        description="The timeout of one statement; publishing an epoch takes one to four statements. With 0"
+        " there is no limit, and only the network detects a server that stops responding.",
     )
     retry_deadline: Duration = Field(
         default=timedelta(minutes=5),

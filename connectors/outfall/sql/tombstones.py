@@ -9,8 +9,8 @@ _outfall_sequence      the sequence of its newest delete
 _outfall_deleted       the server's time of the transaction that wrote it; indexed
 ```
 
-It stays when the key is written again, and the delete is still newer than older changes. `tombstone_retention` after it
-was written it is forgotten, by a later publication: at most as many as that publication has rows for, and some more.
+Writing the key again does not remove it: it still rejects older changes. A publication after `tombstone_retention`
+removes it. Each publication removes about as many expired tombstones as it has rows, at most.
 """
 
 from __future__ import annotations

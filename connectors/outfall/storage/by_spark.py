@@ -112,7 +112,7 @@ class SparkWriter(StatelessSinkPartition[Any], Generic[C]):
             if not self._handed_over:
                 self._discard(list(self._files))
         except (OSError, OutfallError) as error:
-            _log.info("files of Spark's writer stay in %s/%s: %s", self._where.root, self._directory, error)
+            _log.info("files of Spark's writer remain in %s/%s: %s", self._where.root, self._directory, error)
 
     # --- of a target
 
@@ -236,7 +236,7 @@ _SUM = struct.Struct(">I")
 
 
 def _checked_size(path: str) -> int:
-    """Return the length of a file. Raises `OSError` if Hadoop's checksums beside it are those of another length.
+    """Return the length of a file. Raises `OSError` if Hadoop's checksum file next to it belongs to another length.
 
     Hadoop writes the CRC-32 of each 512 bytes to a hidden file (`org.apache.hadoop.fs.ChecksumFileSystem`). Their
     number and the last one tell the length; the others would take a read of the whole file.
@@ -260,5 +260,5 @@ def _checked_size(path: str) -> int:
             file.seek((count - 1) * chunk)
             fits = _SUM.pack(zlib.crc32(file.read())) == last
     if not fits:
-        raise OSError(errno.EIO, f"{path} has {size} bytes, and its checksums are of another length")
+        raise OSError(errno.EIO, f"{path} has {size} bytes, and its checksums belong to another length")
     return size

@@ -17,7 +17,7 @@ from outfall.storage.sink import StorageOptions
 
 
 class DirectoryLayout(BaseModel):
-    """The layout of one step's files, stored beside its record when it takes possession."""
+    """The layout of one step's files, stored next to its record when it takes possession."""
 
     model_config = ConfigDict(frozen=True)
 

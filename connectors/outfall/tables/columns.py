@@ -59,7 +59,7 @@ class ColumnRules:
         fields = dict(fit.columns(list(table), list(rows), "", needed))
         fit.check(
             "the rows do not fit the table: ",
-            f'{_CHANGE}, or add them to the table: by hand, or new ones by schema_evolution="add_columns"',
+            f'{_CHANGE}, or add them to the table: manually, or new ones with schema_evolution="add_columns"',
         )
         if not fields:
             raise ConfigurationError("the rows have no column", do="select the columns of the table")
@@ -152,7 +152,7 @@ class _Fit:
         return file_type
 
     def _inside(self, column: pa.Field, given: pa.Field, name: str) -> pa.Field:
-        """Return the file field of the elements of a list or the values of a map. They are no partition columns."""
+        """Return the file field of the elements of a list or the values of a map. They are not partition columns."""
         if given.nullable and not column.nullable:
             self.problems.append(f"{name} may be NULL, and the table requires it")
         return column.with_type(self.fits(column.type, given.type, name, _not_needed))

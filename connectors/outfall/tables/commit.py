@@ -219,7 +219,7 @@ class TableCommitter(Committer[EpochFiles]):
     def _lost(self, table: LoadedTable, files: EpochFiles, found: TableRecord | None) -> str | None:
         """Return why the files can no longer be committed; `None` if they can."""
         if found is not None and found.revoked >= self._context.generation:
-            return "a driver has already found data of this generation lost, and has revoked it"
+            return "another driver found that data of this generation was lost, and revoked it"
         mismatch = files.layout.mismatch(self._mode.form(table.files).layout)
         if mismatch is not None:
             return f"{files} no longer fit {table.where}: {mismatch}"

@@ -145,7 +145,7 @@ def check_key_types(columns: pa.Schema, keys: Sequence[str], order: str | None) 
     if _is.is_nested(kind) or _is.is_floating(kind) or _is.is_boolean(kind) or binary:
         raise ConfigurationError(
             f"column {order!r} of type {spark_type(kind)} cannot be order_column",
-            why="NaN has no place in an order of rows that all readers share"
+            why="readers do not agree on the order of NaN"
             if _is.is_floating(kind)
             else "its values have no useful order",
             do="use an integer, a decimal, a date, a timestamp or a string",

@@ -142,7 +142,7 @@ class Merge:
         """The counters of the epoch, if this attempt succeeds."""
 
     def _writer_context(self) -> WriterInitContext:
-        """Return an attempt of its own, beside those of the tasks and of other drivers that merge the same epoch."""
+        """Return an attempt that differs from those of the tasks and of other drivers that merge the same epoch."""
         context = self._context
         return WriterInitContext(
             step_id=context.step_id,
@@ -169,7 +169,7 @@ class Merge:
         self._insert()
 
     def finish(self, *, check: bool) -> TaskFiles:
-        """Make the new files durable, and return them. `check`: whether somebody may remove files without a version."""
+        """Make the new files durable, and return them. `check`: whether others may remove files without a version."""
         with self._durably():
             (merged,) = self._writer.prepare_commit()
         missing = list(self._area.damaged(merged.directory, merged.sizes)) if check else ()

@@ -27,7 +27,7 @@ class TableRecord(StepRecord):
 
     @classmethod
     def first(cls, context: CommitterInitContext | CleanUpContext) -> TableRecord:
-        """Return the record of a step that has not committed yet."""
+        """Return the initial record of a step."""
         created = datetime.now(UTC).isoformat(timespec="seconds")
         return cls(incarnation=context.incarnation, step=context.step_id, created=created)
 

@@ -36,7 +36,9 @@ def rows_columns(options: KeyOptions, rows: pa.Schema) -> pa.Schema:
         )
     marker = None if options.delete_marker is None else found[options.delete_marker]
     if marker is not None and not pa.types.is_boolean(rows.field(marker).type):
-        raise ConfigurationError(f"delete_marker {marker!r} is no boolean column", do="use a boolean, such as op = 'd'")
+        raise ConfigurationError(
+            f"delete_marker {marker!r} is not a boolean column", do="use a boolean, such as op = 'd'"
+        )
     if options.write_mode == "delete":
         return pa.schema([rows.field(found[name]) for name in options.key_columns])
     return pa.schema([field for field in rows if field.name != marker])

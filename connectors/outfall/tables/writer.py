@@ -86,7 +86,7 @@ class TableWriter(OutputWriter[Key, DataFile, TaskFiles]):
         try:
             self._layout.area.delete(self._directory, self._names)
         except OSError:
-            log.warning("files of a failed attempt stay in %s until the next clean-up", self._directory, exc_info=True)
+            log.warning("files of a failed attempt remain in %s until clean-up", self._directory, exc_info=True)
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:

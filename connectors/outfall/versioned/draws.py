@@ -28,7 +28,7 @@ from outfall.target_record import check_writing
 COUNTER = "version"
 """The name of the counter's record."""
 GAP = 1 << 12
-"""The distance between two versions: a server may raise the version of a row that somebody else rewrites."""
+"""The distance between two versions: a server may raise the version of a row that another client rewrites."""
 
 T = TypeVar("T")
 _log = logging.getLogger("outfall.versioned")
@@ -64,9 +64,9 @@ class RecordStore(ABC):
 
 
 class RetryingStore(RecordStore):
-    """A store that repeats what fails with a `TransientError`, until a deadline.
+    """A store that retries calls that raise `TransientError`, until a deadline.
 
-    A replacement whose response was lost answers that it was not made: who replaces reads the record again anyway.
+    If the response of a replacement is lost, it reports failure; the caller then reads the record again.
     """
 
     def __init__(self, store: RecordStore, deadline: float) -> None:
@@ -127,7 +127,7 @@ class VersionPort(RecordPort[VersionRecord]):
             why=f"the record {self.name} is missing: the target was emptied or replaced, or lost acknowledged writes;"
             " or the earlier epochs were written with versions=False",
             do="restore the target, or start the query with a new checkpoint: its versions are higher than all earlier"
-            " ones, so it writes over what is there",
+            " ones, so it overwrites existing rows",
         )
 
     def check_existing(self, context: TargetContext[Any]) -> None:

@@ -31,7 +31,7 @@ class VersionedOptions(AsyncSinkOptions):
     delete_marker: str | None = Field(
         default=None,
         min_length=1,
-        description="A boolean column that is not stored. If it is true, what is stored under the key is removed.",
+        description="A boolean column that is not stored. If it is true, the stored row of the key is removed.",
     )
     versions: bool = Field(
         default=True,

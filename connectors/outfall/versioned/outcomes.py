@@ -1,4 +1,4 @@
-"""What becomes of the rows of one request, collected answer by answer and error by error."""
+"""Collects the outcome of each row of a request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Resolve = Callable[[Sequence[tuple[KeyedRow, Answer]]], OutfallError | None]
 
 
 class Outcomes:
-    """Collects what became of rows. A row that is not named was written."""
+    """Collects the outcomes of rows. Rows without an outcome count as written."""
 
     def __init__(self) -> None:
         """Start with rows that were all written."""

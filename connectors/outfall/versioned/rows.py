@@ -35,7 +35,7 @@ class KeyedRow:
     """Of `write`, in bytes."""
     rank: str
     batch: pa.RecordBatch
-    """The rows that it comes from, of which it is number `row`. Only dead letters and errors look."""
+    """The rows that it comes from; it is number `row`. Only dead letters and errors use them."""
     row: int
 
     def text(self) -> str:
@@ -99,13 +99,13 @@ def check_columns(schema: pa.Schema, keys: Sequence[str], order: str | None, mar
     if marker is not None and not pa.types.is_boolean(schema.field(marker).type):
         raise ConfigurationError(
             f"delete_marker is the column {marker!r} of type {schema.field(marker).type}",
-            why="it says by true which rows are deletes",
+            why="true marks the rows that are deletes",
             do="use a boolean column",
         )
 
 
 def _sortable(column: pa.Array) -> pa.Array:
-    """Return texts that compare as the values do, none of which begins with another one. NULL is the least."""
+    """Return texts that compare as the values do, none of which is a prefix of another. NULL is the smallest."""
     kind = column.type
     if pa.types.is_temporal(kind):
         column = column.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
@@ -131,7 +131,7 @@ def _sortable_integers(column: pa.Array) -> pa.Array:
 
 
 def _sortable_one(value: int | str | None) -> bytes:
-    """Return bytes that compare as the values do, none of which begins with another one."""
+    """Return bytes that compare as the values do, none of which is a prefix of another."""
     if value is None:
         return b"\x00"
     if isinstance(value, str):

@@ -45,7 +45,7 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
         kept = self._settings.tombstone_retention
         return (
             "a source that replays the same rows when an epoch runs again",
-            "a target that keeps what it has acknowledged",
+            "a target that keeps acknowledged writes",
             f"no task and no driver that is suspended for longer than tombstone_retention ({kept}) and then writes",
         )
 
@@ -178,7 +178,7 @@ class VersionedPartition(BlockingSinkPartition[KeyedRow]):
     def _twice(self, entry: KeyedRow) -> ValueRefusedError:
         return ValueRefusedError(
             f"the epoch has two different rows of one key; {self._refusals.rows.name('one of them', entry.text())}",
-            why="without order_column, none of them is the later one",
+            why="without order_column, neither of them is the later one",
             do="set order_column to a column that orders the rows of a key; or reduce the rows before writing; or set"
             ' duplicate_keys="count" to let the hash of the rows decide',
         )

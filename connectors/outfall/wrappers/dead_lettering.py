@@ -60,7 +60,7 @@ class DeadLetteringSink(Composite):
                 do="set a number, or omit dead_letter so that the first rejected record fails the query",
             )
         if sink is dead_letter:
-            raise ConfigurationError("a sink cannot take its own dead letters", do="pass another sink as dead_letter")
+            raise ConfigurationError("a sink cannot store its own dead letters", do="pass another sink as dead_letter")
         rows, dead_letters = resolve(sink), resolve(dead_letter)
         if SupportsPreWriteTopology in dead_letters.capabilities:
             raise CapabilityError(
@@ -70,14 +70,14 @@ class DeadLetteringSink(Composite):
             )
         if dead_letters.fixed and not rows.fixed:
             raise CapabilityError(
-                f"{shown_name(dead_letter)} with parts cannot take the dead letters of a sink without any",
+                f"{shown_name(dead_letter)} with parts cannot store the dead letters of a sink without parts",
                 why="each part is written by one task, and any task may have rejected records",
                 do="pass a sink without parts as dead_letter, for example FileSink(path)",
             )
         if dead_letters.needs_same_rows():
             raise CapabilityError(
                 f"{shown_name(dead_letter)} with these options needs the same rows when an epoch is run again",
-                why="a record that is rejected again is another dead letter, with another time",
+                why="a record that is rejected again becomes another dead letter, with another time",
                 do="pass a sink as dead_letter whose guarantee does not depend on the rows of an epoch",
             )
         if SupportsDeadLetterSink not in rows.capabilities:
@@ -202,7 +202,7 @@ _COUNTER = f"{DEAD_LETTERS}.{_ROWS}"
 
 def _too_many(most: int, why: str) -> ValueRefusedError:
     return ValueRefusedError(
-        f"more than {most} records of this epoch are rejected",
+        f"more than {most} records of this epoch were rejected",
         why=why,
         do="correct the rows or the destination; or raise max_dead_letters, if so many dead letters are intended",
     )
@@ -225,6 +225,6 @@ def dead_letters_from_options(sink: Any, options: Mapping[str, str]) -> DeadLett
     given = {f"{name}.{key.partition('.')[2]}": value for key, value in options.items() if "." in key}
     if not given:
         raise ConfigurationError(
-            f"{name}: has no value itself", do=f'set "{name}.sink", and its options with the same prefix'
+            f"{name}: takes no value of its own", do=f'set "{name}.sink", and its options with the same prefix'
         )
     return DeadLetteringSink(sink, build_children(given)[name])

@@ -125,7 +125,7 @@ class OffsetDedup(Composite, SupportsDeadLetterSink):
         return target.sink.max_dead_letters() if rejects else super().max_dead_letters()
 
     def requires(self) -> Sequence[str]:
-        return (*super().requires(), "a source that gives a row the same offset at each read")
+        return (*super().requires(), "a source that returns a row with the same offset in each read")
 
     def open(self, openings: Mapping[str, Opening]) -> ExactlyOncePartition:
         return ExactlyOncePartition(openings, self.options, self.writer)

@@ -108,7 +108,7 @@ def begin_batch(step: Step, view: JournalView, batch: int | None, query_id: str 
         if query_id is not None and view.query_id is None:
             _log.warning(
                 "step %s: the recovery data does not record which query wrote batch %d; if it was not %s, the rows"
-                " that are skipped now are other rows",
+                " that are skipped now are different rows",
                 step.step_id,
                 batch,
                 query_id,

@@ -1,4 +1,4 @@
-"""Checks who may write which epoch, and composes the errors."""
+"""Checks which driver may write which epoch, and composes the errors."""
 
 from __future__ import annotations
 

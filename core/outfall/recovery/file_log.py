@@ -247,7 +247,7 @@ class FileLog(RecoveryLog):
         require_newest(max(numbers, default=0), after, where=self._where, step_id=self._step_id)
 
     def _refuse_if_passed(self, number: int, after: int) -> None:
-        """Fence a writer that was suspended before the creation, while a clean-up may have freed the number.
+        """Fence a writer that was suspended before it created the entry: a clean-up may have freed the number since.
 
         The entry stays while the one before it does, because it may be valid: it may have been the newest for a moment,
         and the next writer may have continued from it. If a clean-up had freed its number, the entry is ignored. A

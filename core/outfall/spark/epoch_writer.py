@@ -139,7 +139,7 @@ class EpochWriter:
         function = EpochFunction(self._sink, ticket, epoch, value, names)
         rows = map_in_arrow(frame, function, RESPONSE_SCHEMA).collect()
         if not rows:
-            # Spark proved that there are no rows and ran no task. A stateful query must be run nevertheless. Otherwise
+            # Spark proved that there are no rows and ran no task. A stateful query must run nevertheless. Otherwise
             # its state store misses this batch, and the query cannot continue.
             df.write.format("noop").mode("overwrite").save()
         return [TaskResponse.decode(bytes(row["response"])) for row in rows]

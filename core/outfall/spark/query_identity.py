@@ -45,7 +45,7 @@ def running_query(df: DataFrame) -> RunningQuery:
     if query_id is None:
         raise ConfigurationError(
             "this thread has no Spark query id",
-            why="the function was called on another thread than the stream's, or outside a stream",
+            why="the function was called on a thread other than the stream's, or outside a stream",
             do="call it on the thread of foreachBatch; or start the other thread with"
             " pyspark.inheritable_thread_target(…), created inside the foreachBatch function; or use"
             " outfall.spark.write for rows that are not streaming",

@@ -58,11 +58,11 @@ class TestChanges(ChangesContract):
         ("varbinary(20)", [b"\x00", b"\x7f", b"\x80"]),
     ]
     no_sequences = [
-        ("double", pa.float64(), "double cannot be a sequence, because NaN has no place in an order"),
-        ("double", pa.int32(), "double has no order that suits a sequence"),
-        ("varchar(20) COLLATE utf8mb4_general_ci", pa.string(), "may take different texts for equal"),
-        ("char(20) COLLATE utf8mb4_bin", pa.string(), "has no order that suits a sequence"),
-        (None, pa.string(), "takes different texts for equal"),
+        ("double", pa.float64(), "double cannot be a sequence, because NaN cannot be ordered"),
+        ("double", pa.int32(), "double has no order that is suitable for a sequence"),
+        ("varchar(20) COLLATE utf8mb4_general_ci", pa.string(), "may compare different texts as equal"),
+        ("char(20) COLLATE utf8mb4_bin", pa.string(), "has no order that is suitable for a sequence"),
+        (None, pa.string(), "compares different texts as equal"),
     ]
 
     @pytest.fixture

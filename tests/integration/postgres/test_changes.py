@@ -45,7 +45,7 @@ class TestChanges(ChangesContract):
         ("bytea", [b"\x00", b"\x7f", b"\x80"]),
     ]
     no_sequences = [
-        ("double precision", pa.float64(), "double cannot be a sequence, because NaN has no place in an order"),
+        ("double precision", pa.float64(), "double cannot be a sequence, because NaN cannot be ordered"),
         ("bigint", pa.string(), "may find NaN or infinity: cast it in the query"),
         ("text", pa.string(), "ordered by a collation"),
         ("text[]", pa.list_(pa.string()), "no useful order"),

@@ -199,7 +199,7 @@ def test_a_server_that_forgets_is_named_or_rejected(tmp_path: Path, caplog: pyte
 
 def test_what_the_check_of_a_connection_says(server: RedisServer) -> None:
     sink = RedisSink(server.url, "r:{id}", require_durable=True)
-    assert sink.check_connection() == ["the server answers", "the server keeps what it acknowledges"]
+    assert sink.check_connection() == ["the server answers", "the server keeps acknowledged writes"]
     write(sink, [{"id": 1}])
     with pytest.raises(TransientError, match="Connection refused"):
         RedisSink(f"redis://127.0.0.1:{free_port()}", "r:{id}").check_connection()

@@ -213,7 +213,7 @@ def test_a_namenode_that_never_answers_fails_the_epoch_in_time(
     monkeypatch.setattr("outfall.hdfs._PATIENCE", 3.0)
 
     def ask() -> None:
-        with pytest.raises(OutfallError, match="has not answered"):
+        with pytest.raises(OutfallError, match="did not respond"):
             query.driver().run_epoch(1, [[{"id": 1}]])
 
     cluster.namenodes["nn1"].pause()

@@ -84,7 +84,7 @@ def test_a_driver_whose_clock_is_behind_does_not_make_the_table_unreadable_for_t
     table.driver().write(0, rows(1))
     with monkeypatch.context() as patch:
         patch.setattr(time, "time", lambda now=time.time: now() - 300)
-        with pytest.raises(TransientError, match=r"last changed (299|300) seconds after the present time"):
+        with pytest.raises(TransientError, match=r"last changed (299|300) seconds after the current time"):
             table.driver(retry_deadline="1 millisecond").write(1, rows(2))
     table.insert(9)
     table.driver().write(1, rows(2))

@@ -82,7 +82,7 @@ def test_a_location_without_steps_says_what_it_is(tmp_path: Path) -> None:
     assert said(tmp_path / "rec") == f"no steps in {tmp_path}/rec: the directory {tmp_path}/rec does not exist"
     assert said(tmp_path).endswith("it is neither a checkpoint nor a value of recovery=")
     (tmp_path / "chk" / "offsets").mkdir(parents=True)
-    assert said(tmp_path / "chk").endswith("it is a Spark checkpoint in which Outfall has not written yet")
+    assert said(tmp_path / "chk").endswith("it is a Spark checkpoint without Outfall's records")
     assert json.loads(failed("status", tmp_path, "--json"))["problem"].endswith("nor a value of recovery=")
 
 

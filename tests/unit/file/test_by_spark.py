@@ -209,7 +209,7 @@ def test_a_file_that_is_shorter_than_spark_wrote_it_is_never_staged(out: Path, s
     driver = WholeDriver(by_spark(out, format="jsonl" if suffix == ".json" else "parquet"))
     driver.begin()
     rows = Cut({NAME.format(0, suffix): list(range(1000)), NAME.format(1, suffix): [1]}, lost=lost)
-    with pytest.raises(TransientError, match=r"taking over files in .*staging.*checksums are of another length"):
+    with pytest.raises(TransientError, match=r"taking over files in .*staging.*checksums belong to another length"):
         stage(driver, rows)
     assert (staged_names(out), visible(out)) == ([], [])
 

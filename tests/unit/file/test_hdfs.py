@@ -179,7 +179,7 @@ def test_a_process_ends_though_python_frees_last_what_asks_hdfs() -> None:
         [sys.executable, "-c", ASKS_LAST], cwd=ROOT, timeout=60, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "the interpreter ends" in done.stderr
+    assert "the interpreter is shutting down" in done.stderr
 
 
 def test_an_erasure_coded_directory_is_refused_with_what_to_do() -> None:

@@ -36,9 +36,9 @@ def test_columns_are_a_list_or_text_with_commas(given: Any) -> None:
 @pytest.mark.parametrize("sink", [FileSink, S3Sink])
 def test_former_names_say_the_new_one(sink: Any) -> None:
     for name, new in (("bucket_pattern", "directory_pattern"), ("bucket_time", "directory_time")):
-        with pytest.raises(ConfigurationError, match=f"{name}.*no option any more: write {new}"):
+        with pytest.raises(ConfigurationError, match=f"{name}.*was replaced by {new}"):
             sink("/a", **{name: "x"})
-    with pytest.raises(ConfigurationError, match=r"bucketPattern.*no option any more: write directory_pattern"):
+    with pytest.raises(ConfigurationError, match=r"bucketPattern.*was replaced by directory_pattern"):
         parse_options(PartitionOptions, {"bucketPattern": "x"})
 
 

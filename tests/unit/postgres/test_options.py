@@ -62,7 +62,7 @@ CHANGES = {"write_mode": "changes", "key_columns": "id", "operation_column": "op
         ({"payload_column": "row"}, "is an option of parts"),
         (
             {"delivery": "offset"},
-            "option delivery of PostgresSink: no option any more: write parts or offset_columns",
+            "option delivery of PostgresSink: was replaced by parts or offset_columns",
         ),
         ({"parts": 3, "offset_columns": "id"}, "exclude each other"),
         ({"parts": 0}, "parts"),

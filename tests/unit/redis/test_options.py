@@ -72,7 +72,7 @@ def test_a_sink_by_options_is_the_same_and_says_its_guarantee() -> None:
     made = make_sink("redis", {"url": URL, "key": "r:{id}", "orderColumn": "n", "ttl": "1 day"})
     assert repr(made) == "RedisSink('redis://127.0.0.1:6379', 'r:{id}')"
     assert resolve(made).guarantee() is Guarantee.EFFECTIVELY_ONCE
-    assert "keeps what it has acknowledged" in " ".join(made.requires())
+    assert "keeps acknowledged writes" in " ".join(made.requires())
     assert resolve(RedisSink(URL, "r:{id}", versions=False)).guarantee() is Guarantee.AT_LEAST_ONCE
     check_sink(made)
 

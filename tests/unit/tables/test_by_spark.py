@@ -156,7 +156,7 @@ def test_a_file_that_is_missing_after_the_job_fails_the_epoch(driver: Driver, fo
 
 @pytest.mark.parametrize("lost", [1, 600, 1 << 20], ids=["a byte", "a part", "all"])
 def test_a_file_that_is_shorter_than_spark_wrote_it_fails_the_epoch(driver: Driver, lost: int) -> None:
-    with pytest.raises(TransientError, match=r"taking over data files in .*checksums are of another length"):
+    with pytest.raises(TransientError, match=r"taking over data files in .*checksums belong to another length"):
         driver.stage(Cut({NAME.format(0, SUFFIX): list(range(1000))}, lost=lost))
     assert driver.files() == []
 

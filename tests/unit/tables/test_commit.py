@@ -246,7 +246,7 @@ def test_what_was_lost_is_committed_by_nobody_any_more(link: TableLink, lose: Ca
     assert before is not None
     object.__setattr__(link.store.state, "columns", before.columns)
     object.__setattr__(link.store.state, "spec_id", before.spec_id)
-    reason = "a driver has already found data of this generation lost, and has revoked it"
+    reason = "another driver found that data of this generation was lost, and revoked it"
     assert lost(stale, files, token=token_of(1)) == reason
     assert commit(link, staged(link, MORE, 2), 2, begun={**FIRST, 2: token_of(2)}) == "committed"
 

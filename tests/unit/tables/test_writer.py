@@ -258,7 +258,7 @@ def test_what_cannot_be_taken_back_is_left_to_the_clean_up(caplog: pytest.LogCap
     part.write_record_batch(batch(id=[1], text=["a"]))
     link.gone = True
     part.close()
-    assert "until the next clean-up" in caplog.text
+    assert "until clean-up" in caplog.text
 
 
 # --- a disk

@@ -127,7 +127,7 @@ def test_more_than_an_epoch_may_have_fail_it_before_anything_is_published(
     with pytest.raises(ValueRefusedError) as stopped:
         LocalDriver(sink(2), recovery).run_epoch(0, [rows(*ids) for ids in tasks])
     text = str(stopped.value)
-    assert "more than 2 records of this epoch are rejected" in text
+    assert "more than 2 records of this epoch were rejected" in text
     assert "of them is a record: below nought" in text
     assert "raise max_dead_letters" in text
     assert rows_of(refusing.warehouse) == rows_of(letters.warehouse) == []

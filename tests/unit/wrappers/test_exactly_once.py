@@ -327,7 +327,7 @@ def test_a_row_without_an_offset_is_refused() -> None:
 
 def test_it_promises_what_the_target_promises_and_says_what_it_needs() -> None:
     assert resolve(once(staged())).guarantee() is Guarantee.EXACTLY_ONCE
-    assert resolve(once(staged())).requirements() == ("a source that gives a row the same offset at each read",)
+    assert resolve(once(staged())).requirements() == ("a source that returns a row with the same offset in each read",)
 
 
 @given(

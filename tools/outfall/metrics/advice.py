@@ -126,7 +126,7 @@ def _of_rows(step: StepStatus, location: str) -> Iterator[Trouble]:
         yield Trouble(
             "busy",
             f"{step.buffered_rows:,} rows are buffered and not yet in the target{since}.",
-            "Later epochs deliver them. If the query has ended for good, deliver them with outfall drain"
+            "Later epochs deliver them. If the query has ended permanently, deliver them with outfall drain"
             f" {location} {step.step} and the sink's options.",
         )
 

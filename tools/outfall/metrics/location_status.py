@@ -101,7 +101,7 @@ def why_none(recovery: RecoveryConfig) -> str | None:
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         return f"it is a directory of checkpoints: give one of {', '.join(names[:SHOWN])}{more}"
     if (Path(path) / "offsets").is_dir():
-        return "it is a Spark checkpoint in which Outfall has not written yet"
+        return "it is a Spark checkpoint without Outfall's records"
     return "it is neither a checkpoint nor a value of recovery="
 
 

@@ -136,7 +136,7 @@ def opened(location: str, recovery: Sequence[RecoveryConfig], steps: Sequence[st
     """Read the logs of a query, and keep them open, so that its drivers are fenced from there on.
 
     Steps can have their own recovery locations. If no steps are given, these are all steps recorded for the query.
-    Raises `ConfigurationError` if the location is no checkpoint or the recovery locations have no step of the query,
+    Raises `ConfigurationError` if the location is not a checkpoint or the recovery locations have no step of the query,
     `RecordError` if a log is damaged, and `TransientError` if a store failed.
     """
     checkpoint = SparkCheckpoint.at(location)

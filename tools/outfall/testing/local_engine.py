@@ -59,7 +59,7 @@ class LocalDriver:
         options: EpochOptions | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """Create a driver that has not read the log yet."""
+        """Create a driver; it has not read the log."""
         self.sink = sink
         self.step_id = step_id
         self.recovery = recovery_config(recovery)

@@ -145,7 +145,7 @@ class GrowingPort(DirectoryPort[GrowingRecord, LocalStore]):
             f"another query writes the parts in {self.where}: they were {writer}",
             step=context.step_id,
             why=f"its record is {record}; a part has one writer, so that query could never continue",
-            do=f"write to another path; or, if that query has ended for good, delete {record} and start again",
+            do=f"write to another path; or, if that query has ended permanently, delete {record} and start again",
         )
 
     def delete_existing(self, context: TargetContext[Any]) -> None:

@@ -167,7 +167,7 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
                 step=context.step_id,
                 why="that checkpoint is lost, or a job was killed after it had written, or another query uses the"
                 " same step_id; this query would duplicate these rows",
-                do="restore the checkpoint; or give the query a step_id of its own; or, knowing what is there, set"
+                do="restore the checkpoint; or give the query a step_id of its own; or, after checking the rows, set"
                 ' on_existing="resume" to append to it, which permanently ends the other query',
             )
 
@@ -410,7 +410,7 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
         unfinished = [epoch for epoch in epochs if epoch > completed]
         if unfinished:
             raise PartsChangedError(
-                f"there are {now} parts, there were {former}, and epoch {unfinished[0]} is partly committed",
+                f"the number of parts changed from {former} to {now}, and epoch {unfinished[0]} is partly committed",
                 step=context.step_id,
                 epoch=context.epoch,
                 why="its rows were routed to the former parts",

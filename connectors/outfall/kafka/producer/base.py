@@ -68,7 +68,7 @@ class KafkaProducer(ABC):
         self.secrets: Secrets = {}
         self.broken = False
         self.idle = False
-        """Whether it is unused, so that nobody reads its peaks."""
+        """Whether it is unused, so that its peaks are not read."""
         self._clients = KafkaClients(
             brokers, options, timeout, role="Kafka", then="unacknowledged records are sent again with the epoch"
         )
@@ -247,7 +247,7 @@ class KafkaProducer(ABC):
         self._failed(error, None)
 
     def _fatal(self) -> KafkaError | None:
-        """Return the error that has ended this producer, if librdkafka can be asked for it."""
+        """Return the error that has ended this producer, if librdkafka can return it."""
         return None
 
     def _check(self) -> None:

@@ -132,7 +132,7 @@ class StateKey:
         return [f"{self.step}/{self.name}/{index}/{self.chunks}" for index in range(self.chunks)]
 
     def stored_name(self, offset: int) -> str:
-        """Return the name to read it back with, which contains the offset of its first piece."""
+        """Return its key, which contains the offset of its first chunk."""
         return f"{self.name}.{offset}-{self.chunks}"
 
 

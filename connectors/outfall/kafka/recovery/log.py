@@ -181,7 +181,7 @@ class LargeStates:
         self._chunk = chunk
 
     def write(self, label: str, data: bytes, generation: int) -> str:
-        """Write a state durably; return the name to read it back with."""
+        """Write a state durably; return its key."""
         pieces = split(data, self._chunk)
         key = StateKey.new(self._tail.step_id, label, generation, len(pieces))
         return key.stored_name(self._put(key, pieces))

@@ -78,7 +78,7 @@ class Arbiter:
     unlike: Sequence[str]
     """The keys that it compares by another equality than their columns: a nondeterministic collation."""
     inexact: Sequence[str]
-    """The keys of which it takes distinct values for equal, for example because of their case."""
+    """The keys whose distinct values it compares as equal, for example because it ignores case."""
 
 
 def arbiters(

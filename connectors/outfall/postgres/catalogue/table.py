@@ -38,7 +38,7 @@ def check_relation(options: PostgresOptions, connection: PostgresConnection, nam
     if relation.remote:
         raise TargetError(
             f"{name} stores rows in the foreign table {relation.remote[0]}",
-            why="its server commits them apart from the ledger, so a crash could duplicate or lose them",
+            why="its server commits them separately from the ledger, so a crash could duplicate or lose them",
             do="write to a regular table; or set dsn and table to that server and its table",
         )
     if relation.unlogged and not options.allow_unlogged:
@@ -131,8 +131,8 @@ def check_unique(
     for index in found:
         if index.unlike:
             raise TargetError(
-                f"the index {index.name} of {table} compares {', '.join(index.unlike)} otherwise than the column",
-                why="rows that have one key for the index have two for the column, or the reverse",
+                f"the index {index.name} of {table} compares {', '.join(index.unlike)} differently from the column",
+                why="rows with equal keys in the index have different keys in the column, or the reverse",
                 do="drop the index and create it without COLLATE, or give the column the collation of the index",
             )
     return found

@@ -155,7 +155,7 @@ def why_no_sequence(kind: pa.DataType, column: TableColumn | None) -> str | None
     if not _is_text(kind):
         if column is None or column.kind.name in _ORDERED:
             return None
-        return f"{column.type} has no order that suits a sequence"
+        return f"{column.type} has no order that is suitable for a sequence"
     if column is None:
         return f"a new column of type text has the collation of the database, which may change: {by_bytes}"
     if column.kind.name not in ("text", "varchar"):

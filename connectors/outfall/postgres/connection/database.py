@@ -391,7 +391,7 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
         return result
 
     def note(self, notice: psycopg.errors.Diagnostic) -> None:
-        """Note a message of the server that comes beside a reply."""
+        """Note a message of the server that accompanies a reply."""
         # The message itself is in the server's language.
         self._unconfirmed = self._unconfirmed or notice.source_function == "SyncRepWaitForLSN"
 

@@ -48,8 +48,8 @@ _REMEDIES = {
     "53400": "raise the limit that the message names, such as temp_file_limit",
     "54": "shorten the value or leave out the row, or change the index or the column that is too small for it",
     "55P03": "find the session that holds the lock in pg_locks and pg_stat_activity",
-    "57014": "find the session that locks the table; for large epochs, raise the option statement_timeout; if somebody"
-    " canceled the statement, start the query again",
+    "57014": "find the session that locks the table; for large epochs, raise the option statement_timeout; if the"
+    " statement was canceled manually, start the query again",
     "58": "look for the cause in the server's log and in its file system",
 }
 """What to do, by code or class."""

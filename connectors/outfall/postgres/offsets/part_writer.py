@@ -74,7 +74,7 @@ class PartWriter(StatefulSinkPartition[Any, PartState], SupportsFlush):
 
     def flush(self, end_of_input: bool) -> None:
         """Publish the rows of the task, if this is the last of its parts."""
-        # The engine flushes the parts of a task one after the other, and tells nobody that it has flushed them all.
+        # The engine flushes the parts of a task one after the other, and does not signal the last one.
         if self._task.is_last(self._part):
             self._task.publish()
 

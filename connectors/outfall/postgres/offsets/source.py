@@ -65,9 +65,9 @@ class SourceDelivery(PostgresStagedDelivery):
         ):
             if index.inexact:
                 raise TargetError(
-                    f"the index {index.name} of {self.table} takes distinct values of {', '.join(index.inexact)} for"
+                    f"the index {index.name} of {self.table} compares distinct values of {', '.join(index.inexact)} as"
                     " equal",
-                    why="of two rows with such offsets, one would be dropped as a repetition of the other",
+                    why="of two rows with such offsets, one would be dropped as a duplicate of the other",
                     do='give the column a type and a collation that distinguish all values, such as text COLLATE "C"',
                 )
 

@@ -102,7 +102,7 @@ class PostgresLogDatabase:
     def server(self, session: LogSession) -> str:
         ((system, standby, timeline, database),) = session.run(_SERVER)
         if standby:
-            raise psycopg.errors.ReadOnlySqlTransaction("the server is a standby, which takes no writes")
+            raise psycopg.errors.ReadOnlySqlTransaction("the server is a standby, which accepts no writes")
         return f"PostgreSQL system {system} timeline {timeline} database {database}"
 
     def prepare(self) -> None:

@@ -113,7 +113,7 @@ def _change_in_words(change: ServerChange | None, completed: int | None) -> Iter
     yield f"- Batch jobs with epoch=: rows of later epochs may be missing here. Run {following} again, in order."
     yield (
         "- Streaming queries: they continue if the checkpoint has no later batch. Otherwise they are refused, because"
-        " rows are missing here: restore log, target and checkpoint from copies of one time."
+        " rows are missing here: restore log, target and checkpoint from copies of the same time."
     )
     yield "- If the former server still runs, stop it first: a query that is connected to it continues there."
 
@@ -185,7 +185,7 @@ def consequences(recovery: RecoveryConfig, step_id: str) -> list[str]:
 
 
 _ALWAYS = [
-    "Data of failed attempts stays in the target for good. To remove it first, run outfall gc --take-over.",
+    "Data of failed attempts remains in the target permanently. To remove it first, run outfall gc --take-over.",
     "The step starts as a new one: with a new checkpoint at batch 0, with the old checkpoint only with"
     " adopt_checkpoint. The sink treats existing data in the target as another writer's and applies on_existing.",
     "A query that still runs fails.",

@@ -55,7 +55,7 @@ def _at_least(least: int) -> type[int]:
 
 def _epochs(text: str) -> int:
     if int(text) not in (0, *range(2, 901)):
-        raise argparse.ArgumentTypeError(f"{text} is not 0, nor between 2 and 900")
+        raise argparse.ArgumentTypeError(f"{text} is neither 0 nor between 2 and 900")
     return int(text)
 
 

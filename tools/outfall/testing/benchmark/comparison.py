@@ -37,7 +37,7 @@ def load_factory(name: str) -> SinkFactory:
     module_name, _, function_name = name.partition(":")
     if not module_name or not function_name.isidentifier():
         raise ConfigurationError(
-            f"{name!r} names no function",
+            f"{name!r} does not name a function",
             do="write package.module:make_sink, with a function that takes a directory and returns a sink",
         )
     factory = getattr(importlib.import_module(module_name), function_name, None)

@@ -21,7 +21,7 @@ from outfall.trace_points import listen, reached
 WAIT = 120.0
 """Seconds after which a thread that neither stops nor ends is an error of the test."""
 PATIENCE = 1.0
-"""Seconds after which a resumed action that has not ended is taken to wait for a lock of the one that resumed it."""
+"""Seconds after which an unfinished resumed action is assumed to wait for a lock of the action that resumed it."""
 
 
 _started: weakref.WeakSet[Suspended] = weakref.WeakSet()

@@ -216,7 +216,7 @@ class Trial:
             except Exception as error:
                 if attempt + 1 == PATIENCE:
                     raise ConformanceError(
-                        f"no driver gets epoch {epoch} completed any more: {type(error).__name__}: {error}",
+                        f"no driver can complete epoch {epoch}: {type(error).__name__}: {error}",
                         do="leftovers of a failed attempt or driver must not block later attempts",
                     ) from error
             else:
@@ -263,7 +263,7 @@ class Trial:
                 self._verify_open(epoch, of_epoch)
 
     def verify_delivered(self) -> None:
-        """Compare the target with the guarantee, without the epochs of which the log may still buffer rows."""
+        """Compare the target with the guarantee, without the epochs whose rows may still be buffered in the log."""
         delivered = copy.copy(self)
         delivered.counted = {epoch: content for epoch, content in self.counted.items() if not self._buffers(epoch)}
         delivered.verify()

@@ -61,7 +61,7 @@ def many_rows_tasks_and_epochs(trials: Trials) -> None:
 @check
 def equal_rows(trials: Trials) -> None:
     """Rows with equal content count as one row."""
-    trials.needs(trials.claim != Guarantee.EFFECTIVELY_ONCE, "a key of the receiver may make equal rows one")
+    trials.needs(trials.claim != Guarantee.EFFECTIVELY_ONCE, "a key of the receiver may merge equal rows")
     trial = trials.new()
     first, second = trial.new_numbers(2)
     trial.run(trial.driver(), trial.bring_numbers(0, [[first, first, second], [first, second]]))

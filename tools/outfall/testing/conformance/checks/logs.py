@@ -23,7 +23,7 @@ def epoch_rewound_or_ahead(trials: Trials) -> None:
     trial = trials.new()
     trial.run_epochs(3)
     for epoch in (0, 1, 4, 9):
-        with when(f"Spark brought batch {epoch}, and 2 was the last"):
+        with when(f"Spark ran batch {epoch}, and the last was 2"):
             _refused(trial, lambda epoch=epoch: _try(trial, epoch), UnexpectedEpochError)  # type: ignore[misc]
     trial.finish()
 
@@ -147,7 +147,7 @@ def _suspended_at(trials: Trials, spec: str) -> tuple[Trial, Trial, Suspended]:
 
 
 def _both_continue(query: Trial, copied: Trial) -> None:
-    """Check the target, restart both queries, of which one must be able to continue, and check it again."""
+    """Check the target, restart both queries, one of which must be able to continue, and check it again."""
     continued = False
     for side in (copied, query, copied):
         query.verify_delivered()

@@ -148,8 +148,8 @@ def memory_over_epochs(trials: Trials) -> None:
     grown = min(after - before for before, after in pairwise(sizes))
     if grown > LEAK:
         raise ConformanceError(
-            f"each ten epochs of sixty rows left {grown:,} bytes behind", do="keep nothing of an epoch on classes,"
-            " modules or the sink"
+            f"each ten epochs of sixty rows left {grown:,} bytes behind", do="keep no data of an epoch on"
+            " classes, modules or the sink"
         )  # fmt: skip
 
 
