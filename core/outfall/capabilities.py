@@ -43,7 +43,7 @@ C_co = TypeVar("C_co", covariant=True)
 S_co = TypeVar("S_co", covariant=True)
 
 SaveMode = Literal["error", "append", "overwrite"]
-"""What a batch job does with what the target holds."""
+"""How a batch job treats existing data in the target."""
 
 OUTPUT_MODES = ("append", "update", "complete")
 """Spark's output modes of a streaming query."""

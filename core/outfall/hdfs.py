@@ -1,7 +1,7 @@
 """HDFS as fsspec knows filesystems, by hdfs-native: a client in Rust that needs neither Java nor a Hadoop distribution.
 
 A file appears in HDFS when it is opened, empty, and its length is known only after it is closed. So a small file is
-written under a hidden name and renamed, which the namenode does atomically and, if asked, without replacing a file.
+written under a hidden name and renamed, which the namenode does atomically and, on request, without replacing a file.
 The client finds namenodes, HA and Kerberos in the configuration of `HADOOP_CONF_DIR` or `HADOOP_HOME`. In a container
 of YARN, it uses the user and, without these variables, the configuration that Spark has there.
 """
@@ -55,7 +55,7 @@ _NUMBERS = {
     "PathIsNotEmptyDirectoryException": errno.ENOTEMPTY,
     "ParentNotDirectoryException": errno.ENOTDIR,
 }
-"""Exceptions of the namenode → the error of the operating system that says the same."""
+"""Exceptions of the namenode → the equivalent error of the operating system."""
 
 
 class Hdfs(HdfsFileSystem):
@@ -263,7 +263,7 @@ def _is_of_a_datanode(error: OSError) -> bool:
 def _answer(name: str, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Call in a thread that is abandoned if there is no response in time."""
     if sys.is_finalizing():
-        # What Python frees last may call us. Before Python 3.12, a thread that starts now is waited for without end.
+        # Objects that Python frees last may call this. Before Python 3.12, a thread that starts now is waited for without end.
         raise OSError(errno.ECANCELED, f"{name} is not sent to HDFS, because the interpreter is shutting down")
     answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
@@ -305,5 +305,5 @@ def translated(error: OSError | RuntimeError) -> OSError | ConfigurationError:
     line = (str(error).splitlines() or [""])[0]
     number = errno.ENOENT if isinstance(error, FileNotFoundError) else errno.EIO
     number = errno.EEXIST if isinstance(error, FileExistsError) else number
-    # OSError makes the class that the number stands for.
+    # OSError creates the subclass for the number.
     return OSError(number, line)

@@ -49,7 +49,7 @@ class RowLog:
         return self.log_rows == "full"
 
     def name(self, where: str, row: str) -> str:
-        """Return how to call a row, given as JSON. `where` is what can always be said, such as "row 7 of its task"."""
+        """Return how to call a row, given as JSON. `where` may always be shown, such as "row 7 of its task"."""
         if self.full:
             return printable(f"{where}, {_cut(row, _EXCERPT)}")
         found = _parsed(row) if self.log_rows == "keys" else None

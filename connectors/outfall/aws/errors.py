@@ -78,7 +78,7 @@ classify = first_of(
 
 
 def translated(what: str, error: BaseException, *, failed: str, do: str) -> OutfallError:
-    """Return the error of a call for something that must exist: missing, not responding, or `failed` for good."""
+    """Return the error of a call for something that must exist: missing, not responding, or `failed` permanently."""
     if code_of(error) == "ResourceNotFoundException":
         return TargetError(
             f"{what} does not exist",

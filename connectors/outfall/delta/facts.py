@@ -1,4 +1,4 @@
-"""What the documentation says of `DeltaSink`."""
+"""Facts about `DeltaSink` for the documentation."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class _DeltaLocation(SinkOptions):
 
 
 class DeltaOptions(KeyOptions, _DeltaLocation):
-    """What `DeltaSink` takes, in its constructor and as Spark options."""
+    """The options of `DeltaSink`, in its constructor and in Spark."""
 
     @property
     def place(self) -> TableLocation:

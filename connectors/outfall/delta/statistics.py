@@ -73,7 +73,7 @@ def statistics_of(written: pq.FileMetaData, schema: pa.Schema, indexed: Indexed)
         if all(chunk is not None and chunk.has_null_count for chunk in chunks):
             _put(found["nullCount"], path, sum(chunk.null_count for chunk in chunks))
         bounds = _bounds(chunks, kind)
-        # Readers take a missing bound for a bound beyond all values, or beyond none.
+        # Readers treat a missing bound as a bound beyond all values, or beyond none.
         if bounds is not None and None not in bounds:
             for name, bound in zip(("minValues", "maxValues"), bounds, strict=True):
                 _put(found[name], path, bound)

@@ -1,4 +1,4 @@
-"""A Delta table as it was loaded once: what it says of a step, and the commit that replaces exactly its version.
+"""A loaded version of a Delta table: its record of a step, and the commit that replaces exactly this version.
 
 The record of a step is made of app transactions (PROTOCOL.md, "Transaction Identifiers"), which checkpoints keep:
 
@@ -51,7 +51,7 @@ _VACUUM = ("VACUUM START", "VACUUM END")
 """Operations that remove files which no version in the retention refers to, and so perhaps those of this epoch."""
 
 _REWRITTEN = "rewritten"
-"""In what the commit of a merge says of itself: the number of files that it rewrote."""
+"""A key in the commit info of a merge: the number of files that it rewrote."""
 
 _NOT_ENCODED = "/!$&'()+,:;=@~"
 """Characters that deltalake does not encode in paths of the log."""

@@ -1,4 +1,4 @@
-"""What the documentation says of `DynamoDBSink`."""
+"""Facts about `DynamoDBSink` for the documentation."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _KIB = 1 << 10
 
 
 class DynamoDBOptions(TombstoneOptions, ConnectionOptions):
-    """What `DynamoDBSink` takes, in its constructor and as Spark options."""
+    """The options of `DynamoDBSink`, in its constructor and in Spark."""
 
     table: str = Field(min_length=3, description="The name or ARN of the table.")
     set_columns: Names = Field(

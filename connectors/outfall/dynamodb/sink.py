@@ -195,7 +195,7 @@ class DynamoDBPartition(AwsPartition[KeyedRow], VersionedPartition):
     def _transaction(self, entries: Sequence[KeyedRow], outcomes: Outcomes) -> bool:
         """Write rows together if no condition fails. Returns whether nothing is left to do."""
         if len({entry.key for entry in entries}) < len(entries):
-            return False  # a transaction has no key twice
+            return False  # a transaction must not contain a key twice
         writes = [f'{{"{"Delete" if _removes(entry) else "Put"}":{entry.write}}}' for entry in entries]
         try:
             self._call("transact_write_items", f'{{"TransactItems":[{",".join(writes)}]}}', TransactItems=[])

@@ -67,7 +67,7 @@ class DynamoDBRecords(RecordStore):
     """Records as items of a table of their own, written on condition. It is created with the first record."""
 
     def __init__(self, client: Any, table: str, prefix: str) -> None:
-        """Keep the records whose names begin with `prefix`, which tells the tables apart that share this one."""
+        """Keep the records whose names begin with `prefix`, which distinguishes the tables that share this one."""
         self.where = f"dynamodb:{prefix}"
         self._client = client
         self._table = table

@@ -1,4 +1,4 @@
-"""What the documentation says of `FileSink`."""
+"""Facts about `FileSink` for the documentation."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class FilePort(DirectoryPort[FileRecord, S], EpochPort[FileRecord]):
     """The directory of one step with whole files."""
 
     def check_data(self, found: FoundRecord[FileRecord] | None, context: TargetContext[Any]) -> None:
-        # Beside the record, which earlier releases cannot read with more fields.
+        # Next to the record, which earlier releases cannot read with more fields.
         stored = self.store.content(layout_path(self.incarnation)) if found is not None and context.starting else None
         was = None if stored is None else DirectoryLayout.parse(stored)
         if was is not None:

@@ -58,7 +58,7 @@ class ClientTransport(Transport):
         self._network = _network()
         self._session = self._network.session(options)
         self._latin: Transport = SessionTransport(options)
-        """For headers that aiohttp would encode in another way."""
+        """For headers that aiohttp would encode differently."""
         self._flights: dict[_Flight, asyncio.Task[None]] = {}
         self._watching = False
         self._closed = False

@@ -1,4 +1,4 @@
-"""What the documentation says of `HttpSink`."""
+"""Facts about `HttpSink` for the documentation."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ Exceptions = Annotated[dict[int, Verdict], BeforeValidator(parse_exceptions)]
 
 
 class HttpOptions(AsyncSinkOptions):
-    """What `HttpSink` takes, in its constructor and as Spark options."""
+    """The options of `HttpSink`, in its constructor and in Spark."""
 
     url: str = Field(
         min_length=1,

@@ -52,7 +52,7 @@ def _as_committed(snapshot: Snapshot, log: list[MetadataLogEntry], read: Read) -
 def is_beginning(snapshot: Snapshot) -> bool:
     """Whether a table, or its replacement, begins with a snapshot: it has no other files than those that it added.
 
-    The missing parent alone does not tell: pyiceberg removes it if it expires the parent.
+    The missing parent alone proves nothing: pyiceberg removes it if it expires the parent.
     """
     summary: Mapping[str, Any] = snapshot.summary or {}
     total, added, deleted = (summary.get(f"{which}-data-files") for which in ("total", "added", "deleted"))

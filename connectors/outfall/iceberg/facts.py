@@ -1,4 +1,4 @@
-"""What the documentation says of `IcebergSink`."""
+"""Facts about `IcebergSink` for the documentation."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class IcebergArguments(CommonArguments, KeyArguments, total=False):
 
 
 class IcebergOptions(KeyOptions):
-    """What `IcebergSink` takes, in its constructor and as Spark options."""
+    """The options of `IcebergSink`, in its constructor and in Spark."""
 
     table: str = Field(description="The table with its namespace: `namespace.table`.")
     catalog: str = Field(

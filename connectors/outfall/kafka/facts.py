@@ -1,4 +1,4 @@
-"""What the documentation says of `KafkaSink`."""
+"""Facts about `KafkaSink` for the documentation."""
 
 from __future__ import annotations
 

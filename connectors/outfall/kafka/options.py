@@ -172,7 +172,7 @@ def check_brokers(brokers: object) -> str:
 
 
 class KafkaOptions(SinkOptions):
-    """What `KafkaSink` takes, in its constructor and as Spark options."""
+    """The options of `KafkaSink`, in its constructor and in Spark."""
 
     brokers: str = Field(description="The bootstrap servers: `host:port`, several separated by commas.")
     topic: str | None = Field(

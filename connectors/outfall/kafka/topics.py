@@ -58,7 +58,7 @@ class Topics:
         return count
 
     def expect(self, name: str) -> None:
-        """Take a topic for one that was there before, since the recovery data says so."""
+        """Record that a topic existed before, according to the recovery data."""
         _seen.add((self._clients.where, name))
 
     def _was_there(self, name: str) -> bool:

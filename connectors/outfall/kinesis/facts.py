@@ -1,4 +1,4 @@
-"""What the documentation says of `KinesisSink` and `FirehoseSink`."""
+"""Facts about `KinesisSink` and `FirehoseSink` for the documentation."""
 
 from __future__ import annotations
 

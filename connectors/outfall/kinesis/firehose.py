@@ -26,7 +26,7 @@ class _DeliveryStream(SinkOptions):
 
 
 class FirehoseOptions(AsyncSinkOptions, AwsOptions, _DeliveryStream):
-    """What `FirehoseSink` takes, in its constructor and as Spark options. The limits are those of PutRecordBatch."""
+    """The options of `FirehoseSink`, in its constructor and in Spark. The limits are those of PutRecordBatch."""
 
     max_batch_size: int = Field(
         default=500, gt=0, le=500, description="Maximum number of records per PutRecordBatch call."

@@ -41,7 +41,7 @@ class _Stream(SinkOptions):
 
 
 class KinesisOptions(AsyncSinkOptions, AwsOptions, _Stream):
-    """What `KinesisSink` takes, in its constructor and as Spark options. The limits are those of PutRecords."""
+    """The options of `KinesisSink`, in its constructor and in Spark. The limits are those of PutRecords."""
 
     max_batch_size: int = Field(default=500, gt=0, le=500, description="Maximum number of records per PutRecords call.")
     max_batch_size_in_bytes: ByteSize = Field(

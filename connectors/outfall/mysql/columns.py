@@ -32,12 +32,12 @@ SELECT index_name, column_name, sub_part FROM information_schema.statistics
 WHERE table_schema = coalesce(%s, database()) AND table_name = %s AND non_unique = 0 ORDER BY index_name, seq_in_index
 """
 _GROUP = "SHOW VARIABLES WHERE variable_name = 'group_replication_group_name' AND value <> ''"
-"""Has a row on a node of Group Replication."""
+"""A query with a row on a node of Group Replication."""
 _WIDTH = re.compile(r"^((?:tiny|small|medium|big)?int)\(\d+\)")
 _WORDS = re.compile(r"'((?:[^'\\]|''|\\.)*)'")
 _ESCAPED = re.compile(r"''|\\(.)")
 _CHARACTERS = {"0": "\0", "n": "\n", "r": "\r", None: "'"}
-"""What stands for what in a word, as the server shows it; after a backslash else the character itself."""
+"""The meaning of escapes in a word, as the server shows it; any other escaped character stands for itself."""
 _WIDER = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 """The integer types, and their bytes."""
 

@@ -215,7 +215,7 @@ class MySQLDatabase(SqlDatabase):
                     raise pymysql.OperationalError(1205, "another session is creating the same tables")
             yield
         finally:
-            # Locks of a name outlive transactions, and each statement that makes a table commits.
+            # Locks of a name outlive transactions, and each statement that creates a table commits.
             with suppress(pymysql.MySQLError):
                 for lock in locks:
                     session.execute("DO RELEASE_LOCK(%s)", (lock,))
@@ -232,7 +232,7 @@ class MySQLDatabase(SqlDatabase):
         )
         session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         session.execute("START TRANSACTION")
-        # Even to be read: a replica may lag, and a node that has left its cluster gets nothing more.
+        # Also for reads: a replica may lag, and a node that has left its cluster receives no changes.
         if str(session.execute("SELECT @@GLOBAL.read_only").fetchone()[0]).upper() not in ("0", "OFF"):
             raise pymysql.OperationalError(1836, "the server is read-only, as a replica is")
 

@@ -53,7 +53,7 @@ class MySQLDialect(Dialect):
         query = "SELECT COUNT(DISTINCT table_schema, table_name) = 1 FROM information_schema.tables WHERE {0} OR {0}"
         which = "(table_schema = COALESCE(%s, DATABASE()) AND table_name = %s)"
         given = [part for name in (table, other) for part in (name.schema or name.found, name.name)]
-        # Names that differ only in case may be one table, as the server's lower_case_table_names says.
+        # Names that differ only in case may be one table, depending on the server's lower_case_table_names.
         both = session.execute(query.format(which), given).fetchone()[0]
         return bool(both and read_columns(session, table) and read_columns(session, other))
 

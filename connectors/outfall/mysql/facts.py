@@ -1,4 +1,4 @@
-"""What the documentation says of `MySQLSink`."""
+"""Facts about `MySQLSink` for the documentation."""
 
 from __future__ import annotations
 

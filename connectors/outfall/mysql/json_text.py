@@ -72,7 +72,7 @@ def _keep_integer(digits: str) -> None:
 
 
 def _keep_number(digits: str) -> None:
-    # What a reader gets has the fewest digits that give the same double.
+    # Readers get the shortest text that identifies the double.
     if Decimal(digits) != Decimal(repr(float(digits))):
         raise _ChangedError
 

@@ -173,7 +173,7 @@ class RowsByNumber(PositionedRows):
         return f"{self._stages[index]}:{position - self._firsts[index] + 1}"
 
     def replaced(self, place: str) -> str | None:
-        # The row before it was written before it, and stays.
+        # The previous row of the key was written earlier, and stays.
         return None
 
 

@@ -66,7 +66,7 @@ class RowSender:
         return None
 
     def _load(self, rows: pa.RecordBatch) -> bool:
-        """Send rows with LOAD DATA; return whether all are there unchanged. Otherwise none is."""
+        """Send rows with LOAD DATA; return whether all were stored unchanged. Otherwise none is."""
         statement, data = self._encoder.load(rows)
         self._session.execute("SAVEPOINT outfall_load")
         try:

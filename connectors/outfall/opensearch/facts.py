@@ -1,4 +1,4 @@
-"""What the documentation says of `OpenSearchSink`."""
+"""Facts about `OpenSearchSink` for the documentation."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 
 
 class OpenSearchOptions(TombstoneOptions):
-    """What `OpenSearchSink` takes, in its constructor and as Spark options."""
+    """The options of `OpenSearchSink`, in its constructor and in Spark."""
 
     url: str = Field(description="The cluster: `https://host:port`. Without credentials.")
     index: str | None = Field(

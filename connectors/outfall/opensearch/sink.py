@@ -192,7 +192,7 @@ class OpenSearchPartition(VersionedPartition):
         super().__init__(sink)
         self._client = sink.access().client()
         pipeline = sink.options.pipeline
-        # Of each item only what is looked at.
+        # Of each item, only the fields that are evaluated.
         self._path = "/_bulk?filter_path=items.*.status,items.*.error"
         self._path += "" if pipeline is None else f"&pipeline={quote(pipeline, safe='')}"
 

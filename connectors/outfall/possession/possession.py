@@ -82,7 +82,7 @@ class TargetPort(ABC, Generic[R]):
     rewinds: bool = False
     """Whether later data of a target that is ahead of the recovery data is rolled back."""
     locks: bool = False
-    """Whether nobody else can take possession at the same moment. Otherwise a step announces itself by its record
+    """Whether no other step can take possession at the same moment. Otherwise a step announces itself by its record
     before it looks for others: of two that come at one moment, at least the later one finds the other."""
 
     @abstractmethod
@@ -123,7 +123,7 @@ class RecordPort(TargetPort[O]):
     name: str
     """The record, for errors."""
     overwrites: bool = False
-    """Whether the first epoch deletes what is there."""
+    """Whether the first epoch deletes the existing data."""
 
     @abstractmethod
     def open(self, context: TargetContext[Any], change: Change[O]) -> O | None:
@@ -151,7 +151,7 @@ class RecordPort(TargetPort[O]):
         return nullcontext()
 
     def delete_existing(self, context: TargetContext[Any]) -> None:
-        """Delete what is there, and stop the queries that wrote it. Data of this step is kept."""
+        """Delete the existing data, and stop the queries that wrote it. Data of this step is kept."""
 
     def nobody_publishing(self) -> AbstractContextManager[object]:
         """Return the lock that waits for publishing drivers, if there is one."""

@@ -1,4 +1,4 @@
-"""What the documentation says of `PostgresSink`."""
+"""Facts about `PostgresSink` for the documentation."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def place(url: str) -> str:
 
 @contextmanager
 def errors_of(access: RedisAccess, what: str) -> Iterator[Any]:
-    """Give a client, and raise its errors as `OutfallError`s that say what failed."""
+    """Yield a client, and translate its errors to `OutfallError`s that state what failed."""
     client = None
     try:
         client = access.client()

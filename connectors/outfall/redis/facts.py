@@ -1,4 +1,4 @@
-"""What the documentation says of `RedisSink`."""
+"""Facts about `RedisSink` for the documentation."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Layout = Literal["hash", "json", "value"]
 
 
 class RedisOptions(VersionedOptions):
-    """What `RedisSink` takes, in its constructor and as Spark options."""
+    """The options of `RedisSink`, in its constructor and in Spark."""
 
     url: str = Field(
         description="The server: `redis://host:port/database`, or `rediss://` for TLS. Without credentials."

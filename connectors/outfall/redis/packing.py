@@ -22,7 +22,7 @@ _BYTES = pa.large_binary()
 
 
 class Packed(NamedTuple):
-    """What a call of the script contains of a row."""
+    """The part of a call of the script for one row."""
 
     keys: bytes
     arguments: bytes

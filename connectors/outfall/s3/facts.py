@@ -1,4 +1,4 @@
-"""What the documentation says of `S3Sink`."""
+"""Facts about `S3Sink` for the documentation."""
 
 from __future__ import annotations
 

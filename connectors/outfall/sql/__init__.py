@@ -18,7 +18,7 @@ tombstones      the sequences of keys that changes have deleted, in one table pe
 ```
 
 Nothing here assumes that DDL can be rolled back: `SqlDatabase.make` creates tables before the first row is written.
-Statements have parameters in the style `pyformat`, and every % beside them is doubled.
+Statements have parameters in the style `pyformat`, and every other % is doubled.
 
 The recovery log in a database stands beside it:
 

@@ -111,7 +111,7 @@ class SqlDatabase(ABC):
 
     @abstractmethod
     def reason(self, error: Any) -> str:
-        """Return what one of the driver's errors says, as `log_rows` permits."""
+        """Return the text of one of the driver's errors, as `log_rows` permits."""
 
     @abstractmethod
     def remedy(self, error: Any) -> str:

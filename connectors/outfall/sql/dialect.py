@@ -382,7 +382,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def faults(self, error: Exception) -> frozenset[Fault]:
-        """Return what one of the driver's errors says."""
+        """Return the text of one of the driver's errors."""
 
     @abstractmethod
     def refusal(self, error: Exception) -> Refusal:

@@ -18,7 +18,7 @@ of its own: the server acknowledges this only after the standbys for which it wa
 
 `server` is the server that wrote the entry. A failover to a lagging replica, and a restored copy, lose entries together
 with rows, so that log and target agree and nothing else shows the loss. Entries of another server are therefore refused
-until somebody has accepted the server (`outfall accept`).
+until a user accepts the server (`outfall accept`).
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class _Moved:
     dead_letters: int = 0
     """The number of rows that publishing rejected. Tasks count those that staging rejected."""
     skipped: int = 0
-    """The number of rows that a trigger or a rule skipped, as far as the server tells."""
+    """The number of rows that a trigger or a rule skipped, as far as the server reports it."""
     stale: int = 0
     """The number of changes that were older than what was applied before, or the same."""
 
@@ -241,7 +241,7 @@ class EpochCommitter(StagedCommitter):
             # If the table no longer fits any staged row, no row is a dead letter.
             if "rows" not in faults or ("mismatch" in faults and self._find_lost(session, requests)):
                 raise
-        if changed is None:  # not within the handler, whose error would stand in every traceback, with the row
+        if changed is None:  # not within the handler, whose error would appear in every traceback, with the row
             return self._move_sorting(session, move, self._dead_letters, waiting, aside)
         self._check_all_there(session, move, changed)
         return _Moved(changed, aside, self._skipped(move, changed), move.stale)

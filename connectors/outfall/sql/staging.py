@@ -24,7 +24,7 @@ from outfall.sql.options import STAGE
 class Staging(ABC):
     """The staging table of one step and target. Every call runs in the caller's transaction.
 
-    `target` is the table of the rows, and `attempts` that of the attempts of all steps, beside the ledger.
+    `target` is the table of the rows, and `attempts` that of the attempts of all steps, next to the ledger.
     """
 
     def __init__(self, dialect: Dialect, table: SqlName, target: SqlName) -> None:

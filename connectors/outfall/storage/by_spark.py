@@ -35,7 +35,7 @@ _THREADS = 16
 """Files that the driver reads and syncs at the same time: it waits for the disk."""
 
 COUNTED = ("orc", "parquet")
-"""Formats whose files tell how many rows they have."""
+"""Formats whose files record their number of rows."""
 
 C = TypeVar("C")
 
@@ -72,7 +72,7 @@ class SparkFile:
     size: int
     """Bytes."""
     rows: int | None
-    """`None` if the format does not tell it."""
+    """`None` if the format does not record it."""
     footer: Any = None
     """Of a Parquet file."""
 

@@ -17,7 +17,7 @@ C = TypeVar("C")
 
 
 class Found(Enum):
-    """What has the name under which a committable is published."""
+    """What exists under the name at which a committable is published."""
 
     NOTHING = auto()
     OURS = auto()
@@ -34,7 +34,7 @@ class Obstacle(Enum):
     INCOMPLETE = auto()
     """A part of the staged data is missing."""
     UNCLEAR = auto()
-    """Its name exists, it is not staged any more, or it is unknown whether it was published."""
+    """Its name exists, it is no longer staged, or it is unknown whether it was published."""
 
 
 class NotPublishedError(Exception):

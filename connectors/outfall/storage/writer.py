@@ -171,7 +171,7 @@ class OutputWriter(AttemptWriter[K, C], Generic[K, E, C]):
         self._ended: list[E] = []
 
     def close(self) -> None:
-        with ExitStack() as stack:  # It goes on after an error.
+        with ExitStack() as stack:  # The writer continues after an error.
             stack.callback(super().close)
             while self._open:
                 stack.callback(self._open.popitem()[1].close)

@@ -234,7 +234,7 @@ class TableCommitter(Committer[EpochFiles]):
 
 
 def _told(files: EpochFiles, damaged: Mapping[str, int | None]) -> str:
-    """Say what is wrong with files that have other lengths than recorded."""
+    """Describe files whose lengths differ from the recorded ones."""
     missing = [name for name, size in damaged.items() if size is None]
     if missing:
         return f"{len(missing)} of {files} are missing, such as {missing[0]}: another tool may have removed orphans"

@@ -6,7 +6,7 @@ A late or repeated write of an older attempt then changes nothing: the final sta
 options         the options of such a sink
 draws           versions: drawn at each BEGIN from a counter record in the target, by compare-and-swap
 rows            rows to writes: the key, what is written, and the rank among the rows of one key in an epoch
-outcomes        what becomes of the rows of one request
+outcomes        the outcome of each row of a request
 sink            the sink and its partition: the target's record, the version of a task, the answers of the server
 ```
 

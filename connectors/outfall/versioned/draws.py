@@ -2,7 +2,7 @@
 
 No clock decides. A BEGIN reads the record of its step, draws a number above all earlier ones from the counter, and
 replaces the record, both by compare-and-swap. If another driver has replaced the record in between, it starts again and
-draws anew, so of two drivers the one with the newer BEGIN has the higher version. The tasks read the version from the
+draws again, so of two drivers the one with the newer BEGIN has the higher version. The tasks read the version from the
 record, and refuse one of another BEGIN. The counter serves all steps that write to the target: a replay, a new
 checkpoint and a batch job that begin later each have the higher version.
 """
@@ -42,7 +42,7 @@ class Version:
     number: int
     """Greater than that of every earlier BEGIN on the target; a multiple of `GAP`."""
     token: str
-    """Of the BEGIN. It tells two drivers with one number apart, which a restored counter can lead to."""
+    """The token of the BEGIN. It distinguishes two drivers with the same number, which a restored counter can cause."""
 
 
 class RecordStore(ABC):

@@ -61,7 +61,7 @@ class VersionedOptions(AsyncSinkOptions):
 
 
 class TombstoneOptions(VersionedOptions):
-    """Options of a sink whose versions lie in the rows, so that a deleted row leaves a tombstone or loses its version.
+    """Options of a sink that stores versions in the rows: a deleted row leaves a tombstone or loses its version.
 
     A connector describes `deletes` for its server.
     """

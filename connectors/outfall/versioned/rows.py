@@ -30,7 +30,7 @@ class KeyedRow:
     key: Hashable
     """Different for rows of different keys."""
     write: Any
-    """What a request contains of the row, encoded."""
+    """The row as a request contains it, encoded."""
     size: int
     """Of `write`, in bytes."""
     rank: str

@@ -1,4 +1,4 @@
-"""What the documentation says of the sinks around other sinks."""
+"""Facts about the sinks around other sinks for the documentation."""
 
 from __future__ import annotations
 

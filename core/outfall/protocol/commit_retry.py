@@ -37,7 +37,7 @@ class CommitPolicy:
     longest_wait: float = 30.0
     on_known_failure: Literal["fail", "drop"] = "fail"
     """With `fail`, the query fails and its next run retries. With `drop`, all rows of the committable are dropped, the
-    accepted ones too. The record then counts them, `outfall status` shows them, and the step has no guarantee any more.
+    accepted ones too. The record then counts them, `outfall status` shows them, and the step no longer has a guarantee.
     A sink that writes rejected rows as dead letters, such as PostgreSQL with `dead_letter_table`, loses none."""
 
     def __post_init__(self) -> None:

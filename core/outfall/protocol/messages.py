@@ -135,7 +135,7 @@ class EpochResult:
     generation: int
     skipped: bool
     counts: dict[str, int]
-    """Its counters by name. `rows`, the number of written rows, is always there."""
+    """Its counters by name. `rows`, the number of written rows, is always present."""
     seconds: float
 
 

@@ -42,8 +42,8 @@ def check_target(step: Step, view: JournalView, *, epoch: int | None, starting: 
     check = sink.check_target(context)
     if not isinstance(check, TargetCheck):
         check = TargetCheck(check)
-    anew = sink.reselects_base_states and not view.prepared
-    bases = {part: state for part, state in check.states.items() if anew or part not in view.states}
+    reselect = sink.reselects_base_states and not view.prepared
+    bases = {part: state for part, state in check.states.items() if reselect or part not in view.states}
     return CheckedTarget(
         replace(context, states={**context.states, **bases}, found=check.found),
         {

@@ -254,7 +254,7 @@ class FileLog(RecoveryLog):
         clean-up frees only numbers below all valid ones, readers start after them, and a later clean-up removes it.
 
         Without the one before, no reader needs the entry, except the history for its counts: a clean-up has passed
-        both, or the log was emptied or begun anew. It is taken back, because readers reject entries of two logs.
+        both, or the log was emptied or restarted. It is taken back, because readers reject entries of two logs.
         """
         numbers = self._numbers()
         if max(numbers, default=0) > number:

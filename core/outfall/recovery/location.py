@@ -45,7 +45,7 @@ def unsuitable(
 
 @contextmanager
 def proposing(database: Callable[[], str | None]) -> Iterator[None]:
-    """Have an error of an unsuitable location in the block propose the database of the sink.
+    """Let errors about an unsuitable location in the block suggest the database of the sink.
 
     `database` returns a recovery location in it, or `None` if the sink has none.
     """

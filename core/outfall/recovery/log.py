@@ -171,7 +171,7 @@ class RecoveryLog(ABC):
         raise ConfigurationError(f"{type(self).__name__} cannot be emptied", do="remove it with the tools of the store")
 
     def server_change(self) -> ServerChange | None:
-        """Return whether another server answers than the one that wrote the newest entry; `None` if not.
+        """Return the change of the server since the newest entry was written; `None` if it is the same.
 
         A store on a server that may be replaced by a copy of itself refuses reads and appends until `accept_server`.
         Other stores inherit this method.

@@ -170,7 +170,7 @@ def default_parallelism(df: DataFrame) -> int:
 
 def _count(observation: Any) -> int:
     found: list[dict[str, Any]] = []
-    # Spark's own call waits without an end, and the listener bus may have dropped the event.
+    # Spark's own call waits forever, and the listener bus may have dropped the event.
     waiting = threading.Thread(target=lambda: found.append(observation.get), daemon=True)
     waiting.start()
     waiting.join(_COUNTED_WITHIN)
@@ -185,7 +185,7 @@ def _count(observation: Any) -> int:
 
 @contextmanager
 def _missing_package_named(session: SparkSession) -> Iterator[None]:
-    """Say which package has Avro. Spark finds that it is missing when it plans the job, before a row is written."""
+    """Name the package for Avro. Spark detects that it is missing when it plans the job, before a row is written."""
     from pyspark.errors import AnalysisException
 
     try:

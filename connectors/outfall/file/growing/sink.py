@@ -154,7 +154,7 @@ class GrowingFiles(
             store.remove_record(context.incarnation)
 
     def clean_up(self, context: CleanUpContext) -> int:
-        # The parts of a step that has ended for good may be continued by another one.
+        # The parts of a step that has ended permanently may be continued by another one.
         if context.final and self.store.has_record(context.incarnation):
             with translated_errors("cleaning up", self.options.path):
                 self.store.remove_record(context.incarnation)

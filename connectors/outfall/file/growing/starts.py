@@ -1,4 +1,4 @@
-"""Where a query begins in parts without a recorded state: existing files, and what `on_existing` makes of them."""
+"""Where a query begins in parts without a recorded state: existing files, and how `on_existing` treats them."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class RemoteStore(FileStore):
     def remove_tree(self, directory: str) -> bool:
         path = self.at(directory)
         try:
-            # Some clients remove what is not there without a word.
+            # Some clients report no error when they remove a missing file.
             self._fs.info(path)
             self._fs.rm(path, recursive=True)
         except FileNotFoundError:
@@ -223,7 +223,7 @@ class RemoteStore(FileStore):
         """
         if self.publishes_by_copy:
             return []
-        # Imported here, because other filesystems do without its client.
+        # Imported here, because other filesystems do not need its client.
         from outfall.hdfs import meant_by
 
         meant = ((name, meant_by(name) or "") for name in self.names(SIDECAR))
@@ -257,7 +257,7 @@ class RemoteStore(FileStore):
     def has_spark_log(self) -> bool:
         self._fs.invalidate_cache()
         try:
-            # Not `exists`, which takes any error of the client for a missing file.
+            # Not `exists`, which treats any error of the client as a missing file.
             self._fs.info(self.at(SPARK_LOG))
         except FileNotFoundError:
             return False

@@ -63,7 +63,7 @@ class StagedFile(BaseModel):
     size: int = Field(ge=0)
     """Its length in bytes, to detect a loss before it is published."""
     rows: int | None = Field(ge=0)
-    """`None` if Spark wrote the file, and the format does not tell it."""
+    """`None` if Spark wrote the file, and the format does not record it."""
     bucket: str = ""
     """Its partition directory relative to the root; empty for the root."""
 

@@ -83,7 +83,7 @@ class PartsCluster(ABC):
         """Return a topic's id, empty if the brokers have none; `None` if the topic does not exist."""
 
     def expect(self, name: str) -> None:
-        """Know of a topic that it existed. Brokers that have just restarted may not know it yet."""
+        """Record that a topic existed. Brokers that have just restarted may not know it yet."""
 
     @abstractmethod
     def prepare_ledger(self, name: str) -> None:

@@ -119,7 +119,7 @@ class KafkaPartDelivery(
         return target.write_tombstones(context.generation, whole=context.final)
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
-        return self._target(context.incarnation, context.step_id).superseded_keys(whole=context.final, anew=True)
+        return self._target(context.incarnation, context.step_id).superseded_keys(whole=context.final, reread=True)
 
     def withdraw(self, context: CleanUpContext) -> None:
         self._target(context.incarnation, context.step_id).write_tombstones(context.generation, whole=True)

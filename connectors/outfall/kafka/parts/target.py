@@ -103,7 +103,7 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
         """The ids of the topics that were opened, for the tasks."""
 
     def expect(self, context: TargetContext[KafkaPartState]) -> None:
-        """Tell the cluster which topics existed."""
+        """Record which topics existed."""
         if any(state.commit is not None for state in context.states.values()):
             for name in filter(None, (self._names.ledger, self._names.topic)):
                 self._cluster.expect(name)
@@ -263,9 +263,9 @@ class PartsTarget(TargetPort[KafkaStepRecord]):
         producer.close()
         return len(keys)
 
-    def superseded_keys(self, *, whole: bool, anew: bool = False) -> list[str]:
-        """Return the keys of ended incarnations, as far as the ledger is read; with `anew` it is read again."""
-        if anew and self._cluster.topic_id(self._names.ledger) is not None:
+    def superseded_keys(self, *, whole: bool, reread: bool = False) -> list[str]:
+        """Return the keys of ended incarnations, as far as the ledger is read; with `reread` it is read again first."""
+        if reread and self._cluster.topic_id(self._names.ledger) is not None:
             self._ledger.read_stable()
         ended = {name for name in self._ledger.incarnations() if self._is_ended(name)}
         keys = []

@@ -161,7 +161,7 @@ class KafkaProducer(ABC):
     # In the cache.
 
     def rest(self) -> None:
-        """Be unused from now on, until `reusable` is asked."""
+        """Mark the producer as unused, until `reusable` is called."""
         self.poll()
         self.idle = True
 

@@ -21,7 +21,7 @@ _MOST_BYTES = 32 << 20
 
 
 class RowProducer(KafkaProducer):
-    """Sends rows that anybody can read once they are acknowledged. See `KafkaProducer` for the arguments."""
+    """Sends rows that every consumer can read once they are acknowledged. See `KafkaProducer` for the arguments."""
 
     def __init__(self, brokers: str, options: ProducerOptions, timeout: float) -> None:
         super().__init__(brokers, options, timeout)

@@ -23,7 +23,7 @@ _PROOFS = 0.1
 
 
 _OWN_THREAD = 5
-"""Seconds that the client's own thread has for an answer that needs no broker."""
+"""Seconds that the client's own thread has for an answer without a broker."""
 
 
 class ProducerFencedError(TransientError):
@@ -212,7 +212,7 @@ class TransactionalProducer(KafkaProducer):
         if error.code() not in _FENCED:
             return super()._translated(error, topic)
         what = f"writing to {topic or 'Kafka'} at {self.where}"
-        # Brokers that abort a transaction answer to its next record as if another producer were registered.
+        # Brokers that abort a transaction respond to its next record as if another producer were registered.
         return self._expired(error, what) if self._took_too_long() else self._fenced(error, what)
 
     def _took_too_long(self) -> bool:

@@ -2,7 +2,7 @@
 
 The planner chooses them for ON CONFLICT, through views too. It may choose several, each of which decides.
 
-A partial index has no entry for a row outside its predicate: such a row is inserted beside others of its key (manual,
+A partial index has no entry for a row outside its predicate: such a row is inserted next to others of its key (manual,
 11.8 Partial Indexes). The predicate may be wider than `conflict_where`.
 """
 

@@ -31,7 +31,7 @@ _SYNCHRONOUS = """
 SELECT set_config('synchronous_commit', 'on', true)
 WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')
 """
-"""A role or database may have it off, which acknowledges what a crash of the server loses."""
+"""A role or database may disable it; the server then acknowledges transactions that a crash loses."""
 
 _SERVER = """
 SELECT system_identifier, pg_is_in_recovery(),

@@ -69,7 +69,7 @@ class PostgresChangeMove(PostgresUpsertMove):
         )
 
     def pass_over(self, session: PostgresConnection) -> None:
-        """Take stale rows out of the ranking."""
+        """Remove stale rows from the ranking."""
         self.stale = session.execute(self._statements.pass_over()).rowcount
 
     def tied(self, session: PostgresConnection, most: int) -> Sequence[str]:

@@ -18,7 +18,7 @@ class Rows:
     """The rows of one trial: created from numbers, and identified by their content when they are read."""
 
     def __init__(self, harness: SinkHarness) -> None:
-        """Know no row yet."""
+        """Start without rows."""
         self._harness = harness
         self._numbers: dict[Any, int] = {}
 

@@ -140,7 +140,7 @@ class Suspended:
 
     @property
     def resumed(self) -> bool:
-        """Whether the action goes on, or has ended."""
+        """Whether the action continues or has ended."""
         return self._go_on.is_set()
 
     def wake(self) -> None:

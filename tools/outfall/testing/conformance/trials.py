@@ -122,11 +122,11 @@ class Trials:
             return False
         trial = self.new(durable_log=True)
         content = trial.bring(0)
-        _check_child("an epoch", partial(_run_anew, trial, content))
+        _check_child("an epoch", partial(_run_again, trial, content))
         trial.counted[0] = [content.numbers]
         for _ in range(self.harness.drain_epochs):
             empty = trial.bring_numbers(trial.epoch, [(), ()])
-            if not _goes_on(trial, "an epoch after another", partial(_run_anew, trial, empty)):
+            if not _goes_on(trial, "an epoch after another", partial(_run_again, trial, empty)):
                 return False
             trial.counted[empty.epoch] = [empty.numbers]
         if trial.drains and not _goes_on(trial, "a drain", partial(_drain, trial)):
@@ -171,7 +171,7 @@ def epoch_steps(trials: Trials, epoch: int, *, files: Collection[str] = (), dura
     return [step for step in steps if step.startswith("after ") or changing([step])]
 
 
-def _run_anew(trial: Trial, content: Content) -> None:
+def _run_again(trial: Trial, content: Content) -> None:
     trial.run(trial.driver(), content)
 
 
