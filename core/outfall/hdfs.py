@@ -263,7 +263,8 @@ def _is_of_a_datanode(error: OSError) -> bool:
 def _answer(name: str, method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Call in a thread that is abandoned if there is no response in time."""
     if sys.is_finalizing():
-        # Objects that Python frees last may call this. Before Python 3.12, a thread that starts now is waited for without end.
+        # Objects that Python frees last may call this. Before Python 3.12, it would wait forever
+        # for a thread that starts now.
         raise OSError(errno.ECANCELED, f"{name} is not sent to HDFS, because the interpreter is shutting down")
     answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 

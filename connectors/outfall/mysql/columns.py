@@ -242,7 +242,7 @@ def check_rights(options: MySQLOptions, session: Any, table: SqlName, names: Seq
 def _check_right(session: Any, name: SqlName, right: str) -> None:
     columns = [column for column in read_columns(session, name) if column.writable]
     column = quote(columns[0].name)
-    # The server explains no statement that the user may not execute, and no INSERT without the columns that it needs.
+    # EXPLAIN needs the privileges of its statement, and an INSERT with the columns that the table requires.
     given = [quote(each.name) for each in columns if each.needed] or [column]
     template = {
         "SELECT": "EXPLAIN SELECT {1} FROM {0} WHERE false",

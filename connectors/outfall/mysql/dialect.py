@@ -87,7 +87,7 @@ class MySQLDialect(Dialect):
             fields.append(f"PRIMARY KEY ({', '.join(map(quote, key))})")
         else:
             fields.append(f"{quote(_ID)} BIGINT UNSIGNED NOT NULL AUTO_INCREMENT INVISIBLE")
-            # Who removes the rows of an attempt must not search the table, where it would wait for those of others.
+            # Removing the rows of an attempt must not search the table: that would wait for rows of other attempts.
             first = f"{quote(STAGE)}, " if waiting else ""
             fields.append(f"PRIMARY KEY ({first}{quote(_ID)}), KEY ({quote(_ID)})")
         collation = "ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"

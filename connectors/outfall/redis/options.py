@@ -45,8 +45,8 @@ class RedisOptions(VersionedOptions):
     sentinel: str | None = Field(
         default=None,
         min_length=1,
-        description="The name of a master that Sentinels watch: `url` is then the address of a Sentinel, which is asked"
-        " for the master, also after a failover. Sentinels with a password of their own are not supported.",
+        description="The name of a master that Sentinels watch: `url` is then the address of a Sentinel, which names"
+        " the master, also after a failover. Sentinels with a password of their own are not supported.",
     )
     wait_replicas: int = Field(
         default=0,
