@@ -35,7 +35,7 @@ class OpenSearchOptions(TombstoneOptions):
     )
     data_stream: bool = Field(
         default=False,
-        description="Whether `index` is a data stream. It takes new documents only, so the guarantee is at least once.",
+        description="Whether `index` is a data stream. It accepts only new documents: the guarantee is at least once.",
     )
     deletes: Deletes = Field(
         default="tombstone",
