@@ -56,7 +56,7 @@ class MySQLChangeMove(MySQLMove):
             "number": quote(NUMBER),
             "stage": _STAGE,
             "row": _ROW,
-            "gone": f"LOWER({quote(OPERATION)}) IN ({words})",
+            "removed": f"LOWER({quote(OPERATION)}) IN ({words})",
             "all": f"{_STAGE} {among(self.expected)}",
             "in_table": self._newer_in(table, "target", sequence),
             "in_tombstones": self._newer_in(tombstones, "buried", quote(SEQUENCE)),
@@ -95,20 +95,21 @@ class MySQLChangeMove(MySQLMove):
         latest = self._latest(condition)
         write_tombstones = self._filled(
             "INSERT INTO {tombstones} ({keys}, {buried}, {deleted}) SELECT {keys}, {sequence}, NOW(6) FROM {latest}"
-            " AND {gone} AND NOT {in_table} AND NOT {in_tombstones} ORDER BY {keys}"
+            " AND {removed} AND NOT {in_table} AND NOT {in_tombstones} ORDER BY {keys}"
             " ON DUPLICATE KEY UPDATE {buried} = latest.{sequence}, {deleted} = NOW(6)",
             latest=latest,
         )
         remove = self._filled(
-            "DELETE target FROM {table} AS target JOIN (SELECT {keys}, {sequence} FROM {latest} AND {gone}) AS gone"
-            " ON {same} JOIN {tombstones} AS buried ON {same_buried} AND buried.{buried} = gone.{sequence}"
-            " WHERE target.{sequence} IS NULL OR target.{sequence} < gone.{sequence}",
+            "DELETE target FROM {table} AS target JOIN (SELECT {keys}, {sequence} FROM {latest} AND {removed})"
+            " AS removed ON {same} JOIN {tombstones} AS buried ON {same_buried}"
+            " AND buried.{buried} = removed.{sequence}"
+            " WHERE target.{sequence} IS NULL OR target.{sequence} < removed.{sequence}",
             latest=latest,
-            same=self._same("target", "gone"),
-            same_buried=self._same("buried", "gone"),
+            same=self._same("target", "removed"),
+            same_buried=self._same("buried", "removed"),
         )
         write = self._filled(
-            "INSERT INTO {table} ({columns}) SELECT {columns} FROM {latest} AND NOT {gone} AND NOT {in_table}"
+            "INSERT INTO {table} ({columns}) SELECT {columns} FROM {latest} AND NOT {removed} AND NOT {in_table}"
             " AND NOT {in_tombstones} ORDER BY {keys} ON DUPLICATE KEY UPDATE {updates}",
             latest=latest,
             updates=self._updates(),
@@ -140,7 +141,7 @@ class MySQLChangeMove(MySQLMove):
         query = self._filled(
             "SELECT place FROM (SELECT place, MIN(content) OVER (PARTITION BY {own}) AS least,"
             " MAX(content) OVER (PARTITION BY {own}) AS greatest FROM (SELECT CONCAT({stage}, ':', {row}) AS place,"
-            " {aliased}, IF({gone}, '-', CONCAT_WS('/', {content})) AS content, {ranked}"
+            " {aliased}, IF({removed}, '-', CONCAT_WS('/', {content})) AS content, {ranked}"
             " FROM {staging} WHERE {all} {window}) AS ranked WHERE newest = 1 AND alike > 1) AS candidates"
             " WHERE least <> greatest ORDER BY place LIMIT %s",
             own=", ".join(own),

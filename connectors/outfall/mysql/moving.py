@@ -20,7 +20,7 @@ from outfall.mysql.names import quote
 from outfall.mysql.options import MySQLOptions
 from outfall.mysql.types import json_value
 from outfall.sql.dialect import Move, PositionedRows, SqlName, StagedRows, among, compose
-from outfall.sql.options import GONE, MARKER, ROW, STAGE
+from outfall.sql.options import MARKER, REMOVED, ROW, STAGE
 
 _STAGE, _ROW, _MARKER = quote(STAGE), quote(ROW), quote(MARKER)
 _RANKS = "_outfall_ranks"
@@ -71,8 +71,8 @@ class MySQLMove(Move):
 
     def _deletion(self, condition: str) -> str:
         return compose(
-            "DELETE target FROM {} AS target JOIN {} AS gone ON {} WHERE {}",
-            self._table.sql, self.staging.sql, self._same("target", "gone"), condition,
+            "DELETE target FROM {} AS target JOIN {} AS removed ON {} WHERE {}",
+            self._table.sql, self.staging.sql, self._same("target", "removed"), condition,
         )  # fmt: skip
 
     def _updates(self) -> str:
@@ -119,8 +119,10 @@ class MySQLUpsertMove(MySQLMove):
         return removed + session.records
 
     def _removal(self, condition: str) -> str:
-        newer = [] if self._options.order_column is None else [_not_newer("target", self._options.order_column, "gone")]
-        return compose("{} AND {}", self._deletion(condition), " AND ".join([f"gone.{_MARKER}", *newer]))
+        newer = (
+            [] if self._options.order_column is None else [_not_newer("target", self._options.order_column, "removed")]
+        )
+        return compose("{} AND {}", self._deletion(condition), " AND ".join([f"removed.{_MARKER}", *newer]))
 
     def _upsert(self, condition: str) -> str:
         ordered = self._options.order_column
@@ -131,12 +133,12 @@ class MySQLUpsertMove(MySQLMove):
             latest = f"{quote(ordered)} DESC, " if ordered else ""
             source = compose(
                 "(SELECT {columns}, {stage}, {row}, SUM(COALESCE({marker}, FALSE)) OVER (PARTITION BY {keys} ORDER BY"
-                " {latest}{stage} DESC, {row} DESC ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS {gone}"
+                " {latest}{stage} DESC, {row} DESC ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS {removed}"
                 " FROM {staging} WHERE {condition}) AS latest",
-                columns=columns, stage=_STAGE, row=_ROW, marker=_MARKER, gone=quote(GONE), latest=latest,
+                columns=columns, stage=_STAGE, row=_ROW, marker=_MARKER, removed=quote(REMOVED), latest=latest,
                 keys=", ".join(map(quote, self._options.key_columns)), staging=self.staging.sql, condition=condition,
             )  # fmt: skip
-            rest = f"{quote(GONE)} = 0"
+            rest = f"{quote(REMOVED)} = 0"
         return compose(
             "INSERT INTO {} ({columns}) SELECT {columns} FROM {} WHERE {} ORDER BY {}{}, {} ON DUPLICATE KEY UPDATE {}",
             self._table.sql, source, rest, f"{quote(ordered)}, " if ordered else "", _STAGE, _ROW, self._updates(),

@@ -27,7 +27,7 @@ MARKER = "_outfall_delete"
 OPERATION = "_outfall_operation"
 """The column of staging with the operation of a change, which the target does not have."""
 
-GONE = "_outfall_gone"
+REMOVED = "_outfall_gone"
 """A column within statements: whether a row of an upsert or a change is a removal."""
 
 NUMBER = "_outfall_number"
@@ -195,7 +195,7 @@ class SqlOptions(SinkOptions):
 
     def reserved_columns(self) -> set[str]:
         """Return the column names that neither rows nor table may have: those of staging and of statements."""
-        return {*self.own_columns(), *((GONE, NUMBER) if self.by_key else ())}
+        return {*self.own_columns(), *((REMOVED, NUMBER) if self.by_key else ())}
 
 
 def check_changes(options: SqlOptions) -> None:

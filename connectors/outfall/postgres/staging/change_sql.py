@@ -9,8 +9,8 @@ from psycopg import sql
 
 from outfall.postgres.names import TableName, escaped
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.staging.selection_sql import RANKS, Rows, gone, latest, listed, these, updated
-from outfall.sql.options import GONE
+from outfall.postgres.staging.selection_sql import RANKS, Rows, is_removal, latest, listed, these, updated
+from outfall.sql.options import REMOVED
 from outfall.sql.tombstones import DELETED, SEQUENCE
 
 
@@ -38,8 +38,8 @@ class ChangeStatements:
             "tombstones": tombstones.escaped(),
             "keys": listed(options.key_columns),
             "sequence": escaped(options.sequence_column or ""),
-            "gone": sql.Identifier(GONE),
-            "is_gone": gone(options),
+            "removed": sql.Identifier(REMOVED),
+            "is_removal": is_removal(options),
             "buried": sql.Identifier(SEQUENCE),
             "deleted": sql.Identifier(DELETED),
             "all": these("all"),
@@ -52,9 +52,9 @@ class ChangeStatements:
         The last are those that share the newest sequence of their key with another one.
         """
         return self._filled(
-            "SELECT count(*) FILTER (WHERE number = 1 AND NOT gone), count(*) FILTER (WHERE number = 1 AND gone),"
+            "SELECT count(*) FILTER (WHERE number = 1 AND NOT removed), count(*) FILTER (WHERE number = 1 AND removed),"
             " count(*) FILTER (WHERE newest = 1 AND alike > 1)"
-            " FROM (SELECT {is_gone} AS gone, row_number() OVER of_key AS number, {ranked}"
+            " FROM (SELECT {is_removal} AS removed, row_number() OVER of_key AS number, {ranked}"
             " FROM {staging} WHERE {all} WINDOW of_key AS (PARTITION BY {keys} ORDER BY {sequence} DESC)) AS ranked",
             ranked=_RANKED,
         )
@@ -68,7 +68,7 @@ class ChangeStatements:
         return self._filled(
             "SELECT place::text FROM (SELECT place, min(content) OVER of_key <> max(content) OVER of_key AS differ"
             " FROM (SELECT ranked.place, {own},"
-            " (CASE WHEN {is_gone} THEN '-' ELSE ROW({columns})::text END) COLLATE \"C\" AS content"
+            " (CASE WHEN {is_removal} THEN '-' ELSE ROW({columns})::text END) COLLATE \"C\" AS content"
             " FROM (SELECT ctid AS place, {aliased}, {ranked} FROM {staging} WHERE {all}"
             " WINDOW of_key AS (PARTITION BY {keys} ORDER BY {sequence} DESC)) AS ranked"
             " JOIN {staging} AS staged ON staged.ctid = ranked.place WHERE ranked.newest = 1 AND ranked.alike > 1)"
@@ -86,8 +86,8 @@ class ChangeStatements:
         """
         return self._filled(
             "WITH {latest} INSERT INTO {tombstones} AS target ({keys}, {buried}, {deleted})"
-            " SELECT {keys}, {sequence}, now() FROM latest WHERE {gone} AND NOT EXISTS (SELECT FROM {table} AS target"
-            " WHERE {same} AND target.{sequence} >= latest.{sequence}) ORDER BY {keys}"
+            " SELECT {keys}, {sequence}, now() FROM latest WHERE {removed} AND NOT EXISTS (SELECT FROM {table}"
+            " AS target WHERE {same} AND target.{sequence} >= latest.{sequence}) ORDER BY {keys}"
             " ON CONFLICT ({keys}) DO UPDATE SET {buried} = EXCLUDED.{buried}, {deleted} = EXCLUDED.{deleted}"
             " WHERE target.{buried} < EXCLUDED.{buried}",
             latest=self._latest(rows, [*self._keys, self._options.sequence_column or ""]),
@@ -101,21 +101,21 @@ class ChangeStatements:
             if rows == "all"
             else self._filled(
                 " AND ({own}) IN (SELECT {keys} FROM {staging} WHERE {these})",
-                own=sql.SQL(", ").join(sql.SQL("gone.{}").format(escaped(key)) for key in self._keys),
+                own=sql.SQL(", ").join(sql.SQL("removed.{}").format(escaped(key)) for key in self._keys),
                 these=these(rows),
             )
         )
         return self._filled(
-            "DELETE FROM {table} AS target USING {tombstones} AS gone WHERE gone.{deleted} = now() AND {same}"
-            " AND (target.{sequence} IS NULL OR target.{sequence} < gone.{buried}){chosen}",
-            same=self._same("gone"),
+            "DELETE FROM {table} AS target USING {tombstones} AS removed WHERE removed.{deleted} = now() AND {same}"
+            " AND (target.{sequence} IS NULL OR target.{sequence} < removed.{buried}){chosen}",
+            same=self._same("removed"),
             chosen=chosen,
         )
 
     def write(self, rows: Rows) -> sql.Composed:
         """Return the statement that writes the rows that are newer than the table's and than removals."""
         return self._filled(
-            "WITH {latest} INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM latest WHERE NOT {gone}"
+            "WITH {latest} INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM latest WHERE NOT {removed}"
             " AND NOT EXISTS (SELECT FROM {tombstones} AS target"
             " WHERE {same} AND target.{buried} >= latest.{sequence}) ORDER BY {keys}"
             " ON CONFLICT ({keys}) DO UPDATE SET {pairs}"

@@ -12,8 +12,8 @@ from psycopg import sql
 
 from outfall.postgres.names import TableName, escaped, escaped_sql
 from outfall.postgres.options import PostgresOptions
-from outfall.postgres.staging.selection_sql import Rows, gone, latest, listed, merged, order_of, these, updated
-from outfall.sql.options import GONE
+from outfall.postgres.staging.selection_sql import Rows, is_removal, latest, listed, merged, order_of, these, updated
+from outfall.sql.options import REMOVED
 
 
 def append(table: TableName, staging: TableName, columns: Sequence[str], rows: Rows) -> sql.Composed:
@@ -27,13 +27,14 @@ def delete(options: PostgresOptions, table: TableName, staging: TableName, rows:
     """Return the statement that removes the rows of each key."""
     keys = options.key_columns
     return sql.SQL(
-        "DELETE FROM {table} AS target USING (SELECT DISTINCT {keys} FROM {staging} WHERE {these}) AS gone WHERE {same}"
+        "DELETE FROM {table} AS target USING (SELECT DISTINCT {keys} FROM {staging} WHERE {these}) AS removed"
+        " WHERE {same}"
     ).format(
         table=table.escaped(),
         keys=listed(keys),
         staging=staging.escaped(),
         these=these(rows),
-        same=_same(keys, "gone"),
+        same=_same(keys, "removed"),
     )
 
 
@@ -56,14 +57,14 @@ def upsert(
     """
     written = sql.SQL(
         "WITH {latest}"
-        " INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM latest WHERE NOT {gone} ORDER BY {keys}"
+        " INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM latest WHERE NOT {removed} ORDER BY {keys}"
         " ON CONFLICT {conflict} {action}"
     ).format(
         latest=(merged if options.update_columns else latest)(options, staging, columns, rows, conflicting),
         keys=listed(options.key_columns),
         columns=listed(columns),
         table=table.escaped(),
-        gone=sql.Identifier(GONE),
+        removed=sql.Identifier(REMOVED),
         conflict=_conflict(options),
         action=_action(options, columns),
     )
@@ -77,23 +78,23 @@ def _removal(options: PostgresOptions, table: TableName, staging: TableName, row
     """
     names = [name for name in dict.fromkeys([*options.key_columns, options.order_column]) if name is not None]
     own = {name: escaped(f"_outfall_{number}") for number, name in enumerate(names)}
-    conditions = [sql.SQL("target.{} = gone.{}").format(escaped(key), own[key]) for key in options.key_columns]
+    conditions = [sql.SQL("target.{} = removed.{}").format(escaped(key), own[key]) for key in options.key_columns]
     if options.order_column:
-        conditions.append(_not_newer(options.order_column, sql.SQL("gone.{}").format(own[options.order_column])))
+        conditions.append(_not_newer(options.order_column, sql.SQL("removed.{}").format(own[options.order_column])))
     if options.conflict_where:
         conditions.append(sql.SQL("({})").format(escaped_sql(options.conflict_where)))
     first = sql.SQL("DISTINCT ON ({}) ").format(listed(options.key_columns)) if rows == "all" else sql.SQL("")
     order = sql.SQL(" ORDER BY {}").format(order_of(options)) if rows == "all" else sql.SQL("")
     return sql.SQL(
-        "DELETE FROM {table} AS target USING (SELECT {first}{columns} FROM {staging} WHERE {these} AND {is_gone}"
-        "{order}) AS gone WHERE {conditions}"
+        "DELETE FROM {table} AS target USING (SELECT {first}{columns} FROM {staging} WHERE {these} AND {is_removal}"
+        "{order}) AS removed WHERE {conditions}"
     ).format(
         table=table.escaped(),
         first=first,
         columns=sql.SQL(", ").join(sql.SQL("{} AS {}").format(escaped(name), own[name]) for name in names),
         staging=staging.escaped(),
         these=these(rows, "removal"),
-        is_gone=gone(options),
+        is_removal=is_removal(options),
         order=order,
         conditions=sql.SQL(" AND ").join(conditions),
     )

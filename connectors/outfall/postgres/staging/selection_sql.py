@@ -10,7 +10,7 @@ from psycopg import sql
 from outfall.postgres.names import TableName, escaped
 from outfall.postgres.options import PostgresOptions
 from outfall.sql.changes import REMOVALS
-from outfall.sql.options import GONE, MARKER, NUMBER, OPERATION, ROW, STAGE
+from outfall.sql.options import MARKER, NUMBER, OPERATION, REMOVED, ROW, STAGE
 
 Rows = Literal["all", "addressed", "address", "ranked", "rank"]
 """The staged rows that a statement selects: all rows of the attempts; those from address `low` to `high` (exclusive);
@@ -56,7 +56,7 @@ def ranking(options: PostgresOptions, staging: TableName, conflicting: sql.Compo
         " THEN row_number() OVER (PARTITION BY _outfall_n = 1 ORDER BY _outfall_place) - 1 END"
         " FROM (SELECT *, count(*) FILTER (WHERE _outfall_gone)"
         " OVER (PARTITION BY {own} ORDER BY _outfall_n DESC) AS _outfall_stretch"
-        " FROM (SELECT {aliased}, {gone} AS _outfall_gone, ctid AS _outfall_place,"
+        " FROM (SELECT {aliased}, {removed} AS _outfall_gone, ctid AS _outfall_place,"
         " row_number() OVER of_key AS _outfall_n, lead(ctid) OVER of_key AS _outfall_replaced"
         " FROM {staging} WHERE {all} WINDOW of_key AS (PARTITION BY {keys} ORDER BY {order})) AS numbered)"
         " AS placed"
@@ -65,7 +65,7 @@ def ranking(options: PostgresOptions, staging: TableName, conflicting: sql.Compo
         ranks=RANKS,
         own=sql.SQL(", ").join(own),
         aliased=sql.SQL(", ").join(sql.SQL("{} AS {}").format(key, name) for key, name in zip(keys, own, strict=True)),
-        gone=gone(options),
+        removed=is_removal(options),
         staging=staging.escaped(),
         all=these("all"),
         keys=sql.SQL(", ").join(keys),
@@ -99,12 +99,12 @@ def latest(
     first = sql.SQL("DISTINCT ON ({}) ").format(group) if rows == "all" else sql.SQL("")
     order = sql.SQL(" ORDER BY {}").format(order_of(options, conflicting)) if rows == "all" else sql.SQL("")
     return sql.SQL(
-        "latest AS (SELECT {first}{columns}, {is_gone} AS {gone} FROM {staging} WHERE {these}{order})"
+        "latest AS (SELECT {first}{columns}, {is_removal} AS {removed} FROM {staging} WHERE {these}{order})"
     ).format(
         first=first,
         columns=listed(columns),
-        is_gone=gone(options),
-        gone=sql.Identifier(GONE),
+        is_removal=is_removal(options),
+        removed=sql.Identifier(REMOVED),
         staging=staging.escaped(),
         these=these(rows),
         order=order,
@@ -127,17 +127,17 @@ def merged(
         ]
         return sql.SQL(
             "numbered AS (SELECT {columns}, {alone} AS {place}, row_number() OVER of_key AS {n},"
-            " bool_or({is_gone}) OVER of_key AS {gone}"
+            " bool_or({is_removal}) OVER of_key AS {removed}"
             " FROM {staging} WHERE {all} WINDOW of_key AS (PARTITION BY {keys}, {alone} ORDER BY {order})),"
-            " picked AS (SELECT {picked}, {n}, {gone} FROM numbered"
-            " WINDOW whole AS (PARTITION BY {keys}, {place}, {gone}"
+            " picked AS (SELECT {picked}, {n}, {removed} FROM numbered"
+            " WINDOW whole AS (PARTITION BY {keys}, {place}, {removed}"
             " ORDER BY {n} ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)),"
-            " latest AS (SELECT {columns}, {gone} FROM picked WHERE {n} = 1)"
+            " latest AS (SELECT {columns}, {removed} FROM picked WHERE {n} = 1)"
         ).format(
             columns=listed(columns),
             n=sql.Identifier(NUMBER),
-            gone=sql.Identifier(GONE),
-            is_gone=gone(options),
+            removed=sql.Identifier(REMOVED),
+            is_removal=is_removal(options),
             staging=staging.escaped(),
             all=these("all"),
             keys=listed(options.key_columns),
@@ -153,20 +153,20 @@ def merged(
         sql.SQL("coalesce(newest.{}, false)").format(escaped(MARKER)) if options.delete_marker else sql.SQL("false")
     )
     return sql.SQL(
-        "latest AS (SELECT {chosen}, {marker} AS {gone} FROM (SELECT place, first FROM {ranks} WHERE {ranked}) AS ranks"
-        " JOIN {staging} AS newest ON newest.ctid = ranks.place"
+        "latest AS (SELECT {chosen}, {marker} AS {removed} FROM (SELECT place, first FROM {ranks} WHERE {ranked})"
+        " AS ranks JOIN {staging} AS newest ON newest.ctid = ranks.place"
         " LEFT JOIN {staging} AS oldest ON oldest.ctid = ranks.first)"
     ).format(
         chosen=sql.SQL(", ").join(chosen),
         marker=marker,
-        gone=sql.Identifier(GONE),
+        removed=sql.Identifier(REMOVED),
         ranks=RANKS,
         ranked=_ranked(rows),
         staging=staging.escaped(),
     )
 
 
-def gone(options: PostgresOptions) -> sql.Composable:
+def is_removal(options: PostgresOptions) -> sql.Composable:
     """Return the expression for whether a staged row is a removal."""
     if options.operation_column:
         return sql.SQL("lower({}) = ANY({})").format(escaped(OPERATION), sql.Literal(list(REMOVALS)))
@@ -184,7 +184,7 @@ def _alone(options: PostgresOptions, conflicting: sql.Composable | None) -> sql.
     """Return the address of a row that replaces no other one, and NULL for other rows; `None` if all are others."""
     if conflicting is None:
         return None
-    return sql.SQL("CASE WHEN NOT ({} OR {}) THEN ctid END").format(gone(options), conflicting)
+    return sql.SQL("CASE WHEN NOT ({} OR {}) THEN ctid END").format(is_removal(options), conflicting)
 
 
 def order_of(options: PostgresOptions, conflicting: sql.Composable | None = None) -> sql.Composed:
