@@ -38,7 +38,7 @@ def running_query(df: DataFrame) -> RunningQuery:
     """Return the query of a micro-batch on a classic session. Called on the thread of the foreachBatch function.
 
     Raises `ConfigurationError` if the thread is another one, or there is no stream. Without the query id, a batch of
-    another query could be taken for a replay, and its rows would be dropped.
+    another query could be mistaken for a replay, and its rows would be dropped.
     """
     context = df.sparkSession.sparkContext
     query_id = context.getLocalProperty(QUERY_ID)

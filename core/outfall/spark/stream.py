@@ -63,7 +63,7 @@ class ForEachBatch:
                 raise ConfigurationError(
                     f"{self._checkpoint!r} is not the checkpoint of a query, so this query's id is unknown",
                     why="on Spark Connect, only the checkpoint has the id. Without it, a batch of another query could"
-                    " be taken for a replay, whose rows are dropped",
+                    " be mistaken for a replay, whose rows are dropped",
                     do="set the query's checkpointLocation, and pass the same location as checkpoint=",
                 )
             self._query = RunningQuery(query_id, "process")
