@@ -1,4 +1,4 @@
-"""pyiceberg's catalog, opened once per process, with explained errors and masked secrets."""
+"""pyiceberg's catalog, opened once per process, with translated errors and masked secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""librdkafka's clients: created on first use, with retries under a deadline and explained errors."""
+"""librdkafka's clients: created on first use, with retries under a deadline and translated errors."""
 
 from __future__ import annotations
 

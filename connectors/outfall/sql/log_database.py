@@ -92,7 +92,7 @@ class LogTransactions:
     def reading(self, doing: str, work: Callable[[LogSession], T], empty: T) -> T:
         """Run work that creates nothing, on one moment of the tables; return `empty` without tables.
 
-        Raises the database's error, explained.
+        Raises the database's error, translated.
         """
         try:
             return self._run(doing, work, snapshot=True)
@@ -104,7 +104,7 @@ class LogTransactions:
     def writing(self, doing: str, work: Callable[[LogSession], T]) -> T:
         """Run work on tables that are created before, if they are missing.
 
-        Raises `TakenError` if a primary key exists already, and otherwise the database's error, explained.
+        Raises `TakenError` if a primary key exists already, and otherwise the database's error, translated.
         """
         try:
             PREPARED.once(self._database)
