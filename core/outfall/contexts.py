@@ -71,7 +71,7 @@ class Metrics:
 
 
 def is_peak(name: str) -> bool:
-    """Return whether this is the name of a peak, of which the largest value is kept instead of the sum."""
+    """Return whether this is the name of a peak, whose largest value is kept instead of the sum."""
     return name.rpartition(".")[2].startswith(_PEAK)
 
 

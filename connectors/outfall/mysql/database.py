@@ -193,7 +193,7 @@ class MySQLDatabase(SqlDatabase):
             yield session
 
     def check_strict(self, session: MySQLSession) -> None:
-        """Reject a session whose settings something between here and the server has not set, or has set back.
+        """Reject a session whose settings a proxy has not applied, or has reset.
 
         Raises `TargetError`: values would be truncated in silence.
         """

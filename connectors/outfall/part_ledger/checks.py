@@ -180,7 +180,7 @@ def _check_end(place: PartContext, part: str, end: int, recorded: int) -> None:
 
 
 def _or_others(found: PartRow, wanted: PartRow) -> str:
-    return ", of which some differ" if found.rows == wanted.rows else ""
+    return ", some of which differ" if found.rows == wanted.rows else ""
 
 
 def _differs(place: PartContext, part: str, what: str) -> ReplayDiffersError:

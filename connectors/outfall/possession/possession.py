@@ -206,10 +206,10 @@ def check(port: TargetPort[R], context: TargetContext[Any]) -> FoundRecord[R] | 
 def open_target(port: RecordPort[O], context: TargetContext[Any], ahead: FoundRecord[O] | None) -> None:
     """Take possession of a target on the first run, and write this BEGIN into its record. Called after each BEGIN.
 
-    `ahead` is what `check` returned. The target is rolled back only if nobody has written its record since: BEGIN was
-    appended directly after the entries that were read before the check, so any difference is the work of another
-    driver. Raises `TargetNotEmptyError` if another query has taken possession since the check, `TargetLostError` if the
-    record is missing, and `FencedError` if another driver has opened the target since the check.
+    `ahead` is what `check` returned. The target is rolled back only if no other driver has written its record since:
+    BEGIN was appended directly after the entries that were read before the check, so any difference is the work of
+    another driver. Raises `TargetNotEmptyError` if another query has taken possession since the check,
+    `TargetLostError` if the record is missing, and `FencedError` if another driver has opened the target since the check.
     """
 
     def opened(found: FoundRecord[O]) -> O:

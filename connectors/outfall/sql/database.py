@@ -196,8 +196,8 @@ class SqlDatabase(ABC):
         """Create missing objects, durably. If nothing is missing, nothing is locked.
 
         Drivers of several queries may call this at once, so `missing` is asked again under a lock. If another session
-        holds a lock on them, this waits in short attempts until `retry_deadline`, so that it blocks nobody. Raises
-        `TransientError` if the deadline has passed; a permanent error is another `OutfallError`.
+        holds a lock on them, this waits in short attempts until `retry_deadline`, so that it blocks no other session.
+        Raises `TransientError` if the deadline has passed; a permanent error is another `OutfallError`.
         """
         if not self.run("checking", expected.missing, step=step):
             return

@@ -1,7 +1,8 @@
 """What readers of a directory rely on: the format of its files and the columns in its paths.
 
 One reader reads all files of a directory with one format, and takes the columns of its paths from all of them. A query
-that goes on with another format or other directories would leave rows that no reader finds. The compression may change.
+that continues with another format or other directories would leave rows that no reader finds. The
+compression may change.
 """
 
 from __future__ import annotations

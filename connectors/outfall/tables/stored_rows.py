@@ -45,7 +45,7 @@ class StoredRows:
             source = filesystem.open_input_file(path)
         except OSError as error:
             raise self._unreadable(error) from error
-        # Spark's older timestamps have nanoseconds, of which the years beyond 2262 need more than 64 bits.
+        # Spark's older timestamps have nanoseconds, whose years beyond 2262 need more than 64 bits.
         return pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
 
     def batches(self, names: Sequence[str]) -> Iterator[pa.RecordBatch]:

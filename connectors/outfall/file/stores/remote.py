@@ -219,7 +219,7 @@ class RemoteStore(FileStore):
     def unfinished_records(self, incarnation: str) -> list[str]:
         """Return the hidden files of a step's records that writers which died have left.
 
-        One of a writer that goes on may be among them. If it is removed, that writer writes it once more.
+        One of a writer that continues may be among them. If it is removed, that writer writes it once more.
         """
         if self.publishes_by_copy:
             return []

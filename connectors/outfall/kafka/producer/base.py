@@ -34,7 +34,7 @@ OF_RECORD = {
     KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE, KafkaError.INVALID_MSG_SIZE,
     KafkaError.INVALID_RECORD, _DIFFERENT_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError._UNKNOWN_PARTITION,
 }  # fmt: skip
-"""Errors of one record, or of a batch of which one record is at fault."""
+"""Errors of one record, or of a batch with one faulty record."""
 OF_TOPIC = {KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION}
 """Errors of one record if rows have their own topics, else of all records."""
 _RAISED = (KafkaException, SystemError, AttributeError)

@@ -338,8 +338,8 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
     A vanished host sends no reset, and a proxy may drop messages. Then no response arrives, and no server enforces the
     timeouts.
 
-    It also closes itself after a COMMIT that the server confirms without its synchronous standby, because somebody
-    canceled the wait: a failover may lose the transaction. Whoever reads the ledger then waits for the standby again,
+    It also closes itself after a COMMIT that the server confirms without its synchronous standby, because the
+    wait was canceled: a failover may lose the transaction. Whoever reads the ledger then waits for the standby again,
     because the lock of its row is a change too.
     """
 
