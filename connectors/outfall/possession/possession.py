@@ -209,7 +209,7 @@ def open_target(port: RecordPort[O], context: TargetContext[Any], ahead: FoundRe
     `ahead` is what `check` returned. The target is rolled back only if no other driver has written its record since:
     BEGIN was appended directly after the entries that were read before the check, so any difference is the work of
     another driver. Raises `TargetNotEmptyError` if another query has taken possession since the check,
-    `TargetLostError` if the record is missing, and `FencedError` if another driver has opened the target since the check.
+    `TargetLostError` if the record is missing, and `FencedError` if another driver has opened the target since then.
     """
 
     def opened(found: FoundRecord[O]) -> O:

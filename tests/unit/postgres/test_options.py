@@ -418,7 +418,7 @@ def test_appended_rows_are_those_of_the_winners() -> None:
 
 
 def test_upserts_take_the_last_of_each_key_in_the_order_of_keys() -> None:
-    made = text(write_mode="upsert", key_columns=["id"], order_column="v", delete_marker="gone")
+    made = text(write_mode="upsert", key_columns=["id"], order_column="v", delete_marker="removed")
     assert 'DISTINCT ON ("id")' in made
     assert 'ORDER BY "id", "v" DESC NULLS LAST, "_outfall_stage" DESC, "_outfall_row" DESC' in made
     assert made.startswith(
@@ -426,7 +426,8 @@ def test_upserts_take_the_last_of_each_key_in_the_order_of_keys() -> None:
         ' FROM "outfall"."staging" WHERE "_outfall_stage" = ANY(%(stages)s) AND coalesce("_outfall_delete", false)'
     )
     assert (
-        ' AS gone WHERE target."id" = gone."_outfall_0" AND (target."v" IS NULL OR target."v" <= gone."_outfall_1");'
+        ' AS removed WHERE target."id" = removed."_outfall_0"'
+        ' AND (target."v" IS NULL OR target."v" <= removed."_outfall_1");'
     ) in made
     assert 'WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "a b" = EXCLUDED."a b"' in made
     assert made.endswith('WHERE (target."v" IS NULL OR target."v" <= excluded."v")')

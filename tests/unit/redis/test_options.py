@@ -97,7 +97,7 @@ def test_the_version_of_a_key_lies_in_its_slot(key: str) -> None:
 
 @pytest.mark.parametrize("key", ["a}b", "{}a", "}"])
 def test_a_key_without_a_place_for_its_version(key: str) -> None:
-    with pytest.raises(ValueRefusedError, match="no place for its version"):
+    with pytest.raises(ValueRefusedError, match="the version of a row cannot be stored"):
         version_key(key.encode())
 
 
