@@ -194,7 +194,7 @@ def test_nobody_waits_for_anothers_fetch_beyond_the_deadline_and_the_next_one_as
     cache = TokenCache(lambda: now[0])
 
     def hanging() -> tuple[str, float | None]:
-        with pytest.raises(TransientError, match="Another request has requested it, and there was no response in time"):
+        with pytest.raises(TransientError, match="Another thread has requested it, and there was no response in time"):
             cache.get("key", Tokens(), deadline=0.0)
         assert cache.get("key", Tokens()) == "t1"
         return "late", None

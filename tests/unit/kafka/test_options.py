@@ -30,7 +30,7 @@ def options(**given: Any) -> KafkaOptions:
         ({"value_format": "json", "topic": None}, "topic or topic_column is required"),
         ({"value_format": "json", "topic_column": "to"}, "topic and topic_column exclude each other"),
         ({"value_format": "json", "topic": None, "topic_column": "a", "key_column": "a"}, "must be different columns"),
-        ({"partitions": 3}, 'give create_topic="if_missing" too'),
+        ({"partitions": 3}, 'set create_topic="if_missing" too'),
         ({"create_topic": "if_missing", "topic": None}, "create_topic requires topic"),
         ({"transaction_timeout": 60}, "transaction_timeout requires parts"),
         ({"ledger_topic": "l"}, "ledger_topic requires parts"),

@@ -165,7 +165,7 @@ def test_links_in_place_of_the_sinks_own_directories_are_refused(kind: str, link
 def test_a_job_that_appends_to_the_parts_of_a_query_is_refused_and_the_query_goes_on(tmp_path: Path) -> None:
     query = MemoryRecoveryConfig()
     run(Files("growing", tmp_path).sink(), query)
-    with pytest.raises(TargetNotEmptyError, match=r"has ended for good, delete .*\.json"):
+    with pytest.raises(TargetNotEmptyError, match=r"has ended permanently, delete .*\.json"):
         run(Files("growing", tmp_path).sink(on_existing="resume"), MemoryRecoveryConfig())
     run(Files("growing", tmp_path).sink(), query, 1)
 

@@ -98,4 +98,4 @@ def test_an_engine_that_takes_any_epoch_is_found(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("outfall.protocol.takeover.check_batch", lambda *arguments, **options: None)
     (result,) = run_conformance(conforming.Staging(), tmp_path, checks=["epoch_rewound_or_ahead"]).results
     assert result.outcome == "failed"
-    assert "Spark brought batch" in result.text
+    assert "Spark ran batch" in result.text
