@@ -66,7 +66,7 @@ def test_a_driver_whose_begin_is_in_the_log_does_not_begin_again() -> None:
 
     def begin(view: JournalView) -> str:
         assert view.begin is not None
-        step.journal.append(view.begin.model_copy(update={"nonce": "ours"}))
+        step.journal.append(view.begin.model_copy(update={"token": "ours"}))
         setup.run(setup.driver(), 0)
         raise TargetAheadError("the target is ahead")
 

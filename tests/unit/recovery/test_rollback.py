@@ -51,7 +51,8 @@ def test_every_value_is_read_by_the_first_rules() -> None:
 def later(value: Any) -> Any:
     """What a later release may store instead: one more field in each model."""
     if isinstance(value, StoredModel):
-        return {name: later(item) for name, item in value} | {"later": {"release": 1}}
+        aliases = {name: field.alias or name for name, field in type(value).model_fields.items()}
+        return {aliases[name]: later(item) for name, item in value} | {"later": {"release": 1}}
     if isinstance(value, dict):
         return {name: later(item) for name, item in value.items()}
     if isinstance(value, list):
