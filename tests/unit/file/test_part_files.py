@@ -144,3 +144,19 @@ def test_an_open_file_that_was_replaced_or_removed_is_lost(files: PartFiles) -> 
         put(files, None, b"12345")
         with pytest.raises(TargetLostError, match="was replaced by another file"):
             files.check_end(opened.fileno(), None, 5)
+
+
+def test_a_file_is_opened_with_all_that_was_recorded_and_a_refused_one_is_closed(files: PartFiles) -> None:
+    opened = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(TargetLostError, match="is missing, but 1 bytes of it were recorded"):
+        files.open(None, 1)
+    os.close(files.open(None, 0))  # which creates it
+    path = put(files, None, b"abc")
+    with pytest.raises(TargetLostError, match="holds 3 bytes, but 4 were recorded"):
+        files.open(None, 4)
+    fd = files.open(None, 3)
+    assert len(os.listdir("/proc/self/fd")) == opened + 1
+    os.truncate(path, 0)
+    os.write(fd, b"d")
+    os.close(fd)
+    assert path.read_bytes() == b"d"  # without a hole
