@@ -217,3 +217,16 @@ def test_an_entry_whose_directory_is_gone_is_refused_if_the_log_is_another_one(
         monkeypatch.setattr(log, "_create_entry", gone)
         with pytest.raises(kind):
             log.append(b"mine", after=0)
+
+
+def test_a_copy_that_is_repeated_replaces_only_what_is_not_the_same(local: str) -> None:
+    name = "g1-p-00000000000000000000000000000001.state"
+    log = opened(local)
+    log.restore([LogEntry(1, b"one")], {name: b"state"})
+    path = log._state_path(name)  # type: ignore[attr-defined]
+    before = os.stat(path).st_ino
+    log.restore([LogEntry(1, b"one"), LogEntry(2, b"two")], {name: b"state"})
+    assert os.stat(path).st_ino == before  # who reads it at this moment does not miss it
+    log.restore([], {name: b"other"})
+    assert log.read_state(name) == b"other"
+    assert numbers(opened(local)) == [1, 2]
