@@ -11,7 +11,7 @@ import pytest
 from outfall.capability_checks import ResolvedSink
 from outfall.errors import FencedError, ForeignRecordsError, RecordError
 from outfall.protocol.journal import Journal, JournalView
-from outfall.protocol.validation import check_identity
+from outfall.protocol.validation import check_identity, earlier_epoch
 from outfall.recovery.entries import Begin, ChildRecord, Committing, encode_entry
 from outfall.recovery.log import RecoveryLog
 from outfall.testing import FakeClock, MemoryRecoveryConfig
@@ -131,3 +131,10 @@ def test_the_sinks_in_a_composite_sink_keep_name_kind_and_target() -> None:
         assert caught.match(text.removesuffix("$"))
         assert ("; " in caught.value.what) == ("; " in text)
     check(Kind(inner=fine | {"a": Kind("S", "x", {"inner": Kind()})}), entry)  # whose own are recorded too
+
+
+@pytest.mark.parametrize(("given", "found", "last"), [({}, 3, 5), ({"drains": 2}, 1, 3)])
+def test_an_earlier_epoch_of_a_job_is_named_without_its_drains(given: dict[str, int], found: int, last: int) -> None:
+    text = str(earlier_epoch("sink", 3, completed=5, **given))
+    assert f"the job has epoch {found}" in text
+    assert f"poch {last} is the last completed one" in text

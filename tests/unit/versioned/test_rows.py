@@ -64,6 +64,7 @@ def test_null_keys_are_refused_and_null_markers_are_no_deletes() -> None:
     assert changes.chosen(pa.scalar("d"), pa.scalar("u")).to_pylist() == ["u", "d"]
     with pytest.raises(ValueRefusedError, match="'id' is NULL"):
         refuse_null_keys(batch, ["id"])
+    refuse_null_keys(batch.slice(0, 1), ["id"])  # NULL elsewhere is no key
 
 
 @pytest.mark.parametrize(
