@@ -40,6 +40,7 @@ PEERS = {
     "kafka": ("kafka-4.3", "kafka-2.8"),
     "iceberg": (),
     "delta": (),
+    "sql": (),
     "postgres": ("postgres-14", "postgres-18"),
     "mysql": ("mysql-9.7", "mariadb-11.8"),
     "redis": ("redis-8.0", "valkey-8.1"),
@@ -51,8 +52,14 @@ PEERS = {
 
 PEER_SLICES = {
     # By peer: those of the integration tests that run on it before each merge.
-    "mysql-9.7": ("test_values.py", "test_changes.py", "test_conformance.py"),
-    "valkey-8.1": ("test_conformance.py",),
+    "mysql-9.7": ("mysql/test_values.py", "sql/test_changes.py", "sql/test_conformance.py"),
+    "valkey-8.1": ("redis/test_conformance.py",),
+}
+
+SHARED_TESTS = {
+    # By area: the folder whose tests run on each of several databases. `-k` with the area selects one.
+    "postgres": "sql",
+    "mysql": "sql",
 }
 
 PEER_OPTIONS = {
@@ -75,6 +82,7 @@ AREAS = {
     "file": ("file", "formats"),
     "postgres": ("postgres",),
     "mysql": ("mysql",),
+    "sql": ("sql",),
     "s3": ("s3",),
     "http": ("http", "async_sink"),
     "kinesis": ("kinesis",),
@@ -272,11 +280,11 @@ def peers(session: nox.Session) -> None:
         if (ROOT / "tests" / "peers" / area).is_dir():
             session.run(*pytest, f"tests/peers/{area}", *PEER_OPTIONS.get(area, ()), *only)
         for peer in PEERS[area]:
-            folder = f"tests/integration/{area}"
-            chosen = [f"{folder}/{name}" for name in PEER_SLICES.get(peer, ())] if part else [folder]
-            if chosen:
+            folders = [area, SHARED_TESTS[area]] if area in SHARED_TESTS else [area]
+            if chosen := [f"tests/integration/{name}" for name in (PEER_SLICES.get(peer, ()) if part else folders)]:
                 served = ("python", "-m", "tests.peers.serve", peer)
-                session.run(*served, *pytest, *chosen, "-m", "not long and not thorough" if part else "not long")
+                selected = ("-k", area, "-m", "not long and not thorough" if part else "not long")
+                session.run(*served, *pytest, *chosen, *selected)
 
 
 @nox.session

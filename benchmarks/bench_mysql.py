@@ -30,7 +30,7 @@ from outfall.testing.benchmark.apis import PythonApi
 from outfall.testing.benchmark.rows import Scratch
 from outfall.testing.benchmark.runs import Job
 from outfall.testing.benchmark.session import cpu_seconds
-from tests.integration.support.mariadb import MariaDB, own_server
+from tests.integration.support.mysql import MySQLServer, own_server
 
 DEFAULT = Given(rows=1_000_000, pairs=3)
 JAR = Path.home() / ".m2/repository/com/mysql/mysql-connector-j/9.7.0/mysql-connector-j-9.7.0.jar"
@@ -56,7 +56,7 @@ class Base:
         half: whether the table begins with every second key, to be updated. Then only the sink writes.
     """
 
-    server: MariaDB
+    server: MySQLServer
     database: str
     df: DataFrame
     key: str | None = None

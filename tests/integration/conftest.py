@@ -14,7 +14,10 @@ from pyspark.sql import SparkSession
 
 from outfall.testing.crash_points import SITE
 from tests.integration.support.kafka_server import kafka_server
-from tests.integration.support.postgres import Databases, postgres_server
+from tests.integration.support.mysql import MySQLServer, mysql_server
+from tests.integration.support.mysql import Server as OwnMySQL
+from tests.integration.support.mysql import own_server as own_mysql_server
+from tests.integration.support.postgres import Databases, Server, own_server, postgres_server
 from tests.integration.support.s3 import S3, s3_server
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +61,28 @@ def postgres() -> Iterator[Databases]:
     """A server that is shared: nobody stops it."""
     with postgres_server() as databases:
         yield databases
+
+
+@pytest.fixture(scope="session")
+def own_postgres() -> Iterator[Server]:
+    """A server that tests stop, kill and configure."""
+    # Commits that do not wait for the log stay out of it for as long as a test takes.
+    with own_server({"wal_writer_delay": "10s"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql() -> Iterator[MySQLServer]:
+    """A MariaDB or MySQL that is shared: nobody stops it."""
+    with mysql_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def own_mysql() -> Iterator[OwnMySQL]:
+    """A MariaDB or MySQL that tests stop, kill and configure."""
+    with own_mysql_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A MariaDB or MySQL for all tests, and one that a test may stop."""
+"""An empty database for each test that asks, and a server that a test may stop."""
 
 from __future__ import annotations
 
@@ -7,37 +7,30 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.mysql.support import Target
-from tests.integration.support.mariadb import MariaDB, Server, mariadb, own_server
+from tests.integration.support.mysql import MySQLServer, Server
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator[MariaDB]:
+@pytest.fixture
+def server(mysql: MySQLServer) -> MySQLServer:
     """A server that no test stops."""
-    with mariadb() as found:
-        yield found
-
-
-@pytest.fixture(scope="session")
-def own_mariadb() -> Iterator[Server]:
-    with own_server() as found:
-        yield found
+    return mysql
 
 
 @pytest.fixture
-def mortal(own_mariadb: Server) -> Iterator[Server]:
+def mortal(own_mysql: Server) -> Iterator[Server]:
     """A server that a test may stop or kill; the next test finds it running."""
-    yield own_mariadb
-    if not own_mariadb.server.running:
-        own_mariadb.server.start()
+    yield own_mysql
+    if not own_mysql.running:
+        own_mysql.start()
 
 
 @pytest.fixture
-def database(server: MariaDB) -> str:
+def database(server: MySQLServer) -> str:
     """An empty database."""
     return server.new_database()
 
 
 @pytest.fixture
-def target(server: MariaDB, database: str) -> Target:
+def target(server: MySQLServer, database: str) -> Target:
     """A table `t` in it."""
     return Target(server, database)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from outfall.errors import TargetError, ValueRefusedError
-from tests.integration.mysql.support import Target, run
-from tests.integration.support.mariadb import Server
+from tests.integration.mysql.support import Target
+from tests.integration.support.mysql import Server
+from tests.integration.support.sql import first, run
 from tests.unit.support.command import parsed
 
 LIMIT = 128 << 10
@@ -43,7 +44,7 @@ def test_rows_that_are_larger_than_a_packet_are_loaded(small: Target, tmp_path: 
         0,
         [{"id": 1, "name": LONG, "data": None}, {"id": 2, "name": "", "data": b"x" * 200_000}],
     )
-    assert small.rows("id, LENGTH(name), LENGTH(data)") == [("1", "300000", "NULL"), ("2", "0", "200000")]
+    assert small.rows("id, LENGTH(name), LENGTH(data)") == [(1, 300_000, None), (2, 0, 200_000)]
 
 
 def test_without_load_the_row_its_column_and_the_variable_are_named_and_raising_it_helps(
@@ -59,10 +60,10 @@ def test_without_load_the_row_its_column_and_the_variable_are_named_and_raising_
     run(sink, tmp_path, 1, [{"id": 2, "name": "short"}])
     follow(small, refused.value)
     run(sink, tmp_path, 2, [{"id": 3, "name": LONG}])
-    assert small.rows("id, LENGTH(name)") == [("1", "5"), ("2", "5"), ("3", "300000")]
+    assert small.rows("id, LENGTH(name)") == [(1, 5), (2, 5), (3, 300_000)]
 
 
-@pytest.mark.parametrize("local_infile", ["ON", "OFF"])
+@pytest.mark.parametrize("local_infile", first(1, ["ON", "OFF"]))
 def test_a_dead_letter_that_is_larger_than_a_packet_is_kept_whole(
     small: Target, tmp_path: Path, local_infile: str
 ) -> None:
@@ -87,6 +88,7 @@ def test_a_dead_letter_that_is_larger_than_a_packet_is_kept_whole(
     assert small.run("SELECT id, LENGTH(name) FROM t WHERE id > 1") == [("70000", str(len(text.encode())))]
 
 
+@pytest.mark.thorough
 def test_a_row_that_publishing_rejects_waits_until_its_letter_fits(small: Target, tmp_path: Path) -> None:
     given = [{"id": -1, "name": LONG}, {"id": 1, "name": ""}]
     with pytest.raises(TargetError, match="raise max_allowed_packet of the server"):

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from outfall.errors import ConfigurationError, OutfallError, TargetError, TargetLostError, TransientError
+from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.mysql import MySQLSink
-from outfall.testing.crash_points import crash_at
-from tests.integration.mysql.support import Target, rows, run
-from tests.integration.support.mariadb import MariaDB, Server
+from tests.integration.mysql.support import Target
+from tests.integration.support.mysql import MySQLServer, Server
+from tests.integration.support.sql import rows, run
 
 ROW: dict[str, Any] = {
     "id": 1, "name": "ä\\\t\n'😀", "data": b"\x00\xff", "share": 1.5, "day": dt.date(2020, 1, 2), "yes": True,
@@ -64,7 +64,8 @@ def test_keys_of_a_new_table_are_as_long_as_an_index_allows(target: Target, tmp_
     assert target.run("SELECT name, id FROM t ORDER BY name, id") == [("A", "1"), ("a", "2")]
 
 
-def test_a_table_without_transactions_is_refused_and_the_advice_works(server: MariaDB, tmp_path: Path) -> None:
+@pytest.mark.thorough
+def test_a_table_without_transactions_is_refused_and_the_advice_works(server: MySQLServer, tmp_path: Path) -> None:
     found = server.run("SELECT engine FROM information_schema.engines WHERE transactions = 'NO' AND support = 'YES'")
     # Each server has some of these.
     engines = {"MyISAM", "Aria", "MEMORY", "CSV", "ARCHIVE"} & {engine for (engine,) in found}
@@ -98,36 +99,7 @@ def test_an_exception_of_a_trigger_is_a_dead_letter_and_its_text_is_not_shown(ta
     assert target.run("SELECT reason, code FROM dead") == [("secret n2", "1644")]
 
 
-def test_existing_rows_are_kept_refused_or_replaced(target: Target, tmp_path: Path) -> None:
-    target.run("INSERT INTO t VALUES (9, 'old')")
-    with pytest.raises(OutfallError, match="t holds rows"):
-        run(target.sink(on_existing="error"), tmp_path / "a", 0, rows(1))
-    run(target.sink(on_existing="resume"), tmp_path / "b", 0, rows(1))
-    assert target.ids() == [1, 9]
-    with crash_at("sql: before COMMIT#2"):
-        run(target.sink(on_existing="overwrite"), tmp_path / "c", 0, rows(2))
-    assert target.ids() == [1, 9]
-    run(target.sink(on_existing="overwrite"), tmp_path / "c", 0, rows(2))
-    assert target.ids() == [2]
-
-
-def test_a_dropped_table_is_not_made_again(target: Target, tmp_path: Path) -> None:
-    run(target.sink(create_table="if_missing"), tmp_path, 0, rows(1))
-    target.run("DROP TABLE t")
-    with pytest.raises(TargetLostError, match="the table t is missing"):
-        run(target.sink(create_table="if_missing"), tmp_path, 1, rows(2))
-
-
-def test_staging_that_is_dropped_is_written_again(target: Target, tmp_path: Path) -> None:
-    with crash_at("after COMMITTING"):
-        run(target.sink(), tmp_path, 0, rows(1, 2))
-    ((name,),) = target.run("SHOW TABLES LIKE 'staging\\_%'")
-    target.run(f"DROP TABLE `{name}`")
-    run(target.sink(), tmp_path, 0, rows(1, 2))
-    assert target.ids() == [1, 2]
-
-
-def test_names_with_any_characters_are_quoted(server: MariaDB, database: str, tmp_path: Path) -> None:
+def test_names_with_any_characters_are_quoted(server: MySQLServer, database: str, tmp_path: Path) -> None:
     target = Target(server, database, "CREATE TABLE `t`` %s ö` (`select` BIGINT PRIMARY KEY, `a``b %` TEXT)")
     for mode in ({}, {"write_mode": "upsert", "key_columns": "select", "on_existing": "resume"}):
         sink = target.sink(table="`t`` %s ö`", dead_letter_table="`dead %s`", **mode)
@@ -137,7 +109,7 @@ def test_names_with_any_characters_are_quoted(server: MariaDB, database: str, tm
 
 
 @pytest.fixture
-def user(server: MariaDB, database: str) -> Iterator[str]:
+def user(server: MySQLServer, database: str) -> Iterator[str]:
     """A user who may only see the database."""
     name = f"u_{database[-12:]}"
     server.run(
@@ -187,7 +159,7 @@ _RIGHTS: dict[str, tuple[str, dict[str, Any], bool]] = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("mode", _RIGHTS)
 def test_the_privileges_that_the_page_lists_are_enough(
-    server: MariaDB, database: str, user: str, tmp_path: Path, mode: str
+    server: MySQLServer, database: str, user: str, tmp_path: Path, mode: str
 ) -> None:
     rights, options, temporary = _RIGHTS[mode]
     ddl = "CREATE TABLE t (id BIGINT PRIMARY KEY, seq BIGINT, name VARCHAR(9), CHECK (name <> 'bad'))"
@@ -232,39 +204,9 @@ def test_a_server_without_tls_is_refused_where_it_must_be_verified(target: Targe
         run(sink, tmp_path, 0, rows(1))
 
 
-def test_a_log_in_the_same_database(target: Target) -> None:
-    location = target.server.location(target.database)
-    run(target.sink(), location.url(), 0, rows(1))
-    run(target.sink(), location.url(), 1, rows(2))
-    assert target.ids() == [1, 2]
-    assert location.steps() == ["sink"]
-
-
-def test_two_sinks_begin_at_once_in_a_database_without_a_ledger(server: MariaDB, database: str, tmp_path: Path) -> None:
-    import threading
-
-    target = Target(server, database)
-    target.run("CREATE TABLE u LIKE t")
-    failed: list[Exception] = []
-
-    def begin(table: str) -> None:
-        try:
-            run(target.sink(table=table), tmp_path / table, 0, rows(1))
-        except Exception as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=begin, args=(table,)) for table in "tu"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert failed == []
-    assert target.run("SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM u)") == [("1", "1")]
-
-
-def test_tables_get_a_primary_key_where_the_server_wants_one(own_mariadb: Server, tmp_path: Path) -> None:
-    name = "innodb_force_primary_key" if own_mariadb.client.is_mariadb else "sql_require_primary_key"
-    client = own_mariadb.client
+def test_tables_get_a_primary_key_where_the_server_wants_one(own_mysql: Server, tmp_path: Path) -> None:
+    name = "innodb_force_primary_key" if own_mysql.client.is_mariadb else "sql_require_primary_key"
+    client = own_mysql.client
     with client.settings(**{name: "ON"}):
         target = Target(client, client.new_database(), "CREATE TABLE t (id BIGINT PRIMARY KEY, name TEXT)")
         sink = _described(target.sink(table="made", create_table="if_missing", dead_letter_table="dead"), *rows(1))

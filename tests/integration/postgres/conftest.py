@@ -11,15 +11,8 @@ import pytest
 from psycopg import sql
 
 from tests.integration.postgres.support import Target
-from tests.integration.support.postgres import Databases, Server, empty, own_server
+from tests.integration.support.postgres import Databases, Server, own_server
 from tests.programs import program
-
-
-@pytest.fixture(scope="session")
-def own_postgres() -> Iterator[Server]:
-    # Commits that do not wait for the log stay out of it for as long as a test takes.
-    with own_server({"wal_writer_delay": "10s"}) as server:
-        yield server
 
 
 @pytest.fixture
@@ -46,17 +39,10 @@ def icu_dsn(icu_server: Server) -> str:
     return dsn
 
 
-@pytest.fixture(scope="session")
-def database(postgres: Databases) -> str:
-    """The database that `dsn` empties: making one takes longer than most tests."""
-    return postgres.new_database()
-
-
 @pytest.fixture
-def dsn(database: str) -> str:
+def dsn(postgres: Databases) -> str:
     """An empty database, with nobody in it."""
-    empty(database)
-    return database
+    return postgres.emptied()
 
 
 @pytest.fixture
@@ -84,6 +70,6 @@ def role(dsn: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def conformance_dsn(postgres: Databases) -> str:
-    """One database for all targets of the suite."""
-    return postgres.new_database()
+def home(postgres: Databases) -> Target:
+    """A database for all targets of the conformance suite."""
+    return Target(postgres.new_database(), "SELECT 1")

@@ -21,56 +21,16 @@ from outfall.errors import CommitRefusedError, OutfallError, TargetError, Transi
 from outfall.postgres import PostgresSink
 from outfall.recovery import history
 from outfall.testing import LocalDriver
-from outfall.testing.crash_points import crash_at
-from tests.integration.postgres.support import Target, listening, mostly_thorough, rows, run
+from tests.integration.postgres.support import END_OTHERS, Target
 from tests.integration.support.postgres import Databases, Server, own_server
+from tests.integration.support.sql import first, listening, mostly_thorough, rows, run
 from tests.integration.support.waiting import until
-
-END_OTHERS = (
-    "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
-    " WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name = 'outfall'"
-)
 
 
 @pytest.fixture
 def dsn(postgres: Databases) -> str:
     """A database of its own: what is tried again is warned of once for each."""
     return postgres.new_database()
-
-
-@pytest.mark.parametrize(
-    "step", mostly_thorough(["sql: copying", "task: after write", "sql: staging"], ["sql: staging"])
-)
-def test_a_task_whose_connection_is_ended_is_tried_again_and_nothing_is_doubled(
-    target: Target, recovery: str, step: str
-) -> None:
-    ended: list[str] = []
-
-    def end(reached: str) -> None:
-        if reached == step and not ended:
-            ended.append(step)
-            target.run(END_OTHERS)
-
-    local = LocalDriver(target.sink(), recovery)
-    coordinator = local.coordinator()
-    ticket = coordinator.begin(0)
-    other = local.run_task(ticket, 0, 1, [(None, rows(9))])
-    values: list[tuple[str | None, list[Any]]] = [(None, rows(*range(number, number + 3))) for number in (0, 3)]
-    with listening(end), pytest.raises(TransientError, match="staging rows for t"):
-        local.run_task(ticket, 0, 0, values)
-    assert ended
-    assert target.staged() == 1
-    coordinator.finish(ticket, [local.run_task(ticket, 0, 0, values, retries=1), other])
-    assert target.ids() == [0, 1, 2, 3, 4, 5, 9]
-
-
-def test_a_connection_that_ended_while_nobody_used_it_fails_no_task(target: Target, recovery: str) -> None:
-    local = LocalDriver(target.sink(), recovery)
-    coordinator = local.coordinator()
-    ticket = coordinator.begin(0)
-    target.run(END_OTHERS)
-    coordinator.finish(ticket, [local.run_task(ticket, 0, 0, [(None, rows(1))])])
-    assert target.ids() == [1]
 
 
 def test_a_reply_to_the_commit_of_staging_that_is_lost_doubles_nothing(target: Target, recovery: str) -> None:
@@ -219,9 +179,25 @@ def fail_once(target: Target, code: str, times: int = 1) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    mostly_thorough(
-        ["08006", "40001", "40P01", "53100", "53200", "53300", "55P03", "57P01", "57P02", "57P03", "25006", "25P03"],
-        ["08006", "53200"],
+    first(
+        1,
+        mostly_thorough(
+            [
+                "08006",
+                "40001",
+                "40P01",
+                "53100",
+                "53200",
+                "53300",
+                "55P03",
+                "57P01",
+                "57P02",
+                "57P03",
+                "25006",
+                "25P03",
+            ],
+            ["08006", "53200"],
+        ),
     ),
 )
 def test_what_may_pass_is_tried_again(target: Target, recovery: str, code: str) -> None:
@@ -233,16 +209,19 @@ def test_what_may_pass_is_tried_again(target: Target, recovery: str, code: str) 
 
 @pytest.mark.parametrize(
     ("code", "error"),
-    mostly_thorough(
-        [
-            ("22012", CommitRefusedError),
-            ("23514", CommitRefusedError),
-            ("42P01", TargetError),
-            ("42501", TargetError),
-            ("54000", TargetError),
-            ("P0001", TargetError),
-        ],
-        [("23514", CommitRefusedError), ("42501", TargetError)],
+    first(
+        1,
+        mostly_thorough(
+            [
+                ("22012", CommitRefusedError),
+                ("23514", CommitRefusedError),
+                ("42P01", TargetError),
+                ("42501", TargetError),
+                ("54000", TargetError),
+                ("P0001", TargetError),
+            ],
+            [("23514", CommitRefusedError), ("42501", TargetError)],
+        ),
     ),
 )
 def test_what_will_not_pass_is_told_at_once(target: Target, recovery: str, code: str, error: type[Exception]) -> None:
@@ -258,19 +237,7 @@ def test_what_will_not_pass_is_told_at_once(target: Target, recovery: str, code:
     assert target.ids() == [1]
 
 
-def test_a_lock_that_is_held_too_long_is_told_with_its_option(target: Target, recovery: str) -> None:
-    run(target.sink(), recovery, 0, rows(1))
-    with crash_at("after COMMITTING"):
-        run(target.sink(), recovery, 1, rows(2))
-    with psycopg.connect(target.dsn) as other:
-        other.execute("LOCK TABLE t IN SHARE MODE")
-        with pytest.raises(TargetError, match=r"(?s)statement timeout.*SQLSTATE 57014.*statement_timeout"):
-            run(target.sink(statement_timeout="0.3 seconds"), recovery, 1, rows(2))
-    assert target.ids() == [1]
-    run(target.sink(), recovery, 1, rows(2))
-    assert target.ids() == [1, 2]
-
-
+@pytest.mark.thorough
 def test_a_copy_may_take_longer_than_a_statement(target: Target, recovery: str) -> None:
     """The role's own timeout, which the server would apply to COPY as well."""
     name = psycopg.conninfo.conninfo_to_dict(target.dsn)["dbname"]

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from outfall.errors import TargetError
-from tests.integration.postgres.support import THOROUGH, Target, mostly_thorough, rows, run
+from tests.integration.postgres.support import Target
+from tests.integration.support.sql import first, mostly_thorough, rows, run
 
 OFFSETS: dict[str, Any] = {"offset_columns": "topic"}
 UPSERT: dict[str, Any] = {"write_mode": "upsert", "key_columns": "topic"}
@@ -76,7 +77,7 @@ UNLIKE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("ddl", "do", "found"), [UNLIKE[0], pytest.param(*UNLIKE[1], marks=THOROUGH), UNLIKE[2]])
+@pytest.mark.parametrize(("ddl", "do", "found"), first(1, UNLIKE))
 def test_an_index_that_compares_keys_otherwise_than_their_column_is_refused(
     icu_dsn: str, recovery: str, ddl: str, do: str, found: list[Any]
 ) -> None:

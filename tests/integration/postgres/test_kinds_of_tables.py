@@ -12,7 +12,8 @@ import pytest
 from outfall.errors import ConfigurationError, TargetError
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
-from tests.integration.postgres.support import Target, mostly_thorough, rows, run
+from tests.integration.postgres.support import Target
+from tests.integration.support.sql import mostly_thorough, rows, run
 
 LEAVE_OUT_TWO = """
 CREATE FUNCTION leave_out() RETURNS trigger LANGUAGE plpgsql AS

@@ -22,8 +22,9 @@ from outfall.errors import (
 from outfall.postgres import PostgresSink
 from outfall.testing.crash_points import crash_at
 from outfall.wrappers import FanOutSink
-from tests.integration.postgres.support import Target, listening, rows, run
+from tests.integration.postgres.support import Target
 from tests.integration.support.postgres import Server
+from tests.integration.support.sql import first, listening, rows, run
 
 TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, name text)"
 APPEND: dict[str, Any] = {}
@@ -59,15 +60,20 @@ LOST = {
 
 @pytest.mark.parametrize(
     ("options", "lost"),
-    [
-        # Upserts and deletes share the code of appends.
-        *(
-            pytest.param(options, "the newest", id=name, marks=pytest.mark.thorough if "write_mode" in options else [])
-            for options, name in zip(DELIVERIES, NAMES, strict=True)
-        ),
-        pytest.param(APPEND, "its BEGIN too", id="its BEGIN too"),
-        *(pytest.param(APPEND, lost, id=lost, marks=pytest.mark.thorough) for lost in ("the last two", "all")),
-    ],
+    first(
+        1,
+        [
+            # Upserts and deletes share the code of appends.
+            *(
+                pytest.param(
+                    options, "the newest", id=name, marks=pytest.mark.thorough if "write_mode" in options else []
+                )
+                for options, name in zip(DELIVERIES, NAMES, strict=True)
+            ),
+            pytest.param(APPEND, "its BEGIN too", id="its BEGIN too"),
+            *(pytest.param(APPEND, lost, id=lost, marks=pytest.mark.thorough) for lost in ("the last two", "all")),
+        ],
+    ),
 )
 def test_a_server_that_lost_the_newest_commits_is_noticed(
     target: Target, recovery: str, options: dict[str, Any], lost: str
@@ -91,6 +97,7 @@ def test_a_server_that_lost_the_newest_commits_is_noticed(
             write(sink, recovery, 3, 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.faults
 @pytest.mark.parametrize(
     "options",
@@ -171,14 +178,17 @@ class Race:
             self.ends[driver] = error
 
 
-@pytest.mark.parametrize("options", [APPEND, SOURCE, PARTS], ids=["append", "source offsets", "parts"])
+@pytest.mark.parametrize("options", first(1, [APPEND, SOURCE, PARTS]), ids=["append", "source offsets", "parts"])
 @pytest.mark.parametrize(
     ("meet_at", "rounds"),
-    [
-        ("after BEGIN", 2),
-        pytest.param("after BEGIN", 40, marks=pytest.mark.long),
-        pytest.param(None, 3, marks=pytest.mark.thorough),
-    ],
+    first(
+        1,
+        [
+            ("after BEGIN", 2),
+            pytest.param("after BEGIN", 40, marks=pytest.mark.long),
+            pytest.param(None, 3, marks=pytest.mark.thorough),
+        ],
+    ),
 )
 def test_of_two_drivers_on_copies_of_one_log_none_takes_the_others_rows_for_its_own(
     target: Target, tmp_path: Path, options: dict[str, Any], meet_at: str | None, rounds: int
@@ -271,10 +281,10 @@ def test_two_names_of_one_table_are_one_place(target: Target, recovery: str) -> 
 # --- ledgers of former releases
 
 
-@pytest.mark.parametrize("options", [APPEND, PARTS], ids=["append", "parts"])
+@pytest.mark.parametrize("options", first(1, [APPEND, PARTS]), ids=["append", "parts"])
 @pytest.mark.parametrize(
     ("table", "path", "target_was", "step_was"),
-    [("public.t", "public", "public.t", "sink"), ("t", "a,public", "t", "sink in a")],
+    first(1, [("public.t", "public", "public.t", "sink"), ("t", "a,public", "t", "sink in a")]),
 )
 def test_a_ledger_with_the_names_of_a_former_release_is_gone_on_with(
     dsn: str, tmp_path: Path, options: dict[str, Any], table: str, path: str, target_was: str, step_was: str
@@ -294,6 +304,7 @@ def test_a_ledger_with_the_names_of_a_former_release_is_gone_on_with(
     assert target.run("SELECT count(*) FROM outfall.ledger") == [(1,)]
 
 
+@pytest.mark.thorough
 def test_a_ledger_of_a_former_release_gets_columns_for_tokens_from_its_owner(
     target: Target, role: str, recovery: str
 ) -> None:

@@ -14,9 +14,10 @@ import pytest
 
 from outfall.errors import TransientError
 from outfall.postgres import PostgresSink
-from tests.integration.postgres.support import Target, mostly_thorough, rows, run
+from tests.integration.postgres.support import Target
 from tests.integration.postgres.test_faults import Retries, waits
 from tests.integration.support.postgres import Databases
+from tests.integration.support.sql import mostly_thorough, rows, run
 from tests.integration.support.waiting import until
 
 
@@ -88,6 +89,7 @@ def test_who_waits_for_a_lock_in_vain_lets_go_and_tries_again(
     assert target.run("SELECT id, more FROM t") == [(1, 1)]
 
 
+@pytest.mark.thorough
 def test_a_lock_that_is_never_let_go_is_told(target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("outfall.postgres.connection.database._LONGEST_WAIT", 0.05)
     sink = growing(target, retry_deadline="0.5 seconds")

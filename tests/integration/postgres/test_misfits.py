@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pytest
 
@@ -15,8 +14,8 @@ from outfall.errors import (
     TerminalError,
 )
 from outfall.postgres import PostgresSink
-from outfall.testing import LocalDriver
-from tests.integration.postgres.support import Target, rows, run
+from tests.integration.postgres.support import Target
+from tests.integration.support.sql import first, rows, run
 
 
 def test_a_mismatch_is_explained_column_by_column(dsn: str) -> None:
@@ -29,26 +28,6 @@ def test_a_mismatch_is_explained_column_by_column(dsn: str) -> None:
         target.sink().check_schema(schema)
     for told in ("'id'", "'name', did you mean 'nam'", "'made' is a column that the server fills", "'n', which is NOT"):
         assert told in str(caught.value)
-
-
-def test_a_missing_column_is_told_with_the_option_that_adds_it(dsn: str, recovery: str) -> None:
-    target = Target(dsn)
-    schema = pa.schema({"id": pa.int64(), "more": pa.int64()})
-    with pytest.raises(ConfigurationError, match=r"no column 'more'.*set schema_evolution='add_columns'"):
-        target.sink().check_schema(schema)
-    with pytest.raises(TargetError, match=r"no column 'more'.*schema_evolution='add_columns'"):
-        target.sink(write_mode="upsert", key_columns="more").check_connection()
-    sink = target.sink(schema_evolution="add_columns")
-    sink.check_schema(schema)
-    run(sink, recovery, 0, [{"id": 1, "more": 2}])
-    assert target.run("SELECT id, more FROM t") == [(1, 2)]
-
-
-def test_columns_of_options_must_be_there(dsn: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text, version bigint)")
-    sink = target.sink(write_mode="upsert", key_columns="id", order_column="version", delete_marker="gone")
-    with pytest.raises(ConfigurationError, match=r"no column 'version'.*delete marker 'gone' is string"):
-        sink.check_schema(pa.schema({"id": pa.int64(), "gone": pa.string()}))
 
 
 def test_columns_with_names_that_staging_needs_are_refused_before_the_first_row(dsn: str, recovery: str) -> None:
@@ -76,15 +55,18 @@ def test_columns_with_names_that_staging_needs_are_refused_before_the_first_row(
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        ({"delete_marker": "gonne"}, "no column 'gonne'"),
-        ({"delete_marker": "name"}, "delete marker 'name' is string"),
-        ({"order_column": "version"}, "no column 'version'"),
-        ({"update_columns": "nam"}, "no column 'nam'"),
-        ({"key_columns": "key"}, "no column 'key'"),
-        ({"conflict_constraint": "once"}, "no constraint 'once'"),
-        ({"conflict_constraint": "made_pkey"}, None),
-    ],
+    first(
+        2,
+        [
+            ({"delete_marker": "gonne"}, "no column 'gonne'"),
+            ({"delete_marker": "name"}, "delete marker 'name' is string"),
+            ({"order_column": "version"}, "no column 'version'"),
+            ({"update_columns": "nam"}, "no column 'nam'"),
+            ({"key_columns": "key"}, "no column 'key'"),
+            ({"conflict_constraint": "once"}, "no constraint 'once'"),
+            ({"conflict_constraint": "made_pkey"}, None),
+        ],
+    ),
 )
 def test_columns_of_options_must_be_there_also_for_a_table_that_is_made(
     dsn: str, options: dict[str, Any], message: str | None
@@ -109,32 +91,51 @@ def test_columns_that_are_made_have_names_that_the_server_takes_whole(dsn: str, 
 
 @pytest.mark.parametrize(
     ("ddl", "options", "message"),
-    [
-        ("SELECT 1", {}, r'no unique index on id.*CREATE UNIQUE INDEX ON "t" \("id"\)'),
-        ("CREATE UNIQUE INDEX ON t (id)", {}, None),
-        ("CREATE UNIQUE INDEX ON t (id, name)", {}, "no unique index"),
-        ("CREATE UNIQUE INDEX ON t (id) WHERE n > 0", {}, "no unique index"),
-        ("CREATE UNIQUE INDEX ON t (id) WHERE n > 0", {"conflict_where": "n > 0"}, None),
-        ("CREATE UNIQUE INDEX ON t (id) WHERE n > 0", {"conflict_where": "n > 5"}, None),
-        ("CREATE UNIQUE INDEX ON t (id) WHERE n > 5", {"conflict_where": "n > 0"}, "(?s)matches conflict_where.*42P10"),
-        ("CREATE UNIQUE INDEX ON t (id) WHERE n > 0", {"conflict_where": "m > 0"}, "(?s)matches conflict_where.*42703"),
-        ("SELECT 1", {"conflict_where": "n > 0"}, "CREATE UNIQUE INDEX .* WHERE n > 0"),
-        ("CREATE UNIQUE INDEX ON t (id)", {"conflict_where": "n > 0 AND name LIKE 'a%s'"}, None),
-        ("ALTER TABLE t ADD CONSTRAINT once UNIQUE (id)", {"conflict_constraint": "once"}, None),
-        ("ALTER TABLE t ADD CONSTRAINT once UNIQUE (id)", {"conflict_constraint": "twice"}, "no constraint 'twice'"),
-        ("ALTER TABLE t ADD CONSTRAINT once UNIQUE (id, n)", {"conflict_constraint": "once"}, "is on id, n"),
-        (
-            "ALTER TABLE t ADD CONSTRAINT once UNIQUE (id) DEFERRABLE",
-            {"conflict_constraint": "once"},
-            "cannot decide conflicts",
-        ),
-        (
-            "ALTER TABLE t ADD CONSTRAINT once CHECK (id > 0)",
-            {"conflict_constraint": "once"},
-            "cannot decide conflicts",
-        ),
-        ("ALTER TABLE t RENAME TO b; ALTER TABLE b ADD PRIMARY KEY (id); CREATE VIEW t AS SELECT * FROM b", {}, None),
-    ],
+    first(
+        4,
+        [
+            ("SELECT 1", {}, r'no unique index on id.*CREATE UNIQUE INDEX ON "t" \("id"\)'),
+            ("CREATE UNIQUE INDEX ON t (id)", {}, None),
+            ("CREATE UNIQUE INDEX ON t (id, name)", {}, "no unique index"),
+            ("CREATE UNIQUE INDEX ON t (id) WHERE n > 0", {}, "no unique index"),
+            ("CREATE UNIQUE INDEX ON t (id) WHERE n > 0", {"conflict_where": "n > 0"}, None),
+            ("CREATE UNIQUE INDEX ON t (id) WHERE n > 0", {"conflict_where": "n > 5"}, None),
+            (
+                "CREATE UNIQUE INDEX ON t (id) WHERE n > 5",
+                {"conflict_where": "n > 0"},
+                "(?s)matches conflict_where.*42P10",
+            ),
+            (
+                "CREATE UNIQUE INDEX ON t (id) WHERE n > 0",
+                {"conflict_where": "m > 0"},
+                "(?s)matches conflict_where.*42703",
+            ),
+            ("SELECT 1", {"conflict_where": "n > 0"}, "CREATE UNIQUE INDEX .* WHERE n > 0"),
+            ("CREATE UNIQUE INDEX ON t (id)", {"conflict_where": "n > 0 AND name LIKE 'a%s'"}, None),
+            ("ALTER TABLE t ADD CONSTRAINT once UNIQUE (id)", {"conflict_constraint": "once"}, None),
+            (
+                "ALTER TABLE t ADD CONSTRAINT once UNIQUE (id)",
+                {"conflict_constraint": "twice"},
+                "no constraint 'twice'",
+            ),
+            ("ALTER TABLE t ADD CONSTRAINT once UNIQUE (id, n)", {"conflict_constraint": "once"}, "is on id, n"),
+            (
+                "ALTER TABLE t ADD CONSTRAINT once UNIQUE (id) DEFERRABLE",
+                {"conflict_constraint": "once"},
+                "cannot decide conflicts",
+            ),
+            (
+                "ALTER TABLE t ADD CONSTRAINT once CHECK (id > 0)",
+                {"conflict_constraint": "once"},
+                "cannot decide conflicts",
+            ),
+            (
+                "ALTER TABLE t RENAME TO b; ALTER TABLE b ADD PRIMARY KEY (id); CREATE VIEW t AS SELECT * FROM b",
+                {},
+                None,
+            ),
+        ],
+    ),
 )
 def test_upserts_without_an_index_are_refused_before_the_first_row(
     dsn: str, ddl: str, options: dict[str, Any], message: str | None
@@ -146,36 +147,16 @@ def test_upserts_without_an_index_are_refused_before_the_first_row(
         sink.check_schema(pa.schema({"id": pa.int64(), "name": pa.string(), "n": pa.int64()}))
 
 
-def test_a_table_is_created_and_grows_columns_where_options_say_so(dsn: str, recovery: str) -> None:
-    sink = PostgresSink(
-        dsn, "made", create_table="if_missing", schema_evolution="add_columns", write_mode="upsert", key_columns="id"
-    )
-    sink.check_schema(pa.schema({"id": pa.int64(), "name": pa.string()}))
-    local = LocalDriver(sink, recovery)
-    local.run_epoch(0, [rows(1)])
-    sink.check_schema(pa.schema({"id": pa.int64(), "name": pa.string(), "more": pa.float64()}))
-    local.run_epoch(1, [[{"id": 2, "name": "b", "more": 0.5}]])
-    with psycopg.connect(dsn) as connection:
-        assert connection.execute("SELECT * FROM made ORDER BY id").fetchall() == [(1, "n1", None), (2, "b", 0.5)]
-        keys = connection.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'made'").fetchall()
-    assert "UNIQUE" in keys[0][0]
-
-
-def test_a_table_that_is_altered_between_epochs_is_followed(target: Target, recovery: str) -> None:
-    run(target.sink(), recovery, 0, rows(1))
-    target.run("ALTER TABLE t ALTER COLUMN id TYPE numeric, ADD COLUMN at timestamptz DEFAULT now()")
-    run(target.sink(), recovery, 1, rows(2))
-    assert [int(number) for number in target.ids()] == [1, 2]
-    assert target.run("SELECT count(at) FROM t") == [(2,)]
-
-
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        pytest.param({"offset_columns": "id"}, marks=pytest.mark.thorough),
-        {"parts": 1, "offset_keys": "ledger"},
-    ],
+    first(
+        1,
+        [
+            {},
+            pytest.param({"offset_columns": "id"}, marks=pytest.mark.thorough),
+            {"parts": 1, "offset_keys": "ledger"},
+        ],
+    ),
     ids=["epoch", "offset columns", "parts"],
 )
 def test_a_column_that_was_dropped_while_rows_bring_it_stops_the_query(

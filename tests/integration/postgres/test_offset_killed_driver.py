@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.integration.postgres.support import Target
-from tests.integration.postgres.test_killed_driver import FLIGHTS
 from tests.integration.support.flights import COLUMNS
 from tests.integration.support.killed_driver import KILLS, make_job
+from tests.integration.support.sql import FLIGHTS
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long]
 

@@ -26,8 +26,9 @@ from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from outfall.wrappers import FanOutSink
 from tests.integration.postgres.offsets import keyed, numbered, one_task, parts_sink, run
-from tests.integration.postgres.support import Target, listening, mostly_thorough
+from tests.integration.postgres.support import Target
 from tests.integration.support.postgres import pgbouncer
+from tests.integration.support.sql import first, listening, mostly_thorough
 
 STEPS = [
     "before BEGIN", "after BEGIN", "sql: opening", "after open target", "sql: copying", "task: after write",
@@ -42,7 +43,7 @@ BY_DEFAULT = ["after BEGIN", "sql: publishing", "sql: after COMMIT", "after coll
               "before COMPLETED"]  # fmt: skip
 
 
-@pytest.mark.parametrize("step", mostly_thorough(STEPS, BY_DEFAULT))
+@pytest.mark.parametrize("step", first(2, mostly_thorough(STEPS, BY_DEFAULT)))
 def test_a_driver_that_dies_anywhere_leaves_each_row_once(target: Target, recovery: str, step: str) -> None:
     sink = parts_sink(target)
     run(sink, recovery, 0, 100)
@@ -111,8 +112,8 @@ def test_a_replay_in_another_order_and_other_batches_writes_nothing(target: Targ
     assert (result.counts["rows"], result.counts["rows_present"], result.counts.get("bytes", 0)) == (3, 3, 0)
 
 
-@pytest.mark.parametrize("ids", [(1, 2), (1, 2, 4), (1, 2, 3, 3)])
-def test_a_replay_with_other_rows_is_refused(target: Target, recovery: str, ids: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("ids", first(1, [[1, 2], [1, 2, 4], [1, 2, 3, 3]]))
+def test_a_replay_with_other_rows_is_refused(target: Target, recovery: str, ids: list[int]) -> None:
     sink = parts_sink(target, 1)
     with crash_at("after collect"):
         run(sink, recovery, 0, 1, 2, 3)
@@ -229,7 +230,7 @@ def test_a_job_that_is_never_resumed_is_refused_before_the_first_row(target: Tar
 
 
 @pytest.mark.parametrize(
-    ("step", "published"), [("sql: publishing", False), ("after collect", True), ("before COMPLETED", True)]
+    ("step", "published"), first(1, [("sql: publishing", False), ("after collect", True), ("before COMPLETED", True)])
 )
 def test_a_job_that_was_killed_and_lost_its_log_is_noticed_if_it_had_published(
     target: Target, tmp_path: Path, step: str, published: bool

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.spark
 NUMBERED = 'partition_id integer, "offset" bigint, id bigint, name text, PRIMARY KEY (partition_id, "offset")'
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("columns", "options", "key"),
     [

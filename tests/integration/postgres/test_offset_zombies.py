@@ -13,8 +13,9 @@ from outfall.errors import (
 from outfall.testing import LocalDriver
 from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
 from tests.integration.postgres.offsets import one_task, parts_sink, run
-from tests.integration.postgres.support import Target, listening, mostly_thorough
+from tests.integration.postgres.support import Target
 from tests.integration.support.postgres import Server
+from tests.integration.support.sql import listening, mostly_thorough
 
 
 def test_an_attempt_that_was_overtaken_gives_up_what_is_there(target: Target, recovery: str) -> None:
@@ -157,6 +158,7 @@ def test_a_connection_that_ends_before_commit_leaves_nothing(target: Target, rec
     assert target.ids() == [1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", mostly_thorough(["sql: copying", "sql: publishing"], ["sql: publishing"]))
 def test_a_server_that_is_killed_while_a_task_copies_loses_and_doubles_nothing(
     mortal_postgres: Server, recovery: str, step: str

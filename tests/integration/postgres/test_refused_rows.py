@@ -13,19 +13,14 @@ import pyarrow as pa
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from outfall.errors import CommitRefusedError, ConfigurationError, OutfallError, TargetError, ValueRefusedError
-from outfall.metrics.step_status import read_status
-from outfall.protocol.commit_retry import CommitPolicy
-from outfall.protocol.step import EpochOptions
+from outfall.errors import CommitRefusedError, ConfigurationError, OutfallError, ValueRefusedError
 from outfall.protocol.task import EpochTask, TaskIdentity
-from outfall.recovery import history
-from outfall.recovery.url import recovery_config
 from outfall.replay.sources import dead_letters_at
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
-from tests.integration.postgres.support import Target, listening, mostly_thorough, rows, run
-from tests.integration.postgres.test_faults import END_OTHERS
+from tests.integration.postgres.support import Target
 from tests.integration.support.postgres import Databases, pgbouncer
+from tests.integration.support.sql import first, mostly_thorough, rows, run
 
 PEOPLE = "CREATE TABLE people (id bigint PRIMARY KEY)"
 
@@ -74,11 +69,11 @@ WAYS = ["named", "append", "upsert"]
 
 
 def cases(way: str) -> pytest.MarkDecorator:
-    """All of them; by default each goes one way only."""
+    """All of them; by default two go each way."""
     return pytest.mark.parametrize(
         "case",
         [
-            pytest.param(case, id=case.name, marks=[] if WAYS[number % 3] == way else pytest.mark.thorough)
+            pytest.param(case, id=case.name, marks=[] if number % 9 == WAYS.index(way) else pytest.mark.thorough)
             for number, case in enumerate(CASES)
         ],
     )
@@ -134,12 +129,13 @@ def test_a_row_that_is_refused_is_named_by_its_primary_key(dsn: str, recovery: s
     error = ValueRefusedError if case.staged else CommitRefusedError
     with pytest.raises(error) as caught:
         write(target.sink(), recovery, case)
-    for text in ('the row with key {"id": 3}', f"SQLSTATE {case.code}" if case.code else "What to do"):
-        assert text in str(caught.value)
+    for told in ('the row with key {"id": 3}', f"SQLSTATE {case.code}" if case.code else "What to do"):
+        assert told in str(caught.value)
     assert (case.reason in str(caught.value)) == ((case.code or "")[:2] != "22")
     assert target.ids() == there
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("log_rows", ["none", "keys", "full"])
 @pytest.mark.parametrize(
     "columns",
@@ -154,40 +150,9 @@ def test_no_more_of_a_row_is_told_than_log_rows_permits(
     refused += [{"id": number, "name": "Ringelnatz"} for number in (4711, 4712)[: 1 + ("UNIQUE" in columns)]]
     with caplog.at_level("DEBUG"), pytest.raises(OutfallError) as caught:
         run(target.sink(log_rows=log_rows), recovery, 0, refused)
-    text = "".join(traceback.format_exception(caught.value)) + caplog.text
-    assert ("Ringelnatz" in text) == (log_rows == "full")
-    assert ("471" in text) == (log_rows != "none")
-
-
-def test_dead_letters_hold_the_whole_row_whatever_is_logged(dsn: str, recovery: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (id bigint, name text CHECK (name <> 'Ringelnatz'))")
-    sink = target.sink(log_rows="none", dead_letter_table="dead", max_dead_letters=1)
-    run(sink, recovery, 0, [{"id": 1, "name": "Ringelnatz"}])
-    ((row, excerpt),) = target.run("SELECT row, excerpt FROM dead")
-    assert "Ringelnatz" in row
-    assert "Ringelnatz" in excerpt
-    more = [{"id": number, "name": "Ringelnatz"} for number in (2, 3)]
-    with pytest.raises(OutfallError, match="more than 1 rows") as caught:
-        run(sink, recovery, 1, more)
-    assert "Ringelnatz" not in "".join(traceback.format_exception(caught.value))
-
-
-def test_rows_that_are_dropped_for_one_that_is_refused_are_counted_and_end_the_guarantee(
-    dsn: str, recovery: str
-) -> None:
-    target = Target(dsn, "CREATE TABLE t (id bigint NOT NULL, name text)")
-    refused = [*rows(1, 2), {"id": None, "name": "x"}]
-    with pytest.raises(CommitRefusedError) as caught:
-        run(target.sink(), recovery, 0, refused)
-    assert "dead_letter_table" in str(caught.value)
-    assert "drop" not in str(caught.value)
-    dropping = EpochOptions(commit=CommitPolicy(on_known_failure="drop"))
-    LocalDriver(target.sink(), recovery, options=dropping).run_epoch(0, [refused])
-    run(target.sink(), recovery, 1, rows(4))
-    assert target.ids() == [4]
-    assert [(epoch.rows, epoch.dropped) for epoch in history(recovery)] == [(3, 3), (0, 0), (1, 0)]
-    status = read_status(recovery_config(recovery), "sink", last=0)
-    assert (status.dropped_rows, status.guarantee) == (3, "NONE")
+    told = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert ("Ringelnatz" in told) == (log_rows == "full")
+    assert ("471" in told) == (log_rows != "none")
 
 
 @cases("append")
@@ -214,7 +179,7 @@ def set_aside(dsn: str, recovery: str, case: Case, mode: str, **options: str) ->
     assert target.run("SELECT count(*) FROM outfall.attempts") == [(0,)]
 
 
-@pytest.mark.parametrize(("column", "kind", "values"), FITTING)
+@pytest.mark.parametrize(("column", "kind", "values"), first(1, FITTING))
 def test_values_at_the_edge_of_their_type_are_taken(
     dsn: str, recovery: str, column: str, kind: pa.DataType, values: list[Any]
 ) -> None:
@@ -311,58 +276,6 @@ def test_upserts_are_sorted_once_however_many_rows_are_refused(dsn: str, recover
         assert 2000 <= target.run("SELECT last_value FROM scanned")[0][0] < 40 * 2000
 
 
-@pytest.mark.parametrize("mode", ["staging", "publishing"])
-def test_more_than_the_limit_fail_the_query(dsn: str, recovery: str, mode: str) -> None:
-    column = "name jsonb" if mode == "staging" else "name text CHECK (name = '1')"
-    target = Target(dsn, f"CREATE TABLE t (id bigint PRIMARY KEY, {column})")
-    bad = [{"id": number, "name": "1" if number % 2 else "{"} for number in range(10)]
-    with pytest.raises(ValueRefusedError, match=r"more than 4 rows.*key \{\"id\": \d\}.*max_dead_letters"):
-        run(target.sink(dead_letter_table="dead", max_dead_letters=4), recovery, 0, bad)
-    assert target.ids() == []
-    run(target.sink(dead_letter_table="dead", max_dead_letters=5), recovery, 0, bad)
-    assert target.ids() == [1, 3, 5, 7, 9]
-    assert target.run("SELECT count(*) FROM dead") == [(5,)]
-
-
-def test_the_limit_holds_for_the_tasks_of_an_epoch_together(dsn: str, recovery: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (id smallint, name text)")
-    bad = [[{"id": 100_000 * task + number, "name": "x"} for number in range(3)] for task in (1, 2)]
-    strict, patient = (target.sink(dead_letter_table="dead", max_dead_letters=most) for most in (5, 6))
-    with pytest.raises(ValueRefusedError, match=r"more than 5 rows of this epoch .* among them a row.*max_dead_"):
-        run(strict, recovery, 0, *bad)
-    # Nothing is recorded, so that rows that were corrected at their source are written.
-    with crash_at("after PREPARED"):
-        run(patient, recovery, 0, *bad, rows(1))
-    with pytest.raises(ValueRefusedError, match="more than 5 rows of this epoch"):
-        run(strict, recovery, 0, *bad, rows(1))
-    assert target.run("SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM dead)") == [(0, 0)]
-    assert run(patient, recovery, 0, *bad, rows(1)).skipped
-    assert target.run("SELECT (SELECT count(*) FROM t), (SELECT count(*) FROM dead)") == [(1, 6)]
-
-
-def test_dead_letters_may_be_asked_for_after_an_epoch_was_refused(dsn: str, recovery: str) -> None:
-    """What is recorded is published then, and the tasks do not run again."""
-    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY CHECK (id <> 2), name text)")
-    with pytest.raises(CommitRefusedError, match="set dead_letter_table"):
-        run(target.sink(), recovery, 0, rows(1, 2, 3))
-    assert run(target.sink(dead_letter_table="dead"), recovery, 0, rows(1, 2, 3)).skipped
-    assert target.ids() == [1, 3]
-    assert target.run("SELECT count(*) FROM dead") == [(1,)]
-
-
-def test_dead_letters_may_be_asked_for_after_a_driver_died(dsn: str, recovery: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY CHECK (id <> 2), name text)")
-    with crash_at("after PREPARED"):
-        run(target.sink(), recovery, 0, rows(1, 2, 3))
-    given = target.sink(dead_letter_table="dead", create_staging="never")
-    for _ in range(2):
-        with pytest.raises(TargetError, match=r"a table for dead letters is missing: dead.*PostgresSink.ddl\(\)"):
-            run(given, recovery, 0, rows(1, 2, 3))
-    target.run(given.ddl())
-    run(given, recovery, 0, rows(1, 2, 3))
-    assert (target.ids(), target.run("SELECT count(*) FROM dead")) == ([1, 3], [(1,)])
-
-
 def test_a_table_that_takes_no_letters_is_explained_also_for_a_recorded_epoch(dsn: str, recovery: str) -> None:
     target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY CHECK (id <> 2), name text)")
     target.run('CREATE TABLE dead ("row" jsonb)')
@@ -370,91 +283,6 @@ def test_a_table_that_takes_no_letters_is_explained_also_for_a_recorded_epoch(ds
         run(target.sink(), recovery, 0, rows(1, 2))
     with pytest.raises(ConfigurationError, match="cannot store dead letters: column 'row' is jsonb"):
         run(target.sink(dead_letter_table="dead"), recovery, 0, rows(1, 2))
-
-
-def test_letters_that_wait_are_not_dropped_with_the_option(dsn: str, recovery: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY CHECK (id <> 2), name jsonb)")
-    values = [{"id": 1, "name": "1"}, {"id": 3, "name": "{"}]
-    with crash_at("after PREPARED"):
-        run(target.sink(dead_letter_table="dead"), recovery, 0, values)
-    with pytest.raises(CommitRefusedError, match=r"1 rows of this epoch are dead letters.*set dead_letter_table again"):
-        run(target.sink(), recovery, 0, values)
-    run(target.sink(dead_letter_table="dead"), recovery, 0, values)
-    assert (target.ids(), target.run("SELECT count(*) FROM dead")) == ([1], [(1,)])
-
-
-def test_only_the_letters_of_winners_are_published(dsn: str, recovery: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name jsonb)")
-    values = [{"id": 1, "name": "1"}, {"id": 2, "name": "{"}]
-    local = LocalDriver(target.sink(dead_letter_table="dead"), recovery)
-    coordinator = local.coordinator()
-    ticket = coordinator.begin(0)
-    local.run_task(ticket, 0, 0, [(None, values)])  # its answer is lost
-    result = coordinator.finish(ticket, [local.run_task(ticket, 0, 0, [(None, values)], retries=1)])
-    assert result.counts["dead_letters"] == 1
-    assert target.run("SELECT count(*) FROM dead") == [(1,)]
-    local.run_epoch(1, [])
-    assert target.run("SELECT count(*) FROM outfall.refused") == [(0,)]
-
-
-def test_a_task_whose_rows_are_all_refused_is_published(dsn: str, recovery: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (id bigint, name jsonb)")
-    run(target.sink(dead_letter_table="dead"), recovery, 0, [{"id": 2, "name": "{"}], [{"id": 1, "name": "1"}])
-    assert (target.ids(), target.run("SELECT count(*) FROM dead")) == ([1], [(1,)])
-
-
-def test_letters_that_a_crash_of_the_server_took_are_written_anew(dsn: str, recovery: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (id bigint, name jsonb)")
-    sink = target.sink(dead_letter_table="dead")
-    values = [{"id": 1, "name": "1"}, {"id": 2, "name": "{"}]
-    with crash_at("after PREPARED"):
-        run(sink, recovery, 0, values)
-    target.run("TRUNCATE outfall.refused")
-    run(sink, recovery, 0, values)
-    assert (target.ids(), target.run("SELECT count(*) FROM dead")) == ([1], [(1,)])
-
-
-def test_an_upsert_takes_the_row_before_one_that_is_refused(dsn: str, recovery: str) -> None:
-    """As if each row had come alone; the deleted one is not brought back by an older version."""
-    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text CHECK (name <> 'bad'), version bigint)")
-    sink = target.sink(
-        write_mode="upsert", key_columns="id", order_column="version", delete_marker="gone", dead_letter_table="dead"
-    )
-    target.run("INSERT INTO t VALUES (3, 'there', 0)")
-    values = [
-        (1, "a", 1, False), (1, "bad", 3, False), (1, "bad", 4, False), (1, "b", 2, False),
-        (2, "a", 1, False), (3, "x", 2, True), (3, "late", 1, False), (4, "bad", 1, False),
-    ]  # fmt: skip
-    run(sink, recovery, 0, [dict(zip(("id", "name", "version", "gone"), row, strict=True)) for row in values])
-    assert target.run("SELECT * FROM t ORDER BY id") == [(1, "b", 2), (2, "a", 1)]
-    letters = [json.loads(row) for (row,) in target.run("SELECT row FROM dead")]
-    assert sorted((letter["id"], letter["version"], letter["gone"]) for letter in letters) == [
-        (1, 3, False), (1, 4, False), (4, 1, False),
-    ]  # fmt: skip
-
-
-def test_rows_that_refer_to_each_other_go_through_beside_a_bad_one(dsn: str, recovery: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, boss bigint REFERENCES t)")
-    values = [{"id": number, "boss": number + 1 if number < 5 else None} for number in range(6)]
-    run(target.sink(dead_letter_table="dead"), recovery, 0, [*values, {"id": 9, "boss": 77}])
-    assert target.ids() == [0, 1, 2, 3, 4, 5]
-    assert [json.loads(row) for (row,) in target.run("SELECT row FROM dead")] == [{"id": 9, "boss": 77}]
-
-
-def test_a_delete_that_is_refused_is_a_dead_letter(dsn: str, recovery: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY); CREATE TABLE u (t bigint REFERENCES t)")
-    target.run("INSERT INTO t SELECT generate_series(1, 4); INSERT INTO u VALUES (2)")
-    sink = target.sink(write_mode="delete", key_columns="id", dead_letter_table="dead")
-    run(sink, recovery, 0, [{"id": 1}, {"id": 2}], [{"id": 3}])
-    assert target.ids() == [2, 4]
-    assert target.run("SELECT code, row FROM dead") == [("23503", '{"id":2}')]
-
-
-def test_of_two_rows_with_one_key_one_goes_through(dsn: str, recovery: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text)")
-    run(target.sink(dead_letter_table="dead"), recovery, 0, rows(1, 2, 1), rows(2, 3))
-    assert target.ids() == [1, 2, 3]
-    assert sorted(json.loads(row)["id"] for (row,) in target.run("SELECT row FROM dead")) == [1, 2]
 
 
 @pytest.mark.parametrize("code", mostly_thorough(["42P01", "P0001", "54000"], ["P0001"]))
@@ -470,62 +298,8 @@ def test_what_is_not_the_fault_of_a_row_is_no_dead_letter(dsn: str, recovery: st
     assert target.run("SELECT count(*) FROM dead") == [(0,)]
 
 
-def test_a_connection_that_breaks_while_rows_are_set_aside_is_made_anew(dsn: str, recovery: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (id bigint CHECK (id <> 3), name text)")
-    ended: list[str] = []
-
-    def end(step: str) -> None:
-        if step == "sql: set aside" and not ended:
-            ended.append(step)
-            target.run(END_OTHERS)
-
-    with listening(end):
-        result = run(target.sink(dead_letter_table="dead"), recovery, 0, rows(*range(6)))
-    assert ended
-    assert target.ids() == [0, 1, 2, 4, 5]
-    assert target.run("SELECT count(*) FROM dead") == [(1,)]
-    assert (result.counts["dead_letters"], result.counts["rows_changed"]) == (1, 5)
-
-
-@pytest.mark.parametrize(
-    "step",
-    mostly_thorough(
-        ["sql: staging", "sql: set aside", "sql: after COMMIT#6", "after commit"],
-        ["sql: set aside", "sql: after COMMIT#6"],
-    ),
-)
-def test_a_driver_that_dies_leaves_each_letter_once(dsn: str, recovery: str, step: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (id bigint CHECK (id <> 3), name jsonb)")
-    sink = target.sink(dead_letter_table="dead")
-    values = [{"id": number, "name": "{" if number == 5 else "1"} for number in range(7)]
-    with crash_at(step) as seen:
-        run(sink, recovery, 0, values)
-    assert step.partition("#")[0] in seen
-    run(sink, recovery, 0, values)
-    assert target.ids() == [0, 1, 2, 4, 6]
-    assert sorted(json.loads(row)["id"] for (row,) in target.run("SELECT row FROM dead")) == [3, 5]
-
-
-def test_a_table_that_cannot_take_letters_is_refused_before_the_epoch_begins(dsn: str, recovery: str) -> None:
-    target = Target(dsn)
-    target.run("CREATE TABLE dead (row jsonb, reason text, more bigint NOT NULL)")
-    with pytest.raises(OutfallError, match=r"'row' is jsonb, but must be text.*'code' is missing.*'more' is NOT NULL"):
-        run(target.sink(dead_letter_table="dead"), recovery, 0, rows(1))
-
-
-def test_a_table_for_letters_may_be_made_beforehand_with_columns_of_its_own(dsn: str, recovery: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (id bigint CHECK (id <> 2), name text)")
-    sink = target.sink(dead_letter_table="dead", create_staging="never")
-    with pytest.raises(OutfallError, match=r"dead letters is missing.*ddl\(\)"):
-        run(sink, recovery, 0, rows(1))
-    target.run(sink.ddl())
-    target.run("ALTER TABLE dead ADD COLUMN id bigserial PRIMARY KEY, ADD COLUMN seen boolean DEFAULT false")
-    run(sink, recovery, 0, rows(1, 2))
-    assert target.run("SELECT epoch, seen FROM dead") == [(0, False)]
-
-
-@pytest.mark.parametrize("write_mode", ["append", "upsert"])
-@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+@pytest.mark.parametrize("write_mode", first(1, ["append", "upsert"]))
+@pytest.mark.parametrize("encoding", first(1, ["LATIN1", "SQL_ASCII"]))
 def test_a_row_that_the_encoding_of_the_server_does_not_have_is_set_aside_in_ascii(
     postgres: Databases, recovery: str, encoding: str, write_mode: str
 ) -> None:
@@ -546,7 +320,7 @@ def test_a_row_that_the_encoding_of_the_server_does_not_have_is_set_aside_in_asc
     assert {letter.code for letter in letters} == {"22008" if encoding == "SQL_ASCII" else "22P05"}
 
 
-def test_a_row_in_utf8_is_set_aside_as_it_is(dsn: str, recovery: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (id bigint, name date)")
-    run(target.sink(dead_letter_table="dead"), recovery, 0, [{"id": 1, "name": "5 €"}])
-    assert "5 €" in target.run("SELECT row FROM dead")[0][0]
+def test_the_excerpt_of_a_letter_is_the_servers_detail(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint CHECK (id <> 2), name text)")
+    run(target.sink(log_rows="none", dead_letter_table="dead"), recovery, 0, rows(2))
+    assert "n2" in target.run("SELECT excerpt FROM dead")[0][0]

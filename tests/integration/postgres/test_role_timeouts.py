@@ -14,8 +14,9 @@ from psycopg.conninfo import make_conninfo
 from outfall.postgres.staging import load
 from outfall.testing import LocalDriver
 from tests.integration.postgres.offsets import one_task, parts_sink
-from tests.integration.postgres.support import Target, rows
+from tests.integration.postgres.support import Target
 from tests.integration.support.postgres import pgbouncer
+from tests.integration.support.sql import rows
 
 TIMEOUTS = {
     "statement_timeout": 0, "idle_in_transaction_session_timeout": 90600, "lock_timeout": 0,
@@ -41,6 +42,7 @@ def outlast(dsn: str) -> None:
         connection.execute("SELECT pg_sleep(0.7)")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pooled", [False, pytest.param(True, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("options", [{}, {"dead_letter_table": "dead"}])
 def test_a_slow_source_outlasts_every_timeout_of_its_role(
@@ -64,6 +66,7 @@ def test_a_slow_source_outlasts_every_timeout_of_its_role(
     assert target.ids() == [0, 1, 2, 10, 11, 12]
 
 
+@pytest.mark.thorough
 def test_parts_that_are_in_the_table_already_are_checked_after_any_wait(hurried: str, dsn: str, recovery: str) -> None:
     """Their task sends nothing, so its session is idle for as long as it has rows."""
     target = Target(dsn)

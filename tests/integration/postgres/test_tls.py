@@ -8,9 +8,10 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from outfall.errors import OutfallError, TransientError
-from tests.integration.postgres.support import Target, rows, run
+from tests.integration.postgres.support import Target
 from tests.integration.support.certificates import self_signed
 from tests.integration.support.postgres import pgbouncer
+from tests.integration.support.sql import rows, run
 
 ELSEWHERE = "127.0.0.2"
 """An address that is this host, and not one that is taken for it."""

@@ -15,7 +15,8 @@ from outfall.postgres import PostgresSink
 from outfall.postgres.catalogue.columns import read_columns
 from outfall.postgres.names import TableName
 from outfall.testing import LocalDriver
-from tests.integration.postgres.support import Target, listening, rows, run
+from tests.integration.postgres.support import Target
+from tests.integration.support.sql import first, listening, rows, run
 from tests.integration.support.waiting import until
 
 THOROUGH = pytest.mark.thorough
@@ -26,100 +27,7 @@ def keyed(number: int, name: str | None, version: int, gone: bool = False) -> di
     return {"id": number, "name": name, "version": version, "gone": gone}
 
 
-def test_upserts_replace_rows_by_their_key(dsn: str, recovery: str) -> None:
-    target = Target(dsn, KEYED)
-    sink = target.sink(write_mode="upsert", key_columns="id", order_column="version", delete_marker="gone")
-    run(sink, recovery, 0, [keyed(1, "a", 1), keyed(1, "b", 2), keyed(2, "x", 1)])
-    assert target.run("SELECT * FROM t ORDER BY id") == [(1, "b", 2), (2, "x", 1)]
-    run(sink, recovery, 1, [keyed(1, "late", 1)], [keyed(2, "x", 3, gone=True), keyed(3, None, 1)])
-    assert target.run("SELECT * FROM t ORDER BY id") == [(1, "b", 2), (3, None, 1)]
-    run(sink, recovery, 2, [keyed(1, None, 3), keyed(3, "late", 0, gone=True)])
-    assert target.run("SELECT * FROM t ORDER BY id") == [(1, None, 3), (3, None, 1)]
-
-
-def test_of_equal_versions_the_later_row_counts_also_a_removal(dsn: str, recovery: str) -> None:
-    target = Target(dsn, KEYED)
-    sink = target.sink(write_mode="upsert", key_columns="id", order_column="version", delete_marker="gone")
-    run(sink, recovery, 0, [keyed(1, "a", 1), keyed(1, "b", 1), keyed(2, "x", 1), keyed(2, "x", 1, gone=True)])
-    assert target.run("SELECT id, name FROM t") == [(1, "b")]
-    assert run(sink, recovery, 1, [keyed(1, "c", 1)]).counts["rows_changed"] == 1
-    assert target.run("SELECT id, name FROM t") == [(1, "c")]
-    # Two removals, of which one finds a row, an older row, and a row that is removed and inserted again.
-    run(sink, recovery, 2, [keyed(3, "y", 1), keyed(4, "z", 5)])
-    removals = [keyed(1, "d", 1, gone=True), keyed(2, "x", 9, gone=True), keyed(4, "z", 4)]
-    result = run(sink, recovery, 3, [*removals, keyed(3, "y", 2, gone=True), keyed(3, "w", 2)])
-    assert target.run("SELECT id, name FROM t ORDER BY id") == [(3, "w"), (4, "z")]
-    assert result.counts["rows_changed"] == 3
-
-
-def test_the_last_row_of_a_key_counts_where_no_column_orders_them(dsn: str, recovery: str) -> None:
-    target = Target(dsn, KEYED)
-    sink = target.sink(write_mode="upsert", key_columns="id")
-    run(sink, recovery, 0, [{"id": 1, "name": name, "version": 0} for name in "abc"])
-    assert target.run("SELECT name FROM t") == [("c",)]
-
-
-def test_only_the_columns_that_are_named_are_updated(dsn: str, recovery: str) -> None:
-    target = Target(dsn, KEYED)
-    sink = target.sink(write_mode="upsert", key_columns="id", update_columns="name")
-    for epoch, name in enumerate("ab"):
-        run(sink, recovery, epoch, [{"id": 1, "name": name, "version": epoch}])
-    assert target.run("SELECT * FROM t") == [(1, "b", 0)]
-
-
-@pytest.mark.parametrize("columns", ["name", "name, version"])
-def test_a_late_row_is_refused_also_where_few_columns_are_updated(dsn: str, recovery: str, columns: str) -> None:
-    target = Target(dsn, KEYED)
-    sink = target.sink(write_mode="upsert", key_columns="id", update_columns=columns, order_column="version")
-    for epoch, (name, version) in enumerate([("a", 1), ("c", 3), ("b", 2)]):
-        run(sink, recovery, epoch, [{"id": 1, "name": name, "version": version}])
-    assert target.run("SELECT * FROM t") == [(1, "c", 3)]
-
-
-@pytest.mark.parametrize(
-    ("options", "dead", "epochs"),
-    [
-        # By default each pair of them once.
-        pytest.param(options, dead, epochs, marks=[] if (not options) ^ bool(dead) ^ (epochs == 3) else THOROUGH)
-        for options in ({"update_columns": "status"}, {})
-        for dead in (None, "dead")
-        for epochs in (1, 3)
-    ],
-)
-def test_where_epochs_end_changes_nothing(
-    dsn: str, recovery: str, options: dict[str, Any], dead: str | None, epochs: int
-) -> None:
-    """As if each row came alone: what is removed goes, also where its key comes again, and the first row inserts it."""
-    target = Target(
-        dsn, "CREATE TABLE t (id bigint PRIMARY KEY, made text, status text CHECK (status <> 'bad'), more int)"
-    )
-    target.run("INSERT INTO t SELECT n, 'old', 'old', 5 FROM generate_series(3, 6) AS n")
-    sink = target.sink(write_mode="upsert", key_columns="id", delete_marker="gone", dead_letter_table=dead, **options)
-    written = [
-        (1, "A", "x", 0), (3, "A", "x", 0), (4, "A", "x", 0), (5, "A", "x", 0), (6, "A", "x", 0), (7, "A", "x", 1),
-        (1, "B", "y", 0), (2, "A", "x", 0), (4, None, None, 1), (5, None, None, 1), (6, None, None, 1),
-        (7, "B", "y", 0), (2, None, None, 1), (4, "B", "y", 0), (5, "B", "y", 0), (2, "C", "z", 0),
-        (4, "C", "z", 0), (7, "C", "z", 0),
-    ]  # fmt: skip
-    if dead:
-        written += [(9, "A", "bad", 0)]
-    made = [dict(zip(("id", "made", "status", "gone"), row, strict=True)) for row in written]
-    each = -(-len(made) // epochs)
-    for epoch in range(epochs):
-        run(
-            sink,
-            recovery,
-            epoch,
-            [row | {"gone": bool(row["gone"])} for row in made[each * epoch : each * (epoch + 1)]],
-        )
-    first = bool(options)
-    assert target.run("SELECT * FROM t ORDER BY id") == [
-        (1, "A" if first else "B", "y", None), (2, "C", "z", None), (3, "old" if first else "A", "x", 5),
-        (4, "B" if first else "C", "z", None), (5, "B", "y", None), (7, "B" if first else "C", "z", None),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("dead", [None, "dead"])
+@pytest.mark.parametrize("dead", first(1, [None, "dead"]))
 def test_a_delete_marker_removes_nothing_outside_the_index_that_its_keys_are_of(
     dsn: str, recovery: str, dead: str | None
 ) -> None:
@@ -139,17 +47,20 @@ def test_a_delete_marker_removes_nothing_outside_the_index_that_its_keys_are_of(
     assert left == [(1, "older"), (1, "old"), (2, "y"), (3, "live")]
 
 
-@pytest.mark.parametrize("dead", [None, pytest.param("dead", marks=THOROUGH)])
+@pytest.mark.parametrize("dead", first(1, [None, pytest.param("dead", marks=THOROUGH)]))
 @pytest.mark.parametrize(
     ("predicate", "where", "row"),
-    [
-        ("n > 0", "n > 0", {}),
-        ("n > 0", "n > 5", {}),  # the index decides, and it has an entry for 1 too
-        pytest.param(*["n > 0 AND live AND gone_at IS NULL"] * 2, {}, marks=THOROUGH),
-        pytest.param(None, "n > 0", {}, marks=THOROUGH),
-        ("n > 0", "n > 0", {"update_columns": "name"}),
-        ("n > 0", "n > 0", {"delete_marker": "gone"}),
-    ],
+    first(
+        1,
+        [
+            ("n > 0", "n > 0", {}),
+            ("n > 0", "n > 5", {}),  # the index decides, and it has an entry for 1 too
+            pytest.param(*["n > 0 AND live AND gone_at IS NULL"] * 2, {}, marks=THOROUGH),
+            pytest.param(None, "n > 0", {}, marks=THOROUGH),
+            ("n > 0", "n > 0", {"update_columns": "name"}),
+            ("n > 0", "n > 0", {"delete_marker": "gone"}),
+        ],
+    ),
     ids=str,
 )
 def test_rows_of_one_epoch_count_as_if_each_arrived_alone_beyond_a_partial_index_too(
@@ -185,29 +96,15 @@ def test_an_index_whose_predicate_needs_a_value_that_no_row_has_is_refused(dsn: 
         run(sink, recovery, 0, [{"id": 1, "name": "a"}])
 
 
-def test_a_column_may_have_any_name(dsn: str, recovery: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (latest bigint PRIMARY KEY, gone boolean, target text, removed text)")
-    sink = target.sink(write_mode="upsert", key_columns="latest", delete_marker="deleted")
-    for epoch, deleted in enumerate((False, True)):
-        row = {"gone": True, "target": "a", "removed": "b"}
-        run(sink, recovery, epoch, [row | {"latest": 1, "deleted": deleted}, row | {"latest": 2, "deleted": False}])
-    assert target.run("SELECT * FROM t") == [(2, True, "a", "b")]
-
-
-def test_rows_of_keys_alone_are_inserted_once(dsn: str, recovery: str) -> None:
-    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY)")
-    sink = target.sink(write_mode="upsert", key_columns="id")
-    run(sink, recovery, 0, [{"id": 1}, {"id": 1}], [{"id": 2}])
-    run(sink, recovery, 1, [{"id": 2}, {"id": 3}])
-    assert target.ids() == [1, 2, 3]
-
-
 @pytest.mark.parametrize(
     ("ddl", "options"),
-    [
-        ("CREATE UNIQUE INDEX live ON t (id) WHERE version > 0", {"conflict_where": "version > 0"}),
-        ("ALTER TABLE t ADD CONSTRAINT once UNIQUE (id)", {"conflict_constraint": "once"}),
-    ],
+    first(
+        1,
+        [
+            ("CREATE UNIQUE INDEX live ON t (id) WHERE version > 0", {"conflict_where": "version > 0"}),
+            ("ALTER TABLE t ADD CONSTRAINT once UNIQUE (id)", {"conflict_constraint": "once"}),
+        ],
+    ),
 )
 def test_the_index_of_a_conflict_can_be_named(dsn: str, recovery: str, ddl: str, options: dict[str, str]) -> None:
     target = Target(dsn, f"CREATE TABLE t (id bigint, name text, version bigint); {ddl}")
@@ -227,16 +124,19 @@ UPSERT = {"write_mode": "upsert", "key_columns": "100%s"}
 
 @pytest.mark.parametrize(
     ("options", "rows_of"),
-    [
-        ({}, list),
-        (
-            UPSERT | {"order_column": "a%", "delete_marker": "%gone"},
-            lambda made: [row | {"%gone": False} for row in made],
-        ),
-        pytest.param(UPSERT | {"conflict_where": "\"a%\" LIKE '%_%s'"}, list, marks=THOROUGH),
-        pytest.param({"offset_columns": "100%s"}, list, marks=THOROUGH),
-        ({"parts": 2, "offset_keys": "ledger"}, lambda made: [("key", row) for row in made]),
-    ],
+    first(
+        1,
+        [
+            ({}, list),
+            (
+                UPSERT | {"order_column": "a%", "delete_marker": "%gone"},
+                lambda made: [row | {"%gone": False} for row in made],
+            ),
+            pytest.param(UPSERT | {"conflict_where": "\"a%\" LIKE '%_%s'"}, list, marks=THOROUGH),
+            pytest.param({"offset_columns": "100%s"}, list, marks=THOROUGH),
+            ({"parts": 2, "offset_keys": "ledger"}, lambda made: [("key", row) for row in made]),
+        ],
+    ),
     ids=["append", "upsert", "partial index", "offset columns", "parts"],
 )
 def test_percent_signs_in_names_are_signs_like_others(
@@ -249,7 +149,7 @@ def test_percent_signs_in_names_are_signs_like_others(
     assert target.run(f'SELECT "100%s", "a%" FROM {ODD} ORDER BY 1') == [(0, "a%s"), (1, "a%s")]
 
 
-@pytest.mark.parametrize("options", [{}, UPSERT])
+@pytest.mark.parametrize("options", first(1, [{}, UPSERT]))
 def test_percent_signs_in_names_are_found_in_dead_letters(dsn: str, recovery: str, options: dict[str, Any]) -> None:
     target = Target(dsn, ODD_DDL)
     sink = PostgresSink(dsn, ODD, metadata_schema="meta%s", dead_letter_table='"50%s"."dead%s"', **options)
@@ -269,13 +169,6 @@ def test_percent_signs_in_names_of_keys_are_found_by_deletes_and_errors(dsn: str
         run(PostgresSink(dsn, ODD, on_existing="resume"), f"{recovery}-other", 0, [{"100%s": 2, "a%": "x"}])
 
 
-def test_deletes_remove_rows_by_their_key(dsn: str, recovery: str) -> None:
-    target = Target(dsn, KEYED)
-    target.run("INSERT INTO t SELECT n, 'x', 0 FROM generate_series(1, 5) AS n")
-    run(target.sink(write_mode="delete", key_columns="id"), recovery, 0, [{"id": 2}, {"id": 2}], [{"id": 4}])
-    assert target.ids() == [1, 3, 5]
-
-
 def test_a_null_in_a_key_is_not_removed(dsn: str, tmp_path: Path) -> None:
     target = Target(dsn, "CREATE TABLE t (id bigint UNIQUE, name text, version bigint)")
     target.run("INSERT INTO t VALUES (NULL, 'a', 0)")
@@ -286,6 +179,7 @@ def test_a_null_in_a_key_is_not_removed(dsn: str, tmp_path: Path) -> None:
     assert target.run("SELECT name FROM t") == [("a",)]
 
 
+@pytest.mark.thorough
 def test_two_queries_that_upsert_the_same_keys_do_not_deadlock(dsn: str, tmp_path: Path) -> None:
     target = Target(dsn, KEYED)
     ids = range(2000)
@@ -317,35 +211,7 @@ def test_two_queries_that_upsert_the_same_keys_do_not_deadlock(dsn: str, tmp_pat
     assert target.run("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == [(0,)]
 
 
-@pytest.mark.parametrize(
-    "others", [pytest.param({}, marks=THOROUGH), {"delete_marker": "gone"}], ids=["the same options", "other options"]
-)
-def test_two_queries_into_one_table_at_once(dsn: str, tmp_path: Path, others: dict[str, str]) -> None:
-    target = Target(dsn, KEYED)
-    failed: list[BaseException] = []
-
-    def query(first: int, options: dict[str, str]) -> None:
-        try:
-            local = LocalDriver(
-                # One of them may find the other one's first epoch.
-                target.sink(write_mode="upsert", key_columns="id", on_existing="resume", **options),
-                str(tmp_path / str(first)),
-            )
-            for epoch in range(10):
-                made = rows(first + epoch, first + 100 + epoch)
-                local.run_epoch(epoch, [[row | dict.fromkeys(options.values(), False) for row in made], []])
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=query, args=given) for given in ((0, {}), (1000, others))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert failed == []
-    assert target.ids() == sorted(first + n for first in (0, 1000, 100, 1100) for n in range(10))
-
-
+@pytest.mark.thorough
 def test_the_last_row_counts_also_where_staging_is_vacuumed_while_it_is_filled(dsn: str, recovery: str) -> None:
     """Pages at the front become free in the middle of a COPY: then later rows have lower addresses."""
     target = Target(dsn, KEYED)
@@ -389,7 +255,7 @@ def caseless(icu_dsn: str) -> Target:
     return Target(icu_dsn, "CREATE TABLE t (name text COLLATE ci PRIMARY KEY, id bigint CHECK (id < 100))")
 
 
-@pytest.mark.parametrize("dead", [None, "dead"])
+@pytest.mark.parametrize("dead", first(1, [None, "dead"]))
 def test_the_last_row_counts_of_keys_that_the_index_takes_for_one(
     caseless: Target, recovery: str, dead: str | None
 ) -> None:
@@ -419,7 +285,7 @@ def test_staging_compares_text_as_the_table_does(dsn: str, recovery: str) -> Non
     assert (found["name"], found["other"]) == ('pg_catalog."POSIX"', None)
 
 
-@pytest.mark.parametrize("dead", [None, "dead"])
+@pytest.mark.parametrize("dead", first(1, [None, "dead"]))
 def test_the_last_row_counts_of_numbers_that_are_one_with_different_digits(
     dsn: str, recovery: str, dead: str | None
 ) -> None:

@@ -10,8 +10,10 @@ import pytest
 from outfall.protocol.step import EpochOptions
 from outfall.testing import SinkConformance, run_conformance
 from outfall.wrappers import BatchingSink, ExactlyOnceSink, FanOutSink
-from tests.integration.postgres.test_conformance import Tables
+from tests.integration.postgres.support import Target
 from tests.integration.postgres.test_offset_conformance import NOT_CLAIMED
+from tests.integration.support.sql import Table
+from tests.integration.support.sql_conformance import Tables
 
 
 class Wrapped(Tables):
@@ -26,7 +28,7 @@ class FannedTables(Wrapped):
 
     def new_target(self, directory: Path) -> Any:
         name: str = super().new_target(directory)
-        self._run(f"CREATE TABLE other_{name} ({self.columns})")
+        self.home.run(f"CREATE TABLE other_{name} ({self.columns.format(text='text')})")
         return name
 
     def make_sink(self, target: Any) -> Any:
@@ -77,7 +79,7 @@ class OnceTables(Wrapped):
         return f"{number % 3}"
 
     def read(self, target: Any) -> Any:
-        found = self._run(f"SELECT id, text, source FROM {target}")
+        found = self.home.read(f"SELECT id, text, source FROM {target}")
         return [{"id": number, "text": text, "source": source} for number, text, source in found]
 
 
@@ -91,7 +93,7 @@ class FannedParts(FannedTables):
     }
 
     def make_sink(self, target: Any) -> Any:
-        parts = Tables.make_sink(_Parts(self.dsn), target)
+        parts = Tables.make_sink(_Parts(self.home), target)
         return FanOutSink(out=parts, other=Tables.make_sink(self, f"other_{target}"))
 
     def leftovers(self, target: Any) -> int:
@@ -99,8 +101,8 @@ class FannedParts(FannedTables):
 
 
 class _Parts(Tables):
-    def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
+    def __init__(self, home: Table) -> None:
+        self.home = home
 
     def sink_options(self, target: str) -> dict[str, Any]:
         return {"parts": 4, "offset_keys": "ledger"}
@@ -129,7 +131,7 @@ SHORTEST = ["one_epoch", "replay_of_a_lost_epoch"]
 def test_wrapped_tables_in_short(conformance_dsn: str, tmp_path: Path, kind: type[Tables], checks: list[str]) -> None:
     """What takes seconds; the others need minutes with a real server, most of them to wait for locks."""
     tables = kind()
-    tables.dsn = conformance_dsn
+    tables.home = Target(conformance_dsn, "SELECT 1")
     report = run_conformance(tables, tmp_path, checks=checks)
     assert report.passed, report
 
@@ -137,11 +139,12 @@ def test_wrapped_tables_in_short(conformance_dsn: str, tmp_path: Path, kind: typ
 class Suite(SinkConformance):
     """The whole suite."""
 
+    home: Table
     schedules = 30
 
     @pytest.fixture(autouse=True)
     def _database(self, conformance_dsn: str) -> None:
-        self.dsn = conformance_dsn
+        self.home = Target(conformance_dsn, "SELECT 1")
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.support.mariadb import Programs
+from tests.integration.support.mysql import Programs
 from tests.peers.support.debian import made_once, mysql_programs
 from tests.peers.support.galera import Galera, galera
 from tests.peers.support.group_replication import Group, group_replication

@@ -11,7 +11,8 @@ import pymysql
 import pytest
 
 from outfall.errors import OutfallError, TargetError
-from tests.integration.mysql.support import Target, listening, rows, run
+from tests.integration.mysql.support import Target
+from tests.integration.support.sql import listening, rows, run
 from tests.integration.support.waiting import until
 from tests.peers.support.galera import Galera
 from tests.peers.support.group_replication import Group

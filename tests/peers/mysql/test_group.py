@@ -10,10 +10,11 @@ import pytest
 from outfall.errors import EpochAbandonedError, OutfallError, RecordError, TransientError
 from outfall.recovery import history
 from outfall.testing.recovery_contract import once_at
-from tests.integration.mysql.support import Target, listening, rows, run
+from tests.integration.mysql.support import Target
+from tests.integration.support.sql import listening, rows, run
 from tests.integration.support.sql_logs import STEPS
-from tests.peers.mysql.test_failover import MODES, MOMENTS, TABLE, refusals
 from tests.peers.mysql.test_recovery_log import write
+from tests.peers.support.failovers import MODES, MOMENTS, TABLE, refusals
 from tests.peers.support.group_replication import Group
 from tests.unit.support.command import done
 
@@ -59,7 +60,7 @@ def test_a_primary_that_wakes_up_commits_nothing_that_the_new_one_has_written(gr
             other.start()
             other.join()
             assert target.ids() == [0, 1, 2]
-            old.server.resume()
+            old.resume()
 
     with listening(replace), suppress(OutfallError):
         run(target.sink(), recovery_path, 1, rows(1, 2))

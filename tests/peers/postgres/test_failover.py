@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from outfall.errors import EpochAbandonedError, OutfallError, TargetLostError, TransientError
-from tests.integration.postgres.support import Target, listening, rows, run
+from outfall.errors import TargetLostError, TransientError
+from tests.integration.postgres.support import Target
+from tests.integration.support.sql import listening
 from tests.integration.support.waiting import until
+from tests.peers.support.failovers import LOST, MOMENTS, TABLE, lose_rows, once, refusals, write
 from tests.peers.support.postgres_pair import NAME, Pair, at
 
 END_OTHERS = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'outfall'"
-TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, name text)"
 DELIVERIES: dict[str, dict[str, Any]] = {
     "append": {},
     "upsert": {"write_mode": "upsert", "key_columns": "id"},
@@ -23,98 +23,18 @@ DELIVERIES: dict[str, dict[str, Any]] = {
     "parts": {"parts": 2, "offset_keys": "ledger"},
 }
 
-MOMENTS = [
-    "before BEGIN",
-    "after BEGIN",
-    "sql: opening",
-    "after open target",
-    "sql: publishing",
-    "sql: staged",
-    "after PREPARED",
-    "after COMMITTING",
-    "sql: before COMMIT",
-    "sql: after COMMIT",
-    "before COMPLETED",
-    "after COMPLETED",
-]
-"""When the primary is lost in epoch 2, of which the standby has nothing."""
-
-LOST = ["before BEGIN", "after open target"]
-"""The step of epoch 1 since which the standby has received nothing: epoch 1 is lost with its BEGIN, or without it."""
-
-
-def write(sink: Any, recovery: str, epoch: int, *ids: int) -> None:
-    """Run an epoch of these rows, whatever the delivery."""
-    made = rows(*ids)
-    run(sink, recovery, epoch, [("k", row) for row in made] if sink.options.parts else made)
-
-
-def once(wanted: str, act: Callable[[], object]) -> Callable[[str], None]:
-    """Return a listener that acts when a step is reached for the first time."""
-    acts = iter([act])
-
-    def listener(step: str) -> None:
-        if step == wanted:
-            for each in acts:
-                each()
-
-    return listener
-
-
-def lag(pair: Pair) -> None:
-    """Let the standby have all until now, and nothing more."""
-    pair.standby.catch_up()
-    pair.standby.lag()
-
-
-def refusals(sink: Any, recovery: str, epoch: int, *ids: int) -> list[OutfallError]:
-    """Start a query again until it completes an epoch; return the errors until then, at most three."""
-    errors: list[OutfallError] = []
-    for _ in range(3):
-        try:
-            write(sink, recovery, epoch, *ids)
-        except OutfallError as error:
-            errors.append(error)
-        else:
-            break
-    return errors
-
-
-SLICE = {
-    ("append", "after open target", "after open target"),
-    ("source offsets", "after open target", "before BEGIN"),
-}
-
 
 @pytest.mark.parametrize(
     ("delivery", "lost", "moment"),
     [
-        pytest.param(*case, marks=[] if case in SLICE else pytest.mark.long)
-        for case in itertools.product(DELIVERIES, LOST, MOMENTS)
+        pytest.param(*case, marks=[] if case == ("source offsets", LOST[1], "before BEGIN") else pytest.mark.long)
+        for case in itertools.product(("source offsets", "parts"), LOST, MOMENTS)
     ],
 )
 def test_rows_that_a_failover_loses_are_missed_before_others_are_written(
     pair: Pair, recovery: str, delivery: str, lost: str, moment: str
 ) -> None:
-    """A query that went on would write a newer epoch to the ledger, and nothing would tell the loss any more."""
-    target = Target(pair.new_database(), TABLE)
-    sink = target.sink(**DELIVERIES[delivery])
-    write(sink, recovery, 0, 0)
-    with listening(once(lost, lambda: lag(pair))):
-        write(sink, recovery, 1, 1, 11)
-    with listening(once(moment, pair.fail_over)):
-        errors = refusals(sink, recovery, 2, 2)
-    if pair.primary.running:  # this delivery has no such step
-        pair.fail_over()
-    if not errors:
-        # Epoch 2 was completed where it is lost, which the next one finds.
-        errors = refusals(sink, recovery, 3, 3)
-    # A task whose connection ended may be told first, or an epoch whose staged rows are lost.
-    told = [error for error in errors if not isinstance(error, EpochAbandonedError | TransientError)]
-    assert told
-    assert {type(error) for error in told} == {TargetLostError}
-    assert len(errors) == 3
-    assert target.ids() == [0]
+    lose_rows(pair, recovery, DELIVERIES[delivery], lost, moment)
 
 
 @pytest.mark.parametrize(

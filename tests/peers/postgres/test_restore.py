@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from outfall.errors import OutfallError, TargetLostError
-from tests.integration.postgres.support import Target, listening, rows, run
+from tests.integration.postgres.support import Target
 from tests.integration.support.postgres import Server
 from tests.integration.support.servers import open_folder
+from tests.integration.support.sql import listening, rows, run
 
 TABLE = "CREATE TABLE t (id bigint PRIMARY KEY, name text)"
 DELIVERIES: dict[str, dict[str, Any]] = {

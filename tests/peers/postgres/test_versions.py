@@ -9,8 +9,9 @@ import pyarrow as pa
 import pytest
 
 from outfall.errors import ConfigurationError, TargetError
-from tests.integration.postgres.support import Target, rows, run
+from tests.integration.postgres.support import Target
 from tests.integration.support.postgres import Server, own_server
+from tests.integration.support.sql import rows, run
 from tests.peers.support.postgres_binaries import postgres_programs
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.support import mariadb as of_mariadb
+from tests.integration.support.mysql import MySQLServer, mysql_server
 from tests.peers.support import opensearch as of_opensearch
 from tests.peers.support.opensearch import OLDER, PRODUCTS
 
@@ -26,7 +26,7 @@ def opensearch(product: str) -> Iterator[of_opensearch.OpenSearch]:
 
 
 @pytest.fixture(scope="session")
-def mariadb() -> Iterator[of_mariadb.MariaDB]:
+def mariadb() -> Iterator[MySQLServer]:
     """A server that is shared: nobody stops it."""
-    with of_mariadb.mariadb() as server:
+    with mysql_server() as server:
         yield server

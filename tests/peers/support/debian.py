@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.support.mariadb import DSN, Programs, Server, own_server
+from tests.integration.support.mysql import DSN, Programs, Server, own_server
 from tests.integration.support.postgres import open_copy
 from tests.integration.support.servers import open_folder
 from tests.peers.support.jars import CACHE, cache, fetch_all, keep

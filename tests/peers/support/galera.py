@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from tests.integration.support.mariadb import MariaDB, Server
+from tests.integration.support.mysql import MySQLServer, Server
 from tests.integration.support.servers import free_ports, open_folder
 from tests.integration.support.waiting import until
 from tests.programs import absent
@@ -33,7 +33,7 @@ class Galera:
         self.nodes = nodes
 
     @property
-    def clients(self) -> tuple[MariaDB, MariaDB]:
+    def clients(self) -> tuple[MySQLServer, MySQLServer]:
         """The addresses of the nodes."""
         first, second = self.nodes
         return first.client, second.client
@@ -59,12 +59,12 @@ def galera() -> Iterator[Galera]:
                 f"ist.recv_addr=127.0.0.1:{port + 1};pc.recovery=false",
             }  # fmt: skip
             node = Server(stack.enter_context(open_folder()), **settings)
-            stack.callback(node.server.kill)
-            node.server.start()
+            stack.callback(node.kill)
+            node.start()
             nodes.append(node)
             until(partial(_in_step, node.client), "the node being in step", _SECONDS)
         yield Galera(nodes)
 
 
-def _in_step(node: MariaDB) -> bool:
+def _in_step(node: MySQLServer) -> bool:
     return node.run("SHOW STATUS LIKE 'wsrep_local_state_comment'") == [("wsrep_local_state_comment", "Synced")]

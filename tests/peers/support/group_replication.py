@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 from outfall.testing.tcp_proxy import TcpProxy
-from tests.integration.support.mariadb import MariaDB, Programs, RefusedError, Server
+from tests.integration.support.mysql import MySQLServer, Programs, RefusedError, Server
 from tests.integration.support.servers import free_ports, open_folder
 from tests.integration.support.waiting import until
 from tests.peers.support.replica_pair import MYSQL
@@ -39,11 +39,11 @@ class Group:
 
     def __init__(self, nodes: list[Server], proxy: TcpProxy) -> None:
         self.nodes = nodes
-        self.client = MariaDB("127.0.0.1", proxy.port, nodes[0].client.user)
+        self.client = MySQLServer("127.0.0.1", proxy.port, nodes[0].client.user)
         self._proxy = proxy
 
     @property
-    def clients(self) -> tuple[MariaDB, MariaDB]:
+    def clients(self) -> tuple[MySQLServer, MySQLServer]:
         """The addresses of two nodes."""
         first, second, *_ = self.nodes
         return first.client, second.client
@@ -54,7 +54,7 @@ class Group:
 
     def primary(self, but: Server | None = None) -> Server:
         """Return the node that takes writes, as a node that answers sees it; `but` one that does not."""
-        seen = next(node for node in self.nodes if node is not but and node.server.running)
+        seen = next(node for node in self.nodes if node is not but and node.running)
         found = seen.client.run(f"SELECT member_port {_MEMBERS} WHERE member_role = 'PRIMARY'")
         return next(node for node in self.nodes if [(str(node.client.port),)] == found)
 
@@ -62,9 +62,9 @@ class Group:
         """Kill the primary, or pause it, and lead to the one that the others elect."""
         old = self.primary()
         if pausing:
-            old.server.pause()
+            old.pause()
         else:
-            old.server.kill()
+            old.kill()
         until(lambda: self.primary(old) is not old, "another primary", _SECONDS)
         self.lead_to(self.primary(old))
 
@@ -73,17 +73,17 @@ class Group:
         primary = self.primary()
         others = [node for node in self.nodes if node is not primary]
         for node in others:
-            node.server.pause()
+            node.pause()
         lost = f"SELECT count(*) {_MEMBERS} WHERE member_state = 'UNREACHABLE'"
         until(lambda: primary.client.run(lost) == [(str(len(others)),)], "the primary being alone", _SECONDS)
 
     def restore(self) -> None:
         """Have all nodes in the group again, and lead to the primary."""
         for node in self.nodes:
-            if node.server.running:
-                node.server.resume()
+            if node.running:
+                node.resume()
             else:
-                node.server.start()
+                node.start()
         until(self._is_whole, "all nodes being in the group", _SECONDS)
         self.lead_to(self.primary())
 
@@ -123,8 +123,8 @@ def group_replication(programs: Programs, count: int, *, all_write: bool = False
         for number, port in enumerate(ports, 1):
             own = {"server_id": str(number), "group_replication_local_address": f"127.0.0.1:{port}"}
             node = Server(stack.enter_context(open_folder()), programs, **_GROUP, **mode, **own)
-            stack.callback(node.server.kill)
-            node.server.start()
+            stack.callback(node.kill)
+            node.start()
             first = "" if nodes else "SET GLOBAL group_replication_bootstrap_group = ON;"
             node.client.run(
                 "CHANGE REPLICATION SOURCE TO source_user = 'root' FOR CHANNEL 'group_replication_recovery';"

@@ -11,6 +11,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from tests.integration.postgres.support import Target
 from tests.integration.support.postgres import Server
 from tests.integration.support.servers import open_folder
 from tests.integration.support.waiting import until
@@ -68,6 +69,19 @@ class Pair:
         self.standby.catch_up()
         ports = f"{self.primary.port},{self.standby.port}"
         return make_conninfo(dsn, host="127.0.0.1,127.0.0.1", port=ports, target_session_attrs="read-write")
+
+    def table(self, ddl: str) -> Target:
+        """Make a table in a database of its own, at the address of both."""
+        return Target(self.new_database(), ddl)
+
+    def lag(self) -> None:
+        """Let the standby have all until now, and nothing more."""
+        self.catch_up()
+        self.standby.lag()
+
+    def catch_up(self) -> None:
+        """Let the standby receive, and wait until it has all that the primary has committed."""
+        self.standby.catch_up()
 
     def fail_over(self) -> None:
         """Kill the primary, and promote the standby with what it has received."""

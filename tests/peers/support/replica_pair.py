@@ -7,7 +7,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from outfall.testing.tcp_proxy import TcpProxy
-from tests.integration.support.mariadb import MariaDB, Programs, Server
+from tests.integration.mysql.support import Target
+from tests.integration.support.mysql import MySQLServer, Programs, Server
 from tests.integration.support.servers import open_folder
 from tests.integration.support.waiting import until
 
@@ -65,11 +66,15 @@ class Pair:
     def __init__(self, primary: Server, replica: Server, proxy: TcpProxy, how: Replication) -> None:
         self.primary = primary
         self.replica = replica
-        self.client = MariaDB("127.0.0.1", proxy.port, primary.client.user)
+        self.client = MySQLServer("127.0.0.1", proxy.port, primary.client.user)
         self._proxy = proxy
         self._how = how
         replica.client.run(how.follow.format(primary.client.port))
         self.catch_up()
+
+    def table(self, ddl: str) -> Target:
+        """Make a table in a database of its own, at the address of both."""
+        return Target(self.client, self.client.new_database(), ddl)
 
     def lag(self) -> None:
         """Let the replica have all until now, and nothing more."""
@@ -86,7 +91,7 @@ class Pair:
 
     def fail_over(self) -> None:
         """Kill the primary, and promote the replica with what it has."""
-        self.primary.server.kill()
+        self.primary.kill()
         self.replica.client.run(f"{self._how.stop}; {self._how.forget}; SET GLOBAL read_only = OFF")
         self.lead_to(self.replica)
 
@@ -103,8 +108,8 @@ def replica_pair(how: Replication, programs: Programs | None = None, /, **settin
         def started(number: int, **more: str) -> Server:
             given = _DURABLE | how.settings | settings | more
             server = Server(stack.enter_context(open_folder()), programs, server_id=str(number), **given)
-            stack.callback(server.server.kill)
-            server.server.start()
+            stack.callback(server.kill)
+            server.start()
             return server
 
         primary, replica = started(1), started(2, read_only="ON")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.postgres.support import Target
-from tests.integration.postgres.test_killed_driver import FLIGHTS
 from tests.integration.support.postgres import Databases
+from tests.integration.support.sql import FLIGHTS
 from tests.peers.support.yarn import Yarn
 from tests.peers.support.yarn_job import YarnJob, chance_of
 from tests.peers.support.yarn_storm import Storm

@@ -1,6 +1,6 @@
 """Taking possession of a target: one table of cases over all kinds of targets that run in this process.
 
-PostgreSQL runs the same cases on a server: tests/integration/postgres/test_possession.py. A copied log, older and
+Databases run the same cases on a server: tests/integration/sql/test_possession.py. A copied log, older and
 newer copies of a target, lost targets, save modes and failed jobs are checks of the conformance suite.
 """
 

@@ -29,13 +29,18 @@ _SECONDS = 120
 
 
 @dataclass(frozen=True)
-class MariaDB:
+class MySQLServer:
     """A server, and who may make databases on it."""
 
     host: str
     port: int
     user: str
     password: str = ""
+
+    @property
+    def client(self) -> MySQLServer:
+        """Itself, as `Server.client`."""
+        return self
 
     @cached_property
     def is_mariadb(self) -> bool:
@@ -123,7 +128,7 @@ def found_programs() -> Programs:
     )
 
 
-class Server:
+class Server(OwnServer):
     """A server of our own, that may be killed and started again on its data and port."""
 
     def __init__(self, folder: Path, programs: Programs | None = None, /, **settings: str) -> None:
@@ -137,7 +142,7 @@ class Server:
         made = [*programs.make, f"--datadir={data}", f"--tmpdir={temporary}"]
         done = subprocess.run(made, capture_output=True, text=True, check=False, cwd="/", **user)
         assert done.returncode == 0, done.stderr[-2000:]
-        self.client = MariaDB("127.0.0.1", free_port(), "root")
+        self.client = MySQLServer("127.0.0.1", free_port(), "root")
         given = {"innodb_buffer_pool_size": "64M", "local_infile": "ON"} | settings
         command = [
             *programs.serve, f"--datadir={data}", f"--tmpdir={temporary}",
@@ -145,7 +150,7 @@ class Server:
             f"--pid-file={folder / 'pid'}",
             *(f"--{name.replace('_', '-')}={value}" for name, value in given.items()),
         ]  # fmt: skip
-        self.server = OwnServer(command, folder / "log", self._answers, user=user)
+        super().__init__(command, folder / "log", self._answers, user=user)
 
     def _answers(self) -> bool:
         if not listens(self.client.port):
@@ -161,19 +166,19 @@ def own_server(programs: Programs | None = None, /, **settings: str) -> Iterator
     """Run a server of our own, of the programs that are given or found."""
     with open_folder() as folder:
         server = Server(folder, programs, **settings)
-        server.server.start()
+        server.start()
         try:
             yield server
         finally:
-            server.server.kill()
+            server.kill()
 
 
 @contextmanager
-def mariadb() -> Iterator[MariaDB]:
+def mysql_server() -> Iterator[MySQLServer]:
     """Find the server that the environment names, or run one."""
     if given := os.environ.get(DSN):
         parts = urlsplit(given)
-        yield MariaDB(
+        yield MySQLServer(
             parts.hostname or "127.0.0.1", parts.port or 3306, unquote(parts.username or "root"),
             unquote(parts.password or ""),
         )  # fmt: skip
