@@ -80,6 +80,11 @@ class EpochCoordinator:
         """The sink of the step, and what it can do."""
         return self._step.resolved
 
+    @property
+    def completed(self) -> int | None:
+        """The last completed epoch in the log, as last read or appended by this object; `None` before the first."""
+        return self._step.journal.view.completed
+
     def begin(self, epoch: int | None, *, query_id: str | None = None) -> Ticket:
         """Take over the step for one epoch.
 
@@ -176,10 +181,10 @@ class EpochCoordinator:
     def withdraw(self) -> bool:
         """Roll back a failed epoch of a step whose log will be deleted, and return whether the log may be deleted.
 
-        It may not if an epoch is recorded, or rows are buffered, that only the log can finish. Called on the driver
-        instead of the next `begin`. Fences the zombie tasks of the failed epoch, truncates and cleans up their data,
-        and releases the target. Raises `OutfallError` if the target could not be cleaned up: the log is still required
-        for it.
+        It may not if an epoch is recorded, or rows are buffered, that only the log can finish. An epoch that is
+        `completed` is not rolled back. Called on the driver instead of the next `begin`. Fences the zombie tasks of the
+        failed epoch, truncates and cleans up their data, and releases the target. Raises `OutfallError` if the target
+        could not be cleaned up: the log is still required for it.
         """
         step = self._step
         view = step.journal.read()

@@ -53,7 +53,8 @@ def write(
 
     With `epoch` and `recovery`, the job may run again: written rows are not written again, and an unfinished epoch is
     finished. Without them, a second run is a new write, and `mode` decides about the rows of the first. A failed run
-    leaves no rows. If it was already recorded, the error states how to finish it. After the job, the sink has no
+    leaves no rows. If it was already recorded, the error states how to finish it, and if it was completed, that all
+    rows are written. After the job, the sink has no
     buffered rows, not even of an earlier stream with the same recovery data.
 
     Args:
@@ -160,8 +161,8 @@ def _write_unresumed(df: DataFrame, sink: Any, settings: StepSettings) -> EpochR
     try:
         result = writer.write(df, 0)
     except BaseException as error:
-        if (kept := end_failed(recovery, settings.step_id, writer.coordinator)) is not None:
-            error.add_note(kept)
+        if (left := end_failed(recovery, settings.step_id, writer.coordinator)) is not None:
+            error.add_note(left)
         raise
     remove_recovery(recovery)
     return result
@@ -180,12 +181,13 @@ def remove_recovery(recovery: RecoveryConfig) -> None:
 def end_failed(recovery: RecoveryConfig, step_id: str, make_coordinator: Callable[[], EpochCoordinator]) -> str | None:
     """Roll back a failed job and delete its log. Raises nothing, so that the error of the job is not hidden.
 
-    Returns the location and the purpose of a log that is kept, as one sentence; `None` if it was deleted.
-    `make_coordinator` returns a coordinator of the job's step, on that log.
+    Returns, as one sentence, what the user must know before the job is run again: its rows are written, or its log is
+    kept. `None` if nothing is left of it. `make_coordinator` returns a coordinator of the job's step, on that log.
     """
     try:
         with closing(make_coordinator()) as coordinator:
             withdrawn = coordinator.withdraw()
+            completed = coordinator.completed is not None
     except Exception as error:
         _log.warning("a failed job could not be rolled back", exc_info=True)
         return (
@@ -194,7 +196,7 @@ def end_failed(recovery: RecoveryConfig, step_id: str, make_coordinator: Callabl
         )
     if withdrawn:
         remove_recovery(recovery)
-        return None
+        return "All rows of the job are written: do not run it again. It failed after that." if completed else None
     return (
         f"The job is recorded but not completely published, so its log is kept: the same job with epoch=0 and"
         f" recovery={recovery.url()!r} publishes the rest."

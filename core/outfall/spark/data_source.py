@@ -8,7 +8,6 @@ commit takes the generation from the task results. Measured on PySpark 4.1.4 and
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -24,7 +23,7 @@ from pyspark.sql.datasource import (
 
 from outfall.capabilities import SaveMode
 from outfall.capability_checks import resolve
-from outfall.errors import ConfigurationError, ResponsesError
+from outfall.errors import ConfigurationError, ResponsesError, TerminalError
 from outfall.options import plain_name
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import TaskResponse, Ticket
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_log = logging.getLogger(__name__)
 
 _INSERT = "INSERT INTO t WITH (sink = 'file', path = '…') SELECT …"
 
@@ -253,21 +251,23 @@ class BatchWriter(_SourceWriter, DataSourceArrowWriter):
     def abort(self, messages: list[ResponseMessage | None]) -> None:  # type: ignore[override]
         """Publish nothing. The next run with the same epoch and recovery finishes a recorded job.
 
-        Called on the driver after tasks have failed, and after a commit that raised.
+        Called on the driver after tasks have failed, and after a commit that raised or whose process died. Raises
+        `TerminalError` if rows of the job are written or recorded: Spark shows it with the error of the job, and after
+        a dead process nothing else says it.
         """
-        if (kept := self._end_failed()) is not None:
-            _log.warning("step %s: %s", self._options.step_id, kept)
+        if (left := self._end_failed()) is not None:
+            raise TerminalError(left, step=self._options.step_id)
 
     @property
     def _is_unresumed(self) -> bool:
         return self._options.recovery is None
 
     def _note_end(self, error: BaseException) -> None:
-        if (kept := self._end_failed()) is not None:
-            error.add_note(kept)
+        if (left := self._end_failed()) is not None:
+            error.add_note(left)
 
     def _end_failed(self) -> str | None:
-        """Roll back the job and delete its log. Return the reason if the log is kept."""
+        """Roll back the job and delete its log. Return what the user must know before the job is run again."""
         recovery = self._recovery
         if not self._is_unresumed or recovery is None:
             return None

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from outfall.capabilities import CleanUpContext
 from outfall.file import FileSink
 from outfall.file.whole.commit import FileStaging
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.spark import write
+from outfall.spark.data_source import OutfallDataSource
 from outfall.spark.version_check import pyspark_version
 from tests.integration.support.reading import found_ids
 
@@ -79,6 +82,53 @@ def test_a_job_that_was_recorded_when_it_failed_says_how_it_is_finished(
     assert f"epoch=0 and recovery='{log}'" in "".join(failed.value.__notes__)
     assert write(ids, sink, epoch=0, recovery=str(log)).skipped
     assert found_ids(tmp_path / "out") == list(range(8))
+
+
+class InterruptedSink(FileSink):
+    """Is interrupted in the clean-up after COMPLETED."""
+
+    def clean_up(self, context: CleanUpContext) -> int:
+        if context.final:
+            raise KeyboardInterrupt
+        return super().clean_up(context)
+
+
+WRITTEN = "All rows of the job are written: do not run it again"
+
+
+def test_a_job_that_is_interrupted_after_it_was_completed_says_so(
+    spark: SparkSession, tmp_path: Path, logs: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        write(spark.range(8), InterruptedSink(tmp_path / "out"))
+    assert WRITTEN in "".join(interrupted.value.__notes__)
+    assert found_ids(tmp_path / "out") == list(range(8))
+    assert list(logs.iterdir()) == []
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(pyspark_version() < (4, 1), reason="data sources take Arrow since 4.1")
+def test_a_job_by_options_whose_commit_is_killed_after_it_was_completed_says_so(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    class KilledSink(FileSink):
+        def clean_up(self, context: CleanUpContext) -> int:
+            if context.final:
+                os._exit(9)
+            return super().clean_up(context)
+
+    class Killed(OutfallDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "outfall_killed"
+
+        def make_sink(self, name: str, options: Mapping[str, str]) -> Any:
+            return KilledSink(options["path"])
+
+    spark.dataSource.register(Killed)
+    with pytest.raises(Exception, match=WRITTEN):
+        spark.range(8).write.format("outfall_killed").option("sink", "file").mode("append").save(f"{tmp_path}/killed")
+    assert found_ids(tmp_path / "killed") == list(range(8))
 
 
 def test_a_job_that_cannot_be_taken_back_keeps_its_log(

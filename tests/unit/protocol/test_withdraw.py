@@ -173,5 +173,6 @@ def test_a_job_that_was_refused_at_once_leaves_what_was_there(tmp_path: Path, pa
 def test_a_job_that_is_completed_has_nothing_to_take_back(tmp_path: Path) -> None:
     driver = job(FileSink(tmp_path))
     driver.run_epoch(0, [values(1)])
-    assert driver.coordinator().withdraw()
+    coordinator = driver.coordinator()
+    assert (coordinator.withdraw(), coordinator.completed) == (True, 0)
     assert len(sizes(tmp_path)) == 1
