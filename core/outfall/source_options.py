@@ -51,7 +51,8 @@ class SourceOptions(SinkOptions):
     adopt_checkpoint: bool = Field(
         default=False,
         description="Start at Spark's current batch id although the log is empty, for a query that wrote to another"
-        " sink before.",
+        " sink before. Its last batch must be committed: `commits` and `offsets` of the checkpoint end with the same"
+        " number.",
     )
     commit_deadline: Duration = Field(default=timedelta(minutes=10), description="For how long a commit is retried.")
     on_known_failure: Literal["fail", "drop"] = Field(

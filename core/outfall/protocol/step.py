@@ -29,6 +29,8 @@ class EpochOptions:
     commit: CommitPolicy = field(default_factory=CommitPolicy)
     adopt_checkpoint: bool = False
     """Whether an empty log may begin at any batch id."""
+    open_before: int | None = None
+    """The batch that Spark had begun and not committed before this run, which an empty log may not begin with."""
     any_later: bool = False
     """Whether epochs may skip numbers, as in batch jobs with an epoch."""
     end_of_input: bool = False

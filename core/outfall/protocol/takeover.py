@@ -29,7 +29,15 @@ from outfall.protocol.messages import Ticket
 from outfall.protocol.states import carried_to_tasks
 from outfall.protocol.step import RunPosition, Step
 from outfall.protocol.target import check_target, clean_up_context, clean_up_target, open_target
-from outfall.protocol.validation import check_batch, check_identity, expected_epoch, fenced, listed_parts, log_lost
+from outfall.protocol.validation import (
+    check_batch,
+    check_identity,
+    expected_epoch,
+    fenced,
+    listed_parts,
+    log_lost,
+    rerun_batch,
+)
 from outfall.recovery.entries import Begin, ChildRecord, StoredValue, copy_value
 from outfall.recovery.log import EntryExistsError
 from outfall.trace_points import reached
@@ -102,6 +110,8 @@ def begin_batch(step: Step, view: JournalView, batch: int | None, query_id: str 
     options = step.options
     if batch is not None:
         check_batch(step.step_id, view, batch, adopt=options.adopt_checkpoint, any_later=options.any_later)
+        if view.begin is None and batch == options.open_before:
+            raise rerun_batch(step.step_id, batch)
     view = _resolved(step, view, first=first)
     epoch = None if batch is None else batch + view.drains
     if epoch is not None and epoch == view.completed:

@@ -179,6 +179,17 @@ def unexpected_epoch(
     return UnexpectedEpochError(f"Spark runs batch {found}, expected was {expected}", step=step_id, why=why, do=do)
 
 
+def rerun_batch(step_id: str, batch: int) -> OutfallError:
+    """Return the error for a first batch that the query has begun with its earlier sink."""
+    return UnexpectedEpochError(
+        f"Spark runs batch {batch} again, which it had begun and not committed before this sink",
+        step=step_id,
+        why="the earlier sink may have written rows of this batch, and they would be written twice",
+        do="run the earlier code once with trigger(availableNow=True), so that it ends after a committed batch; or,"
+        f' if no row of batch {batch} is in the target, or you have deleted them, pass adopt_checkpoint="rerun"',
+    )
+
+
 def earlier_epoch(step_id: str, found: int, *, completed: int | None, drains: int = 0) -> OutfallError:
     """Return the error for the epoch of a batch job."""
     found, completed = found - drains, _less(completed, drains)

@@ -278,8 +278,8 @@ class SparkCheckpoint:
             return file.read().split("\n")
 
 
-def has_open_batch(checkpoint: str) -> bool | None:
-    """Return whether Spark has begun and not committed a micro-batch; `None` if unknown.
+def newest_batches(checkpoint: str) -> tuple[int, int] | None:
+    """Return the newest micro-batches that Spark has begun and committed, -1 if there is none; `None` if unknown.
 
     Spark writes `offsets/N` before it plans a micro-batch, and `commits/N` after it. In a continuous query, both have
     the same newest number while it is planned.
@@ -290,11 +290,16 @@ def has_open_batch(checkpoint: str) -> bool | None:
         return None
     # Without a client for the filesystem on this host, the log is elsewhere.
     with suppress(ImportError), translated_errors("reading Spark's checkpoint", None, checkpoint):
-        if _newest(location, "offsets") > _newest(location, "commits"):
-            return True
+        begun, committed = _newest(location, "offsets"), _newest(location, "commits")
         # Spark may interpret a path without a scheme as a path on another filesystem.
-        return False if "metadata" in _log_names(location) else None
+        return (begun, committed) if begun > committed or "metadata" in _log_names(location) else None
     return None
+
+
+def open_batch(checkpoint: str) -> int | None:
+    """Return the micro-batch that Spark has begun and not committed; `None` if there is none, or it is unknown."""
+    begun, committed = newest_batches(checkpoint) or (-1, -1)
+    return begun if begun > committed else None
 
 
 def checksum_of(name: str) -> str:

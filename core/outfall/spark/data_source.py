@@ -30,7 +30,7 @@ from outfall.protocol.messages import TaskResponse, Ticket
 from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask
 from outfall.recovery.log import RecoveryConfig
-from outfall.recovery.spark_checkpoint import SparkCheckpoint, has_open_batch
+from outfall.recovery.spark_checkpoint import SparkCheckpoint, newest_batches
 from outfall.recovery.url import recovery_config_for
 from outfall.source_options import SourceOptions, make_sink, split_options
 from outfall.spark.batch import check_resumed_mode, end_failed, make_recovery, remove_recovery
@@ -291,11 +291,12 @@ def _write_only() -> ConfigurationError:
 
 def _check_checkpoint(own: SourceOptions, checkpoint: str) -> None:
     """Reject a continuous query, and a log that would be on another filesystem than the checkpoint."""
-    is_open = has_open_batch(checkpoint)
-    if is_open is False:
+    newest = newest_batches(checkpoint)
+    if newest is None:
+        if own.recovery is None and os.path.isabs(checkpoint):
+            raise misplaced_log(checkpoint)
+    elif newest[0] <= newest[1]:
         raise _continuous(own.step_id)
-    if is_open is None and own.recovery is None and os.path.isabs(checkpoint):
-        raise misplaced_log(checkpoint)
 
 
 def _continuous(step_id: str) -> ConfigurationError:

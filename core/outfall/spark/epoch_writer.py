@@ -46,8 +46,9 @@ class EpochWriter:
         any_later: bool = False,
         end_of_input: bool = False,
         final: bool = False,
+        open_before: int | None = None,
     ) -> None:
-        """Check the arguments without rows. For `any_later` and `final`, see `EpochOptions`.
+        """Check the arguments without rows. For `any_later`, `final` and `open_before`, see `EpochOptions`.
 
         With `end_of_input`, the sink must deliver all buffered rows after an epoch. Raises `CapabilityError` if the
         sink's capabilities do not fit together or it cannot be pickled, and `ConfigurationError` if the settings do not
@@ -63,6 +64,7 @@ class EpochWriter:
         self._any_later = any_later
         self._end_of_input = end_of_input
         self._final = final
+        self._open_before = open_before
         self._started = time.time()
         self._checked: StructType | None = None
         """The columns that were last checked in this process."""
@@ -113,7 +115,8 @@ class EpochWriter:
         checkpoint = SparkCheckpoint.at(query.checkpoint)
         options = EpochOptions(
             commit=self._settings.commit,
-            adopt_checkpoint=self._settings.adopt_checkpoint,
+            adopt_checkpoint=bool(self._settings.adopt_checkpoint),
+            open_before=self._open_before,
             any_later=self._any_later,
             end_of_input=self._end_of_input,
             worker_count=self._settings.workers or 0,

@@ -56,6 +56,14 @@ def running_query(df: DataFrame) -> RunningQuery:
     return RunningQuery(query_id, *active)
 
 
+def is_stream_thread() -> bool:
+    """Return whether this is the thread of a stream in a classic session, on which Spark calls foreachBatch."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    return context is not None and context.getLocalProperty(QUERY_ID) is not None
+
+
 def _active(df: DataFrame, query_id: str) -> tuple[str, str, str | None] | None:
     """Return run, checkpoint and output mode of an active query from Spark; `None` if they are not available.
 
@@ -82,17 +90,37 @@ def query_in(df: DataFrame, checkpoint: str) -> str | None:
     """Return the query id in a checkpoint; `None` if there is none.
 
     It is in the file `metadata` (`StreamMetadata` in Spark's sources), which Spark writes before a query's first batch.
+    """
+    found = _text(df, checkpoint, "metadata")
+    try:
+        parsed = parse_json(found) if found else None
+    except ValueError:
+        return None
+    return parsed.get("id") if isinstance(parsed, dict) else None
+
+
+def is_open_in(df: DataFrame, checkpoint: str, batch: int) -> bool:
+    """Return whether a checkpoint says that Spark runs this batch now.
+
+    Spark writes `offsets/N` before it runs batch N, and `commits/N` after it (`OffsetSeqLog` and `CommitLog` in its
+    sources).
+    """
+    return bool(_text(df, checkpoint, f"offsets/{batch}")) and _text(df, checkpoint, f"commits/{batch}") is None
+
+
+def _text(df: DataFrame, checkpoint: str, name: str) -> str | None:
+    """Return the text of a file of a checkpoint; `None` if it cannot be read.
+
     The file is read through Spark, so that the path has the same meaning as for the query.
     """
     from pyspark.errors import PySparkException
 
     escaped = re.sub(r"([\[\]{}*?\\])", r"\\\1", checkpoint.rstrip("/"))
     try:
-        row = df.sparkSession.read.text(f"{escaped}/metadata", wholetext=True).first()
-        found = parse_json(row[0]) if row else None
-    except (PySparkException, ValueError):
+        row = df.sparkSession.read.text(f"{escaped}/{name}", wholetext=True).first()
+    except PySparkException:
         return None
-    return found.get("id") if isinstance(found, dict) else None
+    return None if row is None else str(row[0])
 
 
 def is_connect(df: DataFrame) -> bool:

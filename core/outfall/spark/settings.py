@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 NullKey = Literal["error", "empty"]
+AdoptCheckpoint = bool | Literal["rerun"]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class StepSettings:
     null_key: NullKey = "error"
     order_by: Sequence[str] = ()
     workers: int | None = None
-    adopt_checkpoint: bool = False
+    adopt_checkpoint: AdoptCheckpoint = False
     commit: CommitPolicy = field(default_factory=CommitPolicy)
 
     def __post_init__(self) -> None:
@@ -44,6 +45,8 @@ class StepSettings:
         object.__setattr__(self, "null_key", in_own_case(self.null_key, ("error", "empty")))
         if self.null_key not in ("error", "empty"):
             raise ConfigurationError(f"null_key is {self.null_key!r}", do='pass "error" or "empty"')
+        if self.adopt_checkpoint not in (True, False, "rerun"):
+            raise ConfigurationError(f"adopt_checkpoint is {self.adopt_checkpoint!r}", do='pass True, False or "rerun"')
         if self.workers is not None and (type(self.workers) is not int or self.workers < 1):
             raise ConfigurationError(f"workers is {self.workers!r}", do="pass an integer from 1, or omit it")
         if isinstance(self.order_by, str) or not all(isinstance(column, str) for column in self.order_by):

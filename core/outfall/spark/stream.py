@@ -17,10 +17,11 @@ from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult
 from outfall.protocol.step import EpochOptions
 from outfall.recovery.log import RecoveryConfig, check_step_id
+from outfall.recovery.spark_checkpoint import open_batch
 from outfall.recovery.url import recovery_config, recovery_config_for
 from outfall.spark.epoch_writer import EpochWriter
-from outfall.spark.query_identity import RunningQuery, is_connect, query_in, running_query
-from outfall.spark.settings import NullKey, StepSettings
+from outfall.spark.query_identity import RunningQuery, is_connect, is_open_in, is_stream_thread, query_in, running_query
+from outfall.spark.settings import AdoptCheckpoint, NullKey, StepSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,12 +38,14 @@ class ForEachBatch:
         self._log_is_beside = os.path.isabs(checkpoint) and os.path.normpath(checkpoint) == log
         """Whether the log is meant to be in the checkpoint, and both are named by a path of no filesystem."""
         self._query: RunningQuery | None = None
+        self._proven = 0
+        """How many batches of this process `checkpoint` was running."""
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
         """Write one micro-batch. Called by Spark on the driver, at least once per batch id."""
         if not isinstance(batch_id, int):
             raise ConfigurationError(f"the batch id is {batch_id!r}", do="pass Spark's batch id unchanged")
-        query = self._query_on_connect(df) if is_connect(df) else running_query(df)
+        query = self._query_on_connect(df, batch_id) if is_connect(df) else running_query(df)
         if self._log_is_beside and not is_connect(df):
             check_same_filesystem(self._checkpoint, query.checkpoint)
         if query.checkpoint is None:
@@ -53,21 +56,34 @@ class ForEachBatch:
         """Reject rows that cannot be written, before the query is started."""
         self._writer.check(df)
 
-    def _query_on_connect(self, df: DataFrame) -> RunningQuery:
+    def _query_on_connect(self, df: DataFrame, batch_id: int) -> RunningQuery:
         """Return the query. The server runs the function in one process per started query, without the query's id."""
         if self._query is None:
             query_id = query_in(df, self._checkpoint)
             if query_id is not None and self._log_is_beside and not os.path.exists(f"{self._checkpoint}/metadata"):
                 raise misplaced_log(self._checkpoint)
             if query_id is None:
-                raise ConfigurationError(
-                    f"{self._checkpoint!r} is not the checkpoint of a query, so this query's id is unknown",
-                    why="on Spark Connect, only the checkpoint has the id. Without it, a batch of another query could"
-                    " be mistaken for a replay, whose rows are dropped",
-                    do="set the query's checkpointLocation, and pass the same location as checkpoint=",
+                raise _other_checkpoint(
+                    f"{self._checkpoint!r} is not the checkpoint of a query, so this query's id is unknown"
                 )
             self._query = RunningQuery(query_id, "process")
+        # Twice, because a query that stopped within a batch leaves a checkpoint that seems to run this one.
+        if self._proven < 2:
+            if not is_open_in(df, self._checkpoint, batch_id):
+                raise _other_checkpoint(
+                    f"{self._checkpoint!r} is the checkpoint of another query: it does not run batch {batch_id}"
+                )
+            self._proven += 1
         return self._query
+
+
+def _other_checkpoint(what: str) -> ConfigurationError:
+    return ConfigurationError(
+        what,
+        why="on Spark Connect, only the checkpoint has the query's id. Without it, a batch of another query could be"
+        " mistaken for a replay, whose rows are dropped",
+        do="set the query's checkpointLocation, and pass the same location as checkpoint=",
+    )
 
 
 @names_arguments
@@ -82,7 +98,7 @@ def for_each_batch(
     null_key: NullKey = "error",
     order_by: Sequence[str] = (),
     workers: int | None = None,
-    adopt_checkpoint: bool = False,
+    adopt_checkpoint: AdoptCheckpoint = False,
     commit: CommitPolicy | None = None,
 ) -> ForEachBatch:
     """Return a function for `df.writeStream.foreachBatch`, or for a call inside your own function.
@@ -109,7 +125,8 @@ def for_each_batch(
         order_by: Columns by which the rows of each task are sorted, part by part.
         workers: The number of tasks that write. By default, Spark decides.
         adopt_checkpoint: Begin at the first batch id although no epoch is recorded, for a query that wrote to another
-            sink before.
+            sink before. A batch that was begun and not committed when this function is called is rejected, because
+            the other sink may have written it in part; "rerun" accepts it.
         commit: The duration of retries, and the treatment of data that the target rejects. See `CommitPolicy`.
 
     Raises:
@@ -128,7 +145,10 @@ def for_each_batch(
     location = recovery_config_for(sink, recovery)
     if checkpoint is None:
         checkpoint = recovery if isinstance(recovery, str) else location.url()
-    return ForEachBatch(EpochWriter(sink, location, settings), checkpoint_recovery(checkpoint), location.url())
+    checkpoint = checkpoint_recovery(checkpoint)
+    # On the thread of a stream, the open batch is the one that is about to be written.
+    before = open_batch(checkpoint) if adopt_checkpoint is True and not is_stream_thread() else None
+    return ForEachBatch(EpochWriter(sink, location, settings, open_before=before), checkpoint, location.url())
 
 
 @names_arguments
@@ -144,7 +164,7 @@ def write_stream(
     null_key: NullKey = "error",
     order_by: Sequence[str] = (),
     workers: int | None = None,
-    adopt_checkpoint: bool = False,
+    adopt_checkpoint: AdoptCheckpoint = False,
     commit: CommitPolicy | None = None,
 ) -> DataStreamWriter:
     """Return a writer that writes a streaming DataFrame to a sink.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,6 +37,7 @@ from outfall.wrappers import FanOutSink
         ({"workers": 2.0}, "workers is 2.0"),
         ({"workers": True}, "workers is True"),
         ({"order_by": "name"}, "order_by is 'name'"),
+        ({"adopt_checkpoint": "yes"}, "adopt_checkpoint is 'yes'"),
         ({"order_by": [object]}, "list of column names"),
         ({"commit": {"deadline": 3}}, "commit is a dict"),
         ({"key": 1}, "key is a int"),
@@ -193,3 +195,19 @@ def test_what_is_no_number_of_an_epoch_is_refused_at_each_door(epoch: Any, tmp_p
 @pytest.mark.parametrize(("epoch", "number"), [("0", 0), (" +20261121 ", 20261121), (str(2**63 - 1), 2**63 - 1)])
 def test_an_epoch_is_a_number_in_an_option(epoch: str, number: int) -> None:
     assert split_options({"sink": "file", "epoch": epoch})[0].epoch == number
+
+
+@pytest.mark.parametrize(
+    ("batches", "adopt", "expected"), [(11, True, 11), (10, True, None), (11, "rerun", None), (11, False, None)]
+)
+def test_a_batch_that_is_open_before_the_query_starts_is_found(
+    tmp_path: Path, batches: int, adopt: Any, expected: int | None
+) -> None:
+    for log, newest in (("offsets", batches), ("commits", 10)):
+        (tmp_path / log).mkdir()
+        for number in range(newest + 1):
+            (tmp_path / log / str(number)).touch()
+    (tmp_path / "metadata").touch()
+    function = for_each_batch(FileSink(tmp_path / "out"), recovery=str(tmp_path), adopt_checkpoint=adopt)
+    with closing(function._writer.coordinator()) as coordinator:
+        assert coordinator._step.options.open_before == expected

@@ -52,6 +52,18 @@ def test_an_empty_log_begins_anywhere_when_told() -> None:
     assert setup.found() == counted(content(41)) + counted(content(42))
 
 
+def test_a_batch_that_the_earlier_sink_began_is_not_adopted() -> None:
+    setup = completed(0)
+    adopting = EpochOptions(adopt_checkpoint=True, open_before=41)
+    with pytest.raises(UnexpectedEpochError, match='adopt_checkpoint="rerun"'):
+        LocalDriver(setup.sink(), setup.recovery, options=adopting).coordinator().begin(41)
+    assert setup.found() == counted([])
+    # Once the log has begun, the batch is this sink's own.
+    LocalDriver(setup.sink(), setup.recovery, options=EpochOptions(adopt_checkpoint=True)).coordinator().begin(41)
+    setup.run(LocalDriver(setup.sink(), setup.recovery, options=adopting), 41)
+    assert setup.found() == counted(content(41))
+
+
 def test_adopting_applies_to_an_empty_log_only() -> None:
     setup = completed(3)
     driver = LocalDriver(setup.sink(), setup.recovery, options=EpochOptions(adopt_checkpoint=True))
