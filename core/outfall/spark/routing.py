@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 import pyarrow as pa
 from pyspark.sql import functions as sf
@@ -16,7 +17,7 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from outfall.capability_checks import routes_by_default
 from outfall.spark.query_identity import is_connect
-from outfall.spark.task_function import KEY_COLUMN, NULL_KEY_PART, PART_COLUMN, PartFunction
+from outfall.spark.task_function import KEY_COLUMN, PART_COLUMN, PartFunction, rejected_part
 from outfall.spark.version_check import pyspark_version
 
 if TYPE_CHECKING:
@@ -56,14 +57,16 @@ def _with_part(df: DataFrame, sink: Any, parts: int, *, key: Column | None, null
     text = sf.coalesce(text, sf.lit("")) if null_key == "empty" else text
     if routes_by_default(sink):
         part = sf.pmod(sf.crc32(text), sf.lit(parts)).cast("int")
-        return df.withColumn(PART_COLUMN, sf.coalesce(part, sf.lit(NULL_KEY_PART)))
+        return df.withColumn(PART_COLUMN, sf.coalesce(part, sf.lit(rejected_part(crc32(b"") % parts))))
     keyed = df.withColumn(KEY_COLUMN, text)
     schema = StructType([*df.schema.fields, StructField(PART_COLUMN, IntegerType())])
     return map_in_arrow(keyed, PartFunction(sink, parts), schema)
 
 
 def _repartition(df: DataFrame, tasks: int) -> DataFrame:
-    task: Column = sf.pmod(sf.col(PART_COLUMN), sf.lit(tasks)).cast("int")
+    part = sf.col(PART_COLUMN)
+    # What a part rejects is in its task: see `rejected_part`.
+    task: Column = sf.pmod(sf.when(part < 0, -1 - part).otherwise(part), sf.lit(tasks)).cast("int")
     if pyspark_version() >= (4, 1):
         return df.repartitionById(tasks, task)
     # Without repartitionById, a row's partition is the hash of a column. Use values whose hash is the right partition.

@@ -20,10 +20,17 @@ QUERY_ID = "sql.streaming.queryId"
 
 PART_COLUMN = "__outfall_part"
 KEY_COLUMN = "__outfall_key"
-NULL_KEY_PART = -1
-"""The value of the part column for a NULL key, which the task rejects."""
 
 RESPONSE_SCHEMA = "response binary"
+
+
+def rejected_part(index: int) -> int:
+    """Return the negative value of the part column for a row that the task of this part rejects.
+
+    The part of the empty key rejects NULL keys. So that part is not published, and its rows can still change when the
+    user has NULL keys routed there. The other parts of the epoch may be published already.
+    """
+    return -1 - index
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class EpochFunction:
         column = batch.column(PART_COLUMN)
         rows = batch.drop_columns([PART_COLUMN])
         present = pc.unique(column).to_pylist()
-        if NULL_KEY_PART in present:
+        if min(present) < 0:
             raise ValueRefusedError(
                 "a row's key is NULL",
                 step=self.ticket.step_id,
@@ -76,7 +83,10 @@ class EpochFunction:
 
 @dataclass(frozen=True)
 class PartFunction:
-    """Replaces the key by the index of the part, with a sink's own `part_fn`; for `mapInArrow`."""
+    """Replaces the key by the index of the part, with a sink's own `part_fn`; for `mapInArrow`.
+
+    A NULL gets `rejected_part` of the index of the empty key.
+    """
 
     sink: Any
     parts: int
@@ -86,7 +96,9 @@ class PartFunction:
         for batch in batches:
             keys = batch.column(KEY_COLUMN).dictionary_encode()
             indices = [self.sink.part_fn(key) % self.parts for key in keys.dictionary.to_pylist()]
-            parts = pc.fill_null(pc.take(pa.array(indices, pa.int32()), keys.indices), NULL_KEY_PART)
+            parts = pc.take(pa.array(indices, pa.int32()), keys.indices)
+            if keys.null_count:
+                parts = pc.fill_null(parts, rejected_part(self.sink.part_fn("") % self.parts))
             yield batch.drop_columns([KEY_COLUMN]).append_column(PART_COLUMN, parts)
 
 

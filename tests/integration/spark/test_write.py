@@ -56,6 +56,30 @@ def test_a_null_key_is_refused_unless_it_counts_as_empty(spark: SparkSession, ou
     assert found_ids(out / "b") == [1, 2]
 
 
+class RoutedSink(ReprSink):
+    """Routes keys by their length, and the empty one to the part with index 4."""
+
+    def part_fn(self, item_key: str) -> int:
+        return 4 - len(item_key)
+
+
+@pytest.mark.parametrize(("own", "empty"), [(False, 0), (True, 4)])
+def test_a_null_key_is_refused_by_the_task_that_would_write_it(
+    spark: SparkSession, out: Path, own: bool, empty: int
+) -> None:
+    # Other parts of the epoch may be published by then, and their rows must not change with null_key="empty".
+    sink = RoutedSink(out) if own else FileSink(out, parts=5)
+    df = spark.createDataFrame([(1, "a"), (2, None), (3, "")], "id int, k string")
+    found = {}
+    for null_key in ("error", "empty"):
+        routed = route(df, sink, 5, key=sf.col("k"), null_key=null_key, tasks=3, order_by=())
+        rows = routed.select("id", PART_COLUMN, sf.spark_partition_id().alias("task")).orderBy("id").collect()
+        found[null_key] = [(row[PART_COLUMN], row["task"]) for row in rows]
+    assert found["empty"][1] == (empty, empty % 3)
+    assert found["error"][1] == (-1 - empty, empty % 3)
+    assert found["error"][::2] == found["empty"][::2]
+
+
 def test_a_batch_job_is_written_once_however_often_it_runs(spark: SparkSession, out: Path, tmp_path: Path) -> None:
     recovery = str(tmp_path / "recovery")
     results = [write(spark.range(10), FileSink(out), epoch=20261121, recovery=recovery) for _ in range(2)]
