@@ -170,55 +170,58 @@ def _run(combination: Combination, recovery: MemoryRecoveryConfig, epoch: int, r
 REFUSED: Mapping[str, tuple[type[OutfallError], str]] = {
     "hands": (CapabilityError, "does not report rejected records"),
     "parts": (CapabilityError, "with parts cannot store the dead letters of a sink without parts"),
+    "keys": (CapabilityError, "replace earlier ones"),
     "rows": (CapabilityError, "needs the same rows when an epoch is run again"),
     "column": (ConfigurationError, "the rows have no column 'id', which an option names"),
 }
 """What the words of the table stand for; `once` is for rows that arrive once."""
 
 TABLE = """\
-sink                                          file    growing s3      requests epochs  parts   offsets
-nothing                                       once    once    once    once     once    once    once
-fan-out                                       once    once    once    once     once    once    once
-batches                                       once    once    once    once     once    once    once
-batches across epochs                         once    once    once    once     once    rows    once
-exactly-once                                  once    once    once    once     once    once    once
-dead letters                                  hands   hands   hands   once     hands   hands   hands
-as dead letters                               once    parts   once    once     once    parts   column
-fan-out ( fan-out                             once    once    once    once     once    once    once
-fan-out ( batches                             once    once    once    once     once    once    once
-fan-out ( batches across epochs               once    once    once    once     once    rows    once
-fan-out ( exactly-once                        once    once    once    once     once    once    once
-fan-out ( dead letters                        hands   hands   hands   once     hands   hands   hands
-batches ( fan-out                             once    once    once    once     once    once    once
-batches ( batches                             once    once    once    once     once    once    once
-batches ( batches across epochs               once    once    once    once     once    rows    once
-batches ( exactly-once                        once    once    once    once     once    once    once
-batches ( dead letters                        hands   hands   hands   once     hands   hands   hands
-batches across epochs ( fan-out               once    once    once    once     once    rows    once
-batches across epochs ( batches               once    once    once    once     once    rows    once
-batches across epochs ( batches across epochs once    once    once    once     once    rows    once
-batches across epochs ( exactly-once          once    once    once    once     once    rows    once
-batches across epochs ( dead letters          hands   hands   hands   once     hands   hands   hands
-exactly-once ( fan-out                        once    once    once    once     once    once    once
-exactly-once ( batches                        once    once    once    once     once    once    once
-exactly-once ( batches across epochs          once    once    once    once     once    rows    once
-exactly-once ( exactly-once                   once    once    once    once     once    once    once
-exactly-once ( dead letters                   hands   hands   hands   once     hands   hands   hands
-dead letters ( fan-out                        hands   hands   hands   hands    hands   hands   hands
-dead letters ( batches                        hands   hands   hands   once     hands   hands   hands
-dead letters ( batches across epochs          hands   hands   hands   hands    hands   rows    hands
-dead letters ( exactly-once                   once    once    once    once     once    once    once
-dead letters ( dead letters                   hands   hands   hands   hands    hands   hands   hands
-as dead letters ( fan-out                     once    parts   once    once     once    parts   column
-as dead letters ( batches                     once    parts   once    once     once    parts   column
-as dead letters ( batches across epochs       once    parts   once    once     once    rows    column
-as dead letters ( exactly-once                parts   parts   parts   parts    parts   parts   parts
-as dead letters ( dead letters                hands   hands   hands   once     hands   hands   hands
+sink                                          file    growing s3      requests keyed   epochs  parts   offsets
+nothing                                       once    once    once    once     once    once    once    once
+fan-out                                       once    once    once    once     once    once    once    once
+batches                                       once    once    once    once     once    once    once    once
+batches across epochs                         once    once    once    once     keys    once    rows    once
+exactly-once                                  once    once    once    once     once    once    once    once
+dead letters                                  hands   hands   hands   once     once    hands   hands   hands
+as dead letters                               once    parts   once    once     once    once    parts   column
+fan-out ( fan-out                             once    once    once    once     once    once    once    once
+fan-out ( batches                             once    once    once    once     once    once    once    once
+fan-out ( batches across epochs               once    once    once    once     keys    once    rows    once
+fan-out ( exactly-once                        once    once    once    once     once    once    once    once
+fan-out ( dead letters                        hands   hands   hands   once     once    hands   hands   hands
+batches ( fan-out                             once    once    once    once     once    once    once    once
+batches ( batches                             once    once    once    once     once    once    once    once
+batches ( batches across epochs               once    once    once    once     keys    once    rows    once
+batches ( exactly-once                        once    once    once    once     once    once    once    once
+batches ( dead letters                        hands   hands   hands   once     once    hands   hands   hands
+batches across epochs ( fan-out               once    once    once    once     keys    once    rows    once
+batches across epochs ( batches               once    once    once    once     keys    once    rows    once
+batches across epochs ( batches across epochs once    once    once    once     keys    once    rows    once
+batches across epochs ( exactly-once          once    once    once    once     keys    once    rows    once
+batches across epochs ( dead letters          hands   hands   hands   once     keys    hands   hands   hands
+exactly-once ( fan-out                        once    once    once    once     once    once    once    once
+exactly-once ( batches                        once    once    once    once     once    once    once    once
+exactly-once ( batches across epochs          once    once    once    once     keys    once    rows    once
+exactly-once ( exactly-once                   once    once    once    once     once    once    once    once
+exactly-once ( dead letters                   hands   hands   hands   once     once    hands   hands   hands
+dead letters ( fan-out                        hands   hands   hands   hands    hands   hands   hands   hands
+dead letters ( batches                        hands   hands   hands   once     once    hands   hands   hands
+dead letters ( batches across epochs          hands   hands   hands   hands    keys    hands   rows    hands
+dead letters ( exactly-once                   once    once    once    once     once    once    once    once
+dead letters ( dead letters                   hands   hands   hands   hands    hands   hands   hands   hands
+as dead letters ( fan-out                     once    parts   once    once     once    once    parts   column
+as dead letters ( batches                     once    parts   once    once     once    once    parts   column
+as dead letters ( batches across epochs       once    parts   once    once     keys    once    rows    column
+as dead letters ( exactly-once                parts   parts   parts   parts    parts   parts   parts   parts
+as dead letters ( dead letters                hands   hands   hands   once     once    hands   hands   hands
 """
-"""Wrappers, the outermost first, and sinks: whole files, growing files, S3, `REQUESTS`; and PostgreSQL by epochs, by
-parts with offsets, and by the source's own offsets."""
-REQUESTS = ("http", "kinesis", "redis", "dynamodb", "opensearch")
-"""Sinks on the asynchronous base."""
+"""Wrappers, the outermost first, and sinks: whole files, growing files, S3, `REQUESTS`, `KEYED`; and PostgreSQL by
+epochs, by parts with offsets, and by the source's own offsets."""
+REQUESTS = ("http", "kinesis")
+"""Sinks on the asynchronous base that add rows."""
+KEYED = ("redis", "dynamodb", "opensearch")
+"""Those whose rows replace each other by key."""
 
 
 Row = tuple[tuple[str, ...], str, str]
@@ -234,7 +237,7 @@ def combinations(sinks: Iterable[str]) -> list[Row]:
     for line in lines:
         wrappers = tuple(filter(None, (name.strip() for name in line[:start].removeprefix("nothing").split("("))))
         words = dict(zip(names, line[start:].split(), strict=True))
-        words |= dict.fromkeys(REQUESTS, words["requests"])
+        words |= dict.fromkeys(REQUESTS, words["requests"]) | dict.fromkeys(KEYED, words["keyed"])
         found += [(wrappers, sink, words[sink]) for sink in sinks]
     return found
 

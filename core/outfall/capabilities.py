@@ -542,6 +542,13 @@ class DeclaresGuarantee(ABC):
         """
         return False
 
+    def replaces_rows(self) -> bool:
+        """Return whether a row can replace or delete a row of an earlier epoch in the target, as with upserts.
+
+        Wrappers that deliver some rows of an epoch after those of the next one reject such a sink.
+        """
+        return False
+
     def supports_speculation(self) -> bool:
         """Return whether Spark may run two attempts of a task in parallel. If not, `spark.speculation` is rejected."""
         return True

@@ -133,6 +133,10 @@ class ResolvedSink:
         """Return whether the guarantee requires the same rows in a replay."""
         return DeclaresGuarantee in self.capabilities and self.sink.needs_same_rows()
 
+    def replaces_rows(self) -> bool:
+        """Return whether a row can replace or delete a row of an earlier epoch."""
+        return DeclaresGuarantee in self.capabilities and self.sink.replaces_rows()
+
     def supports_speculation(self) -> bool:
         """Return whether two attempts of a task may run in parallel."""
         return DeclaresGuarantee not in self.capabilities or self.sink.supports_speculation()

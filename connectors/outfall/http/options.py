@@ -212,6 +212,11 @@ class HttpOptions(AsyncSinkOptions):
             raise ValueError("item_status and failed_item exclude each other: set the one that the responses have")
         return self
 
+    @property
+    def replaces_rows(self) -> bool:
+        """Whether a request may replace or delete what an earlier one wrote (RFC 9110, section 9.3)."""
+        return self.method != "POST"
+
     def _check_idempotency(self) -> None:
         if self.body != "record" and UrlTemplate(self.url).columns:
             raise ValueError("url has columns, and a request with many records has one URL: set body=record")
@@ -220,6 +225,11 @@ class HttpOptions(AsyncSinkOptions):
         if self.idempotency in ("row", "content") and self.body != "record":
             raise ValueError(
                 f"idempotency {self.idempotency} identifies one record, and a request has many: set body=record"
+            )
+        if self.replaces_rows and self.across_epochs:
+            raise ValueError(
+                f"across_epochs is not available with method {self.method}: an entry that waits would replace a newer"
+                " one that another task has sent since"
             )
         if self.idempotency == "content" and self.across_epochs:
             raise ValueError(

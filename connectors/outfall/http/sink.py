@@ -121,6 +121,9 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
         named = self.http.idempotency in ("row", "content", "item")
         return Guarantee.EFFECTIVELY_ONCE if named else Guarantee.AT_LEAST_ONCE
 
+    def replaces_rows(self) -> bool:
+        return self.http.replaces_rows
+
     def requires(self) -> Sequence[str]:
         options = self.http
         if options.idempotency == "item":

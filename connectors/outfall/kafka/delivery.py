@@ -201,6 +201,10 @@ class KafkaStream(KafkaDelivery, DynamicSink[Any], SupportsDeadLetterSink):
     def guarantee(self) -> Guarantee:
         return Guarantee.AT_LEAST_ONCE
 
+    def replaces_rows(self) -> bool:
+        # The newest record of a key is the last one, for compaction and for readers of a table.
+        return self.options.value_format is None or self.options.key_column is not None
+
     def max_dead_letters(self) -> int:
         return self.options.max_dead_letters
 

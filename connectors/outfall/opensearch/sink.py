@@ -91,6 +91,9 @@ class OpenSearchRequestSink(VersionedSink):
     def host(self) -> str:
         return str(self.options.url)
 
+    def replaces_rows(self) -> bool:
+        return not self.options.data_stream
+
     def requires(self) -> Sequence[str]:
         if self.guarantee() is Guarantee.AT_LEAST_ONCE:
             return ()

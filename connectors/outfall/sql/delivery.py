@@ -127,6 +127,9 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         changed.options = options_in_save_mode(self.options, mode)
         return changed
 
+    def replaces_rows(self) -> bool:
+        return self.options.write_mode != "append"
+
     def output_modes(self) -> Collection[str]:
         return OUTPUT_MODES if self.options.write_mode == "upsert" else ("append",)
 

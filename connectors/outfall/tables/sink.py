@@ -136,6 +136,9 @@ class TableSink(
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE
 
+    def replaces_rows(self) -> bool:
+        return self.options.write_mode != "append"
+
     def bind(self, context: WriterInitContext) -> Self:
         bound = copy.copy(self)
         bound.context = context

@@ -39,6 +39,9 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
         kept = self._settings.versions and self._settings.keeps_deleted
         return Guarantee.EFFECTIVELY_ONCE if kept else Guarantee.AT_LEAST_ONCE
 
+    def replaces_rows(self) -> bool:
+        return True
+
     def requires(self) -> Sequence[str]:
         if self.guarantee() is Guarantee.AT_LEAST_ONCE:
             return ()

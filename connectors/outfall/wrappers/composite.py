@@ -217,6 +217,9 @@ class Composite(
     def needs_same_rows(self) -> bool:
         return any(child.needs_same_rows() for child in self.resolved.values())
 
+    def replaces_rows(self) -> bool:
+        return any(child.replaces_rows() for child in self.resolved.values())
+
     def supports_speculation(self) -> bool:
         return all(child.supports_speculation() for child in self.resolved.values())
 

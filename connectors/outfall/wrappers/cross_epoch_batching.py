@@ -182,7 +182,14 @@ class CrossEpochBatching(Composite):
     shown_as = "BatchingSink"
 
     def __init__(self, sink: Any, options: BatchingOptions, clock: Clock) -> None:
-        if resolve(sink).needs_same_rows():
+        resolved = resolve(sink)
+        if resolved.replaces_rows():
+            raise CapabilityError(
+                f"rows of {shown_name(sink)} with these options replace earlier ones",
+                why="a row that waits for a full batch would replace a newer row that another task has written since",
+                do="omit across_epochs: each epoch is then written in batches, the last of which may be smaller",
+            )
+        if resolved.needs_same_rows():
             raise CapabilityError(
                 f"{shown_name(sink)} with these options needs the same rows when an epoch is run again",
                 why="the choice of buffered rows depends on their order and age, which differ in the second run",

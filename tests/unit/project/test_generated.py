@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from outfall.async_sink import AsyncSink
-from tests.combinations import REQUESTS
+from tests.combinations import KEYED, REQUESTS
 from tests.documents import DOCS, PAGES, ROOT, page_name
 from tests.generated import COMMAND, GENERATED, TABLES, Package, destinations, generated, parts, registered
 
@@ -78,7 +78,7 @@ def test_each_counter_is_described() -> None:
 
 def test_the_wrappers_are_combined_with_each_sink_that_sends_requests() -> None:
     sending = {package.name for package in destinations() for sink in package.facts.sinks.values() if sends(sink)}
-    assert set(REQUESTS) == sending
+    assert {*REQUESTS, *KEYED} == sending
 
 
 def sends(sink: Any) -> bool:

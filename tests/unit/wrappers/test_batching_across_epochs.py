@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from outfall.errors import CapabilityError, ForeignRecordsError, SerializationError
+from outfall.delta import DeltaSink
+from outfall.dynamodb import DynamoDBSink
+from outfall.errors import CapabilityError, ConfigurationError, ForeignRecordsError, SerializationError
 from outfall.file import FileSink
+from outfall.http import HttpSink
+from outfall.iceberg import IcebergSink
+from outfall.kafka import KafkaSink
+from outfall.mysql import MySQLSink
+from outfall.opensearch import OpenSearchSink
+from outfall.postgres import PostgresSink
 from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery.history import history
+from outfall.redis import RedisSink
 from outfall.testing import FakeClock, LocalDriver, MemoryRecoveryConfig, crash_at
 from outfall.wrappers import BatchingOptions, BatchingSink, FanOutSink
 from outfall.wrappers.cross_epoch_batching import BatchState, BatchStateSerializer, BufferPartition
@@ -179,6 +190,40 @@ def test_a_sink_that_needs_the_same_rows_again_gets_no_batches_across_epochs() -
     with pytest.raises(CapabilityError, match="needs the same rows when an epoch is run again"):
         BatchingSink(FanOutSink(a=NeedsSameRows(Warehouse())), across_epochs=True)
     BatchingSink(NeedsSameRows(Warehouse()))
+
+
+_KEYED: dict[str, Any] = {"write_mode": "upsert", "key_columns": ["id"]}
+
+
+REPLACING: dict[str, Callable[[], Any]] = {
+    "postgres": lambda: PostgresSink("postgresql://db.example/w", "t", **_KEYED),
+    "mysql": lambda: MySQLSink("mysql://app@db.example/w", "t", write_mode="delete", key_columns=["id"]),
+    "delta": lambda: DeltaSink("/data/table", **_KEYED),
+    "iceberg": lambda: IcebergSink("db.t", **_KEYED),
+    "redis": lambda: RedisSink("redis://kv.example/0", "{id}", layout="json"),
+    "dynamodb": lambda: DynamoDBSink("items"),
+    "opensearch": lambda: OpenSearchSink("https://search.example", index="i", key_columns=["id"]),
+    "http": lambda: HttpSink("https://example.org/{id}", method="PUT", body="record"),
+    "kafka": lambda: KafkaSink("broker:9092", "t"),
+    "within": lambda: FanOutSink(a=NamedStagingSink(Warehouse()), b=DynamoDBSink("items")),
+}
+
+
+@pytest.mark.parametrize("sink", REPLACING)
+def test_a_row_that_waits_must_not_replace_a_newer_one(sink: str) -> None:
+    made = REPLACING[sink]()
+    with pytest.raises(CapabilityError, match="replace earlier ones"):
+        BatchingSink(made, across_epochs=True)
+    BatchingSink(made)
+
+
+def test_records_without_keys_may_wait() -> None:
+    BatchingSink(KafkaSink("broker:9092", "t", value_format="json"), across_epochs=True)
+
+
+def test_a_request_that_waits_must_not_replace_a_newer_one() -> None:
+    with pytest.raises(ConfigurationError, match="across_epochs is not available with method PUT"):
+        HttpSink("https://example.org/{id}", method="PUT", body="record", across_epochs=True)
 
 
 def test_what_waits_comes_back_from_its_bytes_and_damage_is_seen() -> None:
