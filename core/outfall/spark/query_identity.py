@@ -90,37 +90,37 @@ def query_in(df: DataFrame, checkpoint: str) -> str | None:
     """Return the query id in a checkpoint; `None` if there is none.
 
     It is in the file `metadata` (`StreamMetadata` in Spark's sources), which Spark writes before a query's first batch.
+    The file is read through Spark, so that the path has the same meaning as for the query.
     """
-    found = _text(df, checkpoint, "metadata")
+    from pyspark.errors import PySparkException
+
     try:
-        parsed = parse_json(found) if found else None
-    except ValueError:
+        row = df.sparkSession.read.text(f"{_escaped(checkpoint)}/metadata", wholetext=True).first()
+        found = parse_json(row[0]) if row else None
+    except (PySparkException, ValueError):
         return None
-    return parsed.get("id") if isinstance(parsed, dict) else None
+    return found.get("id") if isinstance(found, dict) else None
 
 
 def is_open_in(df: DataFrame, checkpoint: str, batch: int) -> bool:
     """Return whether a checkpoint says that Spark runs this batch now.
 
     Spark writes `offsets/N` before it runs batch N, and `commits/N` after it (`OffsetSeqLog` and `CommitLog` in its
-    sources).
+    sources). Raises Spark's error if the checkpoint cannot be listed.
     """
-    return bool(_text(df, checkpoint, f"offsets/{batch}")) and _text(df, checkpoint, f"commits/{batch}") is None
+    begun, committed = (_numbers(df, f"{_escaped(checkpoint)}/{log}") for log in ("offsets", "commits"))
+    return max(begun, default=-1) == batch and batch not in committed
 
 
-def _text(df: DataFrame, checkpoint: str, name: str) -> str | None:
-    """Return the text of a file of a checkpoint; `None` if it cannot be read.
+def _numbers(df: DataFrame, directory: str) -> set[int]:
+    rows = df.sparkSession.read.format("binaryFile").load(directory).select("path").collect()
+    names = (row["path"].rpartition("/")[2] for row in rows)
+    return {int(name) for name in names if name.isdecimal()}
 
-    The file is read through Spark, so that the path has the same meaning as for the query.
-    """
-    from pyspark.errors import PySparkException
 
-    escaped = re.sub(r"([\[\]{}*?\\])", r"\\\1", checkpoint.rstrip("/"))
-    try:
-        row = df.sparkSession.read.text(f"{escaped}/{name}", wholetext=True).first()
-    except PySparkException:
-        return None
-    return None if row is None else str(row[0])
+def _escaped(path: str) -> str:
+    """Return a path in which Spark finds no wildcards."""
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", path.rstrip("/"))
 
 
 def is_connect(df: DataFrame) -> bool:

@@ -51,15 +51,17 @@ class TagSink(DynamicSink[Any]):
 
 
 def another_query(root: Path, read: Callable[[], DataFrame]) -> list[str]:
-    """Write a second query, with a new checkpoint and then with none, into the step of a first one.
+    """Write a second query into the step of a first one: with a new checkpoint, with none, and with the first one's.
 
     Returns:
         How each was refused.
     """
     texts = []
-    for checkpoint in ("one", "two", None):
-        given = None if checkpoint is None else root / f"kept-{checkpoint}"
+    for checkpoint, named in (("one", "one"), ("two", "two"), (None, None), ("three", "one")):
+        given = None if named is None else root / f"kept-{named}"
         writer = write_stream(read(), FileSink(root / "kept"), checkpoint=given, recovery=str(root / "kept-recovery"))
+        if checkpoint != named:
+            writer = writer.option("checkpointLocation", str(root / f"kept-{checkpoint}"))
         try:
             run(writer)
         except StreamingQueryException as error:
