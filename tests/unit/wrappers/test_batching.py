@@ -109,6 +109,13 @@ def test_each_value_is_measured_once_however_many_batches_it_waits_for(monkeypat
     assert measured == [500, 500]
 
 
+def test_a_batch_is_due_at_exactly_its_bytes() -> None:
+    for ids, due in ((9, False), (10, True)):
+        buffer = Buffer(BatchingOptions(batch_bytes=ByteSize(80)))
+        buffer.add(ValueChunk(rows(*range(ids))), 0.0)  # of 8 bytes each
+        assert (buffer.due(0.0) is not None) == due
+
+
 def test_values_that_arrow_does_not_know_are_measured_by_their_text() -> None:
     buffer = Buffer(BatchingOptions(batch_bytes=ByteSize(40)))
     values = [{"id": 1 if number % 2 else "one"} for number in range(6)]
