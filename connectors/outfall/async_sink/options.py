@@ -84,6 +84,11 @@ class AsyncSinkOptions(SinkOptions):
         " random, between zero and this value.",
     )
     max_retry_backoff: Duration = Field(default=timedelta(seconds=20), description="Maximum pause before any retry.")
+    max_retry_after: Duration = Field(
+        default=timedelta(minutes=5),
+        description="Maximum pause that the destination can request, for example by `Retry-After`. Pauses end at"
+        " `retry_deadline` at the latest.",
+    )
     retry_budget: float = Field(
         default=0.1,
         ge=0,
@@ -144,6 +149,7 @@ class AsyncSinkSettings(TypedDict, total=False):
     retry_deadline: timedelta | float | str
     retry_backoff: timedelta | float | str
     max_retry_backoff: timedelta | float | str
+    max_retry_after: timedelta | float | str
     retry_budget: float
     max_dead_letters: int
     log_rows: LogRows

@@ -40,6 +40,9 @@ class OutcomeHandler(Generic[E]):
         """
         self._sink = sink
         self._policy = sink.options.retry_policy()
+        self._longest_pause = min(
+            sink.options.max_retry_after.total_seconds(), sink.options.retry_deadline.total_seconds()
+        )
         self._buffer = buffer
         self._host = host
         self._refusals = refusals
@@ -51,6 +54,8 @@ class OutcomeHandler(Generic[E]):
         Raises `OutfallError` if the retries of an entry are exhausted, an entry is rejected without a dead-letter sink,
         or the outcome has an error.
         """
+        if outcome.after is not None:
+            outcome = replace(outcome, after=min(outcome.after, self._longest_pause))
         items = pending.batch.items
         retried, split = pending.find(outcome.retry), pending.find(outcome.split)
         unprocessed = pending.find(outcome.unprocessed)

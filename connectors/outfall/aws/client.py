@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
 
 import boto3
+from botocore.awsrequest import AWSResponse
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError
 from pydantic import Field, field_validator
 
 from outfall.async_sink import AimdLimiter, AsyncSink, BlockingSinkPartition, Limiter
+from outfall.async_sink.responses import LARGEST, parsed_object, read_body, unreadable
 from outfall.aws.errors import classify, code_of, is_stale
 from outfall.capabilities import SupportsTarget
 from outfall.errors import ConfigurationError, TransientError
@@ -158,6 +163,8 @@ class AwsAccess:
             self.service, region_name=self.region, endpoint_url=self.endpoint_url, config=config
         )
         hide_secrets(client)
+        # boto3 has no public place for it. It reads responses of any size, and takes one that was cut for a whole one.
+        client._endpoint.http_session = BoundedSession(client._endpoint.http_session, self.read_timeout)
         if self.sends_json:
             client.meta.events.register("provide-client-params", _take_json)
             client.meta.events.register("before-call", _put_json)
@@ -165,6 +172,46 @@ class AwsAccess:
 
 
 _clients = ProcessClients[AwsAccess]()
+
+
+class BoundedSession:
+    """A session of botocore for services of JSON. It reads responses within bounds, and completely."""
+
+    def __init__(self, session: Any, seconds: float) -> None:
+        """Send through `session`, a `botocore.httpsession.URLLib3Session`. A body may take `seconds`."""
+        self._session = session
+        self._seconds = seconds
+
+    def send(self, request: Any) -> AWSResponse:
+        """Send a prepared request. Raises `TransientError` if the response is incomplete."""
+        request.stream_output = True  # the body is read here
+        found = self._session.send(request)
+        deadline = time.monotonic() + self._seconds
+        body = read_body(found.raw, most=LARGEST, deadline=deadline, decode=False)
+        lacks, length = body.lacks, str(found.headers.get("content-length", ""))
+        if lacks is None and length.isdecimal() and int(length) != len(body.data):
+            lacks = f"it has {len(body.data)} of {length} bytes"
+        what = f"the response of {urlsplit(request.url).netloc} with status {found.status_code}"
+        if lacks is not None:
+            raise unreadable(what, lacks)
+        if found.status_code < 300 and body.data and "cbor" not in str(found.headers.get("content-type", "")):
+            # botocore takes anything else for an empty object.
+            parsed_object(body, what)
+        return AWSResponse(found.url, found.status_code, found.headers, _Read(body.data))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._session.close()
+
+
+class _Read:
+    """A body that was read."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def stream(self) -> Iterator[bytes]:
+        yield self._data
 
 
 def as_json(text: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from botocore.exceptions import (
     BotoCoreError,
+    ChecksumError,
     ClientError,
     CredentialRetrievalError,
     HTTPClientError,
@@ -71,7 +72,15 @@ classify = first_of(
     stale,
     codes,
     by_type(ErrorAction.FATAL, SSLError),
-    by_type(ErrorAction.RETRY, HTTPClientError, AwsConnectionError, IncompleteReadError, ResponseParserError),
+    by_type(
+        ErrorAction.RETRY,
+        HTTPClientError,
+        AwsConnectionError,
+        IncompleteReadError,
+        ChecksumError,
+        ResponseParserError,
+        RecursionError,
+    ),
     outfall_errors,
 )
 """Classifies a failed call."""

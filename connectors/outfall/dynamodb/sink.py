@@ -14,6 +14,7 @@ import pyarrow as pa
 from botocore.exceptions import ClientError
 
 from outfall.async_sink import ErrorAction, RequestOutcome
+from outfall.async_sink.responses import unreadable
 from outfall.aws.client import AwsPartition, AwsSink, as_json
 from outfall.aws.errors import FAILURES, classify, code_of
 from outfall.capabilities import TargetContext
@@ -185,11 +186,16 @@ class DynamoDBPartition(AwsPartition[KeyedRow], VersionedPartition):
     def _batch(self, entries: Sequence[KeyedRow], outcomes: Outcomes) -> None:
         table, writes = self.options.table, ",".join([entry.write for entry in entries])
         body = f'{{"RequestItems":{{{json.dumps(table)}:[{writes}]}}}}'
-        left = self._call("batch_write_item", body, RequestItems={table: []})["UnprocessedItems"].get(table, [])
+        answer = self._call("batch_write_item", body, RequestItems={table: []})
+        if "UnprocessedItems" not in answer:
+            raise unreadable(f"the response to {len(entries)} writes", "it has no UnprocessedItems")
+        left = [item for items in answer["UnprocessedItems"].values() for item in items]
         if left:
             items = [one["PutRequest"]["Item"] if "PutRequest" in one else one["DeleteRequest"]["Key"] for one in left]
             keys = {tuple(_key_part(item[name], name) for name in self._keys) for item in items}
             rows = [entry for entry in entries if entry.key in keys]
+            if len(rows) != len(left):
+                rows = list(entries)  # a key came back in another form: written again, the rows are the same
             outcomes.failed(rows, ErrorAction.RETRY, f"{len(left)} items were not processed")
 
     def _transaction(self, entries: Sequence[KeyedRow], outcomes: Outcomes) -> bool:

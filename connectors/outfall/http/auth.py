@@ -21,12 +21,15 @@ from urllib.parse import quote_plus
 import requests
 import urllib3
 
+from outfall.async_sink.responses import read_body
 from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.http.connecting import client_certificate, trusted
 from outfall.http.options import HttpOptions
 from outfall.http.transport import Headers
 from outfall.location import masked
 from outfall.options import resolve_secret
+from outfall.redaction import Redaction
+from outfall.serde import parse_json
 
 
 class Credentials(ABC):
@@ -266,6 +269,8 @@ def checked(what: str, value: str) -> str:
 
 
 _LONGEST = 1 << 16
+_SHOWN = 200
+"""Maximum number of characters of a description of an error."""
 
 
 class TokenRequest:
@@ -287,11 +292,12 @@ class TokenRequest:
         token = answer.get("access_token")
         kind = str(answer.get("token_type", "Bearer"))
         if status != 200 or not isinstance(token, str) or kind.lower() != "bearer":
-            # Only the code of the response: the rest may contain a token.
-            code = answer.get("error") if isinstance(answer.get("error"), str) else None
+            # Only what describes the error (RFC 6749 §5.2): the rest may contain a token.
+            texts = [answer.get(name) for name in ("error", "error_description")]
+            told = [repr(self._masked(text)[:_SHOWN]) for text in texts if isinstance(text, str)]
             raise ConfigurationError(
                 f"{self._place} returned no bearer token",
-                why=f"it responded with {status}" + (f", {str(code)[:100]!r}" if code else ""),
+                why=": ".join([f"it responded with {status}", *told]),
                 do="correct oauth2_client_id, oauth2_client_secret, oauth2_scope and oauth2_token_url",
             )
         checked(f"the token of {self._place}", f"Bearer {token}")
@@ -317,15 +323,20 @@ class TokenRequest:
                 allow_redirects=False,
                 stream=True,
             ) as response:
-                # Bounded, whatever the server sends.
-                response._content = response.raw.read(_LONGEST, decode_content=True)
-                answer = response.json()
-                return response.status_code, answer if isinstance(answer, dict) else {}
-        except requests.exceptions.JSONDecodeError:
-            return response.status_code, {}
+                late = time.monotonic() + options.read_timeout.total_seconds()
+                body = read_body(response.raw, most=_LONGEST, deadline=late)
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             # Without the cause, whose text contains the URL with its query.
             raise self._failed(type(error).__name__) from None
+        try:
+            answer = parse_json(body.data)
+        except ValueError:
+            answer = {}
+        return response.status_code, answer if isinstance(answer, dict) else {}
+
+    def _masked(self, text: str) -> str:
+        secret = self._options.oauth2_client_secret
+        return Redaction([resolve_secret(secret)] if secret else []).hide(text)
 
     def _failed(self, why: str) -> TransientError:
         return TransientError(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outfall.http.transport import Response
+from outfall.serde import parse_json
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ def by_status(path: str) -> PerItem:
     *where, name = path.split(".")
 
     def read(response: Response, count: int) -> Sequence[ItemResponse] | None:
-        parents = _found(json.loads(response.body), where)
+        parents = _found(parse_json(response.body), where)
         items = [item for item in parents if isinstance(item, dict) and isinstance(item.get(name), int)]
         if not items and response.status >= 400:
             return None
@@ -55,7 +56,7 @@ def by_position(path: str) -> PerItem:
     def read(response: Response, count: int) -> Sequence[int | ItemResponse | None] | None:
         if response.status < 400:
             return [response.status] * count
-        positions = _found(json.loads(response.body), path.split("."))
+        positions = _found(parse_json(response.body), path.split("."))
         if len(positions) != 1 or type(positions[0]) is not int or not 0 <= positions[0] < count:
             return None
         before = positions[0]

@@ -131,11 +131,6 @@ class HttpOptions(AsyncSinkOptions):
         " random, between zero and this value.",
     )
     max_retry_backoff: Duration = Field(default=timedelta(seconds=60), description="Maximum pause before any retry.")
-    max_retry_after: Duration = Field(
-        default=timedelta(minutes=5),
-        description="Maximum pause that a server's `Retry-After` can request. Pauses end at `retry_deadline` at the"
-        " latest.",
-    )
     verify: bool = Field(default=True, description="Whether to verify the server's certificate.")
     ca_bundle: str | None = Field(
         default=None,
@@ -289,7 +284,6 @@ class HttpArguments(AsyncSinkSettings, total=False):
     limiter: LimiterKind
     connect_timeout: timedelta | float | str
     read_timeout: timedelta | float | str
-    max_retry_after: timedelta | float | str
     verify: bool
     ca_bundle: str | None
     client_certificate: str | None

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os.path
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from traceback import extract_tb
 
 from outfall.async_sink import RefusedEntry, RequestOutcome
+from outfall.async_sink.responses import retry_after
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.http.items import ItemResponse, PerItem
 from outfall.http.options import HttpOptions
@@ -239,23 +237,3 @@ _BODILESS = (204, 205)
 _OF_RECORDS = (Verdict.COMPLETE, Verdict.PER_ITEM, Verdict.SPLIT, Verdict.DEAD_LETTER)
 """Verdicts of responses that may say something about single records."""
 _STOPPING = (Verdict.STOP, Verdict.FOLLOW, Verdict.PER_ITEM)
-
-
-def retry_after(
-    value: str | None, *, longest: float, now: Callable[[], datetime] = lambda: datetime.now(UTC)
-) -> float | None:
-    """Return the seconds, from 0 to `longest`, that the header requests as a number or a date.
-
-    Returns `None` if the header is invalid or negative, or missing (a `value` of `None`).
-    """
-    if value is None:
-        return None
-    text = value.strip()
-    if re.fullmatch(r"\d{1,18}", text, re.ASCII):
-        return min(float(text), longest)
-    try:
-        date = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    date = date if date.tzinfo else date.replace(tzinfo=UTC)
-    return min(max((date - now()).total_seconds(), 0.0), longest)

@@ -12,6 +12,7 @@ import urllib3
 from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 
+from outfall.async_sink.responses import read_body
 from outfall.http.connecting import causes_of, client_certificate, translated, trusted
 from outfall.http.options import HttpOptions
 from outfall.http.templates import origin
@@ -101,18 +102,8 @@ class SessionTransport(Transport):
 
     def _body(self, response: requests.Response, call: Call) -> tuple[bytes, bool]:
         """Read the response body up to its limit, within the request's timeout."""
-        pieces: list[bytes] = []
-        size = 0
-        try:
-            for piece in response.iter_content(1 << 14):
-                pieces.append(piece)
-                size += len(piece)
-                if size > self._longest or self._clock() > call.deadline:
-                    return b"".join(pieces)[: self._longest], False
-        except (requests.exceptions.RequestException, OSError):
-            # The status has arrived, and it determines the outcome.
-            return b"".join(pieces)[: self._longest], False
-        return b"".join(pieces), True
+        body = read_body(response.raw, most=self._longest, deadline=call.deadline, clock=self._clock)
+        return body.data, body.lacks is None  # the status has arrived, and it determines the outcome
 
     def _translated(self, error: requests.exceptions.ConnectionError, call: Call) -> tuple[Fault, str]:
         _, host, port = origin(call.url)

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from outfall.async_sink import RefusedEntry, RequestOutcome
+from outfall.async_sink.responses import unreadable
 from outfall.aws.client import AwsPartition, AwsSink, ConnectionOptions
 from outfall.aws.errors import AT_FAULT
 from outfall.errors import ConfigurationError, OutfallError
@@ -93,7 +94,14 @@ class StreamPartition(AwsPartition[AwsRecord]):
         return entry["Data"].decode(errors="backslashreplace").rstrip("\n")
 
     def outcome(self, entries: Sequence[AwsRecord], answers: Sequence[dict[str, Any]]) -> RequestOutcome[AwsRecord]:
-        """Reject the records whose own error shows that they are at fault, and retry those with other errors."""
+        """Reject the records whose own error shows that they are at fault, and retry those with other errors.
+
+        Raises `TransientError` if the response does not say what each record came to.
+        """
+        if len(answers) != len(entries) or not all(isinstance(answer, dict) for answer in answers):
+            raise unreadable(
+                f"the response to {len(entries)} records", f"it has not one result for each: {str(answers)[:200]}"
+            )
         retry: list[AwsRecord] = []
         dead: list[RefusedEntry[AwsRecord]] = []
         reason = code = None

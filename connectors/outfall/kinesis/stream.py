@@ -139,7 +139,7 @@ class KinesisPartition(StreamPartition):
 
     def send(self, entries: Sequence[AwsRecord]) -> RequestOutcome[AwsRecord]:
         answer = self.sink.call("put_records", **addressed(self.options.stream), Records=list(entries))
-        return self.outcome(entries, answer["Records"])
+        return self.outcome(entries, answer.get("Records", ()))
 
     def _keys(self, batch: pa.RecordBatch) -> Sequence[str]:
         if self.sink.key_function is not None:

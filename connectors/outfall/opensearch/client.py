@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,11 +13,15 @@ from urllib.parse import quote, urlsplit
 
 import urllib3
 from pydantic import SecretStr
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, SSLError
 
+from outfall.async_sink.responses import LARGEST, Body, head_within, parsed_object, read_body, retry_after
 from outfall.errors import ConfigurationError, TargetError, TransientError, missing_extra
 from outfall.options import resolve_secret
 from outfall.process_clients import ProcessClients
+from outfall.serde import parse_json
 from outfall.versioned import RecordStore
 
 PASSING = (429, 500, 502, 503, 504)
@@ -104,6 +109,7 @@ class OpenSearchClient:
                 timeout=urllib3.Timeout(connect=access.connect_timeout, read=access.read_timeout),
                 retries=False,  # the base retries and counts
             )
+            self._pool.pool_classes_by_scheme = _POOLS
         except OSError as error:
             raise ConfigurationError("the file of ca_bundle cannot be read", why=str(error), do="correct it") from error
 
@@ -122,7 +128,7 @@ class OpenSearchClient:
         if self._signer is not None:
             headers = self._signed(method, url, body, headers)
         try:
-            found = self._pool.request(method, url, body=body, headers=headers, redirect=False)
+            found = self._pool.request(method, url, body=body, headers=headers, redirect=False, preload_content=False)
         except SSLError as error:
             raise TargetError(
                 f"{self._access.url} has no trusted certificate", why=str(error), do="correct url or ca_bundle"
@@ -131,7 +137,13 @@ class OpenSearchClient:
             raise TransientError(
                 f"{self._access.url} does not respond", why=str(error), do="check the cluster, the url and the network"
             ) from error
-        return ClusterResponse(found.status, _parsed(found.data), _seconds(found.headers.get("Retry-After")))
+        deadline = time.monotonic() + self._access.read_timeout
+        content = read_body(found, most=LARGEST, deadline=deadline)
+        after = retry_after(found.headers.get("Retry-After"), longest=_DAY)
+        if found.status >= 300:
+            return ClusterResponse(found.status, _error_in(content), after)
+        what = f"the response of {self._access.url} with status {found.status}"
+        return ClusterResponse(found.status, parsed_object(content, what), after)
 
     def _signed(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> dict[str, str]:
         session, request_of, auth_of = self._signer or _signer()
@@ -159,15 +171,42 @@ def _signer() -> Any:
     return Session(), AWSRequest, SigV4Auth
 
 
-def _parsed(data: bytes) -> Any:
+def _error_in(content: Body) -> Any:
+    """Return the content of an error response as JSON, else as text. Its status determines the outcome."""
     try:
-        return json.loads(data)
+        return parse_json(content.data)
     except ValueError:
-        return data.decode(errors="replace")
+        return content.data[:_SHOWN].decode(errors="replace")
 
 
-def _seconds(text: str | None) -> float | None:
-    return float(text) if text is not None and text.isdecimal() else None
+_SHOWN = 1000
+"""Maximum number of bytes of a response that is no JSON."""
+_DAY = 86_400.0
+"""Seconds. The base bounds the pause by `max_retry_after`."""
+
+
+class _HttpConnection(HTTPConnection):
+    def getresponse(self) -> Any:
+        with head_within(self, self.timeout):
+            return super().getresponse()
+
+
+class _HttpsConnection(HTTPSConnection):
+    def getresponse(self) -> Any:
+        with head_within(self, self.timeout):
+            return super().getresponse()
+
+
+class _HttpPool(HTTPConnectionPool):
+    ConnectionCls = _HttpConnection
+
+
+class _HttpsPool(HTTPSConnectionPool):
+    ConnectionCls = _HttpsConnection
+
+
+_POOLS = {"http": _HttpPool, "https": _HttpsPool}
+"""Pools whose connections do not wait for a head that arrives byte by byte."""
 
 
 def check(response: ClusterResponse, what: str) -> ClusterResponse:
@@ -192,13 +231,24 @@ class OpenSearchRecords(RecordStore):
 
     def read(self, name: str) -> str | None:
         found = self._read(name)
-        return None if found is None else str(found["_source"]["text"])
+        return None if found is None else self._text(name, found)
+
+    def _text(self, name: str, found: Any) -> str:
+        source = found.get("_source")
+        text = source.get("text") if isinstance(source, dict) else None
+        if not isinstance(text, str) or not {"_seq_no", "_primary_term"} <= found.keys():
+            raise TargetError(
+                f"the document {name} of the index {self.INDEX} is not a record of Outfall",
+                why="it has no text: something else has written it",
+                do="restore the document; write rows into other indices",
+            )
+        return text
 
     def replace(self, name: str, old: str | None, new: str | None) -> bool:
         path, condition = f"/{self.INDEX}/_doc/{quote(name, safe='')}", "op_type=create"
         if old is not None:
             found = self._read(name)
-            if found is None or found["_source"]["text"] != old:
+            if found is None or self._text(name, found) != old:
                 return False
             condition = f"if_seq_no={found['_seq_no']}&if_primary_term={found['_primary_term']}"
         if new is None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.async_sink import ErrorAction, RequestOutcome, first_of
+from outfall.async_sink.responses import unreadable
 from outfall.async_sink.retrying import outfall_errors
 from outfall.capabilities import Guarantee, TargetContext
 from outfall.errors import ConfigurationError, TargetError, ValueRefusedError
@@ -163,7 +164,8 @@ class OpenSearchRequestSink(VersionedSink):
             return
         settings = check(response, f"reading the settings of the index {index}").body
         for name, found in settings.items():
-            blocks = [each for each, value in found["settings"].items() if "index.blocks." in each and value == "true"]
+            known = found.get("settings", {}) if isinstance(found, dict) else {}
+            blocks = [each for each, value in known.items() if "index.blocks." in each and value == "true"]
             closed = [each for each in blocks if each.rpartition(".")[2] in ("write", "read_only")]
             if closed:
                 raise TargetError(
@@ -216,7 +218,7 @@ class OpenSearchPartition(VersionedPartition):
             return _failed(entries, response, keyed=not self.options.data_stream)
         outcomes = Outcomes()
         conflicts: list[KeyedRow] | None = [] if self.version is not None else None
-        self._take(zip(entries, _items(response), strict=True), outcomes, Answer.WRITTEN, conflicts)
+        self._take(zip(entries, _items(response, len(entries)), strict=True), outcomes, Answer.WRITTEN, conflicts)
         if conflicts:
             self._settle_conflicts(conflicts, outcomes)
         return outcomes.result(self.resolve)
@@ -251,7 +253,10 @@ class OpenSearchPartition(VersionedPartition):
             return
         lower: list[KeyedRow] = []
         again: list[bytes] = []
-        for entry, found in zip(entries, response.body["docs"], strict=True):
+        for entry, found in zip(entries, _docs(response, len(entries)), strict=True):
+            if "error" in found:
+                outcomes.failed([entry], ErrorAction.RETRY, f"the document cannot be read: {str(found['error'])[:500]}")
+                continue
             answer = self._compared(entry, found)
             if answer is None:
                 outcomes.failed([entry], ErrorAction.RETRY, "the document was changed in the meantime")
@@ -266,7 +271,7 @@ class OpenSearchPartition(VersionedPartition):
         if response.status >= 300:
             outcomes.failed(lower, ErrorAction.RETRY, response.reason())
         else:
-            self._take(zip(lower, _items(response), strict=True), outcomes, Answer.REPLACED)
+            self._take(zip(lower, _items(response, len(lower)), strict=True), outcomes, Answer.REPLACED)
 
     def _compared(self, entry: KeyedRow, found: dict[str, Any]) -> Answer | None:
         """Return what a write is, compared with what is stored; `None` if it must be sent again."""
@@ -320,8 +325,25 @@ def _ids(keys: Sequence[pa.Array]) -> pa.Array:
     return ids
 
 
-def _items(response: ClusterResponse) -> list[dict[str, Any]]:
-    return [next(iter(item.values())) for item in response.body["items"]]
+def _items(response: ClusterResponse, count: int) -> list[dict[str, Any]]:
+    """Return the items of a bulk response. Raises `TransientError` if it does not say what each write came to."""
+    items = response.body.get("items")
+    found = [next(iter(item.values()), None) if isinstance(item, dict) else None for item in _listed(items)]
+    if len(found) == count and all(isinstance(item, dict) and type(item.get("status")) is int for item in found):
+        return found  # type: ignore[return-value]
+    raise unreadable(f"the response to {count} writes", f"it has not one status for each: {str(response.body)[:200]}")
+
+
+def _docs(response: ClusterResponse, count: int) -> list[dict[str, Any]]:
+    """Return the documents of a multi-get response. Raises `TransientError` if it has not one for each."""
+    docs = [doc for doc in _listed(response.body.get("docs")) if isinstance(doc, dict)]
+    if len(docs) == count and all("error" in doc or not doc.get("found") or "_version" in doc for doc in docs):
+        return docs
+    raise unreadable(f"the response to {count} reads", f"it has not one document for each: {str(response.body)[:200]}")
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _failed(entries: Sequence[KeyedRow], response: ClusterResponse, *, keyed: bool) -> RequestOutcome[KeyedRow]:

@@ -79,6 +79,24 @@ def test_who_comes_after_an_error_keeps_the_pause_too() -> None:
     assert server.times == [60.25]
 
 
+def test_no_pause_outlasts_the_retry_deadline() -> None:
+    """A header of any size holds the process for no longer, also where the error ends the task."""
+    options: dict[str, Any] = {"max_retries": 0, "retry_deadline": "3 seconds"}
+    state = HostState(FixedLimiter(10))
+    partition, _ = opened(lambda now: busy("9" * 18), sink=TimedSink(state, **options))
+    partition.write_batch(ROWS)
+    with pytest.raises(TransientError, match="requested a pause of 3 s"):
+        partition.flush(True)
+    again, server = opened(
+        lambda now: Response(200, {}, b""),
+        sink=TimedSink(state, **options),
+        events=partition._events,  # type: ignore[arg-type]
+    )
+    again.write_batch(ROWS)
+    again.flush(True)
+    assert server.times == [3.25]
+
+
 def test_tasks_that_were_asked_to_wait_do_not_come_back_in_a_herd() -> None:
     """Forty processes hear the same `Retry-After`; each has a request that was refused and others behind it."""
     chance = random.Random(5)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outfall.http.response_mapping import retry_after
+from outfall.async_sink.responses import retry_after
 from outfall.http.statuses import TABLE, Statuses, Verdict, markdown_table, parse_exceptions
 
 KEYED = Statuses(keyed=True, template=False)

@@ -13,6 +13,7 @@ import pytest
 from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 from botocore.exceptions import CredentialRetrievalError
 from botocore.httpsession import URLLib3Session
+from urllib3 import HTTPResponse
 
 from outfall.aws.client import AwsAccess
 from outfall.errors import TargetError, TransientError
@@ -22,11 +23,6 @@ SUMMARY = {
     "StreamName": "s", "StreamARN": "arn:aws:kinesis:us-east-1:123456789012:stream/s", "StreamStatus": "ACTIVE",
     "RetentionPeriodHours": 24, "StreamCreationTimestamp": 0, "EnhancedMonitoring": [], "OpenShardCount": 1,
 }  # fmt: skip
-
-
-class Body(io.BytesIO):
-    def stream(self) -> list[bytes]:
-        return [self.read()]
 
 
 class Account:
@@ -59,7 +55,8 @@ class Account:
         return {"Records": done, "RequestResponses": done, "FailedPutCount": 0, "StreamDescriptionSummary": SUMMARY}
 
     def _answer(self, request: AWSPreparedRequest, status: int, body: dict[str, Any]) -> AWSResponse:
-        return AWSResponse(request.url, status, {}, Body(json.dumps(body).encode()))
+        content = io.BytesIO(json.dumps(body).encode())
+        return AWSResponse(request.url, status, {}, HTTPResponse(content, status=status, preload_content=False))
 
 
 @pytest.fixture
