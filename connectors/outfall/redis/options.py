@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from itertools import pairwise
 from string import Formatter
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 
+from outfall.errors import ValueRefusedError
 from outfall.options import Duration
 from outfall.redis.packing import joined
 from outfall.versioned import VersionedOptions, VersionedSettings
@@ -26,7 +29,8 @@ class RedisOptions(VersionedOptions):
     )
     key: str = Field(
         description="The pattern of the keys, with the columns that identify a row in braces: `flight:{carrier}:{id}`."
-        " `{{` and `}}` are literal braces, for the hash tags of a cluster.",
+        " `{{` and `}}` are literal braces, for the hash tags of a cluster. A value that contains the text up to the"
+        " next column is rejected if rows of other values could have the same key.",
     )
     layout: Layout = Field(
         default="hash",
@@ -157,9 +161,50 @@ class KeyPattern:
         """The columns, in their order."""
         return [column for _, column in self.pieces if column is not None]
 
-    def keys(self, values: Mapping[str, pa.Array]) -> pa.Array:
-        """Return the key of each row, from the binary values of the columns."""
+    def keys(self, values: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Array:
+        """Return the key of each row, from the binary values of the columns.
+
+        Raises `ValueRefusedError` if a row with other values could have the key of a row.
+        """
+        for column, end in self._ends(schema):
+            found = pc.find_substring(joined(values[column], end), end)
+            if not pc.all(pc.equal(pc.cast(found, pa.int64()), pc.binary_length(values[column]))).as_py():
+                raise ValueRefusedError(
+                    f"the key column {column!r} of a row contains {end.decode()!r}, which ends it in the key",
+                    why="another row could have the same key",
+                    do=f"put a text after {{{column}}} in the pattern that none of its values contains, or encode it",
+                )
         pieces: list[Any] = []
         for text, column in self.pieces:
             pieces += [text.encode()] if column is None else [text.encode(), values[column]]
         return joined(*pieces)
+
+    def _ends(self, schema: pa.Schema) -> Iterator[tuple[str, bytes]]:
+        """Yield the columns whose values must not contain the text up to the next column, with that text.
+
+        The last column ends with the key. Dates, times and booleans end themselves, since they have one form. A number
+        ends where the text is no part of one, and a text where the text is followed by such columns only.
+        """
+        places = [place for place, (_, column) in enumerate(self.pieces) if column is not None]
+        for place, following in pairwise(places):
+            column = str(self.pieces[place][1])
+            end = "".join(text for text, _ in self.pieces[place + 1 : following + 1])
+            kinds = {_kind(schema, str(self.pieces[each][1])) for each in places if each >= following}
+            free = {
+                "one form": True,
+                "number": end[:1] not in _NUMBERS,
+                "text": kinds == {"one form"} or ("text" not in kinds and end[-1:] not in _NUMBERS),
+            }
+            if not free[_kind(schema, column)]:
+                yield column, end.encode()
+
+
+_NUMBERS = "0123456789-."
+
+
+def _kind(schema: pa.Schema, column: str) -> str:
+    """Return how the values of a column end in a key: a "number", a "text", or values of "one form"."""
+    kind = schema.field(column).type
+    if pa.types.is_temporal(kind) or pa.types.is_boolean(kind):
+        return "one form"
+    return "number" if pa.types.is_integer(kind) or pa.types.is_decimal(kind) else "text"

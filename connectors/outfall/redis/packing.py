@@ -16,6 +16,8 @@ from outfall.versioned import KeyedBatch
 
 PREFIX = b"outfall:v:"
 """Before the key of a version."""
+BRACED = b"outfall:vb:"
+"""Before the key of a version of a key like `{a}`, since the version of `a` lies at `outfall:v:{a}`."""
 RECORDS = b"outfall:record:"
 """Before the key of a record."""
 _BYTES = pa.large_binary()
@@ -42,7 +44,7 @@ class Bodies(NamedTuple):
 
 def packed_rows(keys: pa.Array, bodies: Bodies, changes: KeyedBatch, *, versions: bool) -> list[Packed]:
     """Return what calls contain of each row. Raises `ValueRefusedError` for keys that cannot be."""
-    if any(pc.any(pc.starts_with(keys, prefix)).as_py() for prefix in (PREFIX, RECORDS)):
+    if any(pc.any(pc.starts_with(keys, prefix)).as_py() for prefix in (PREFIX, BRACED, RECORDS)):
         raise ValueRefusedError(
             "the key of a row begins as the keys of Outfall's records do", do="use another pattern for the keys"
         )
@@ -97,14 +99,15 @@ def _version_keys(keys: pa.Array) -> pa.Array:
 
 
 def version_key(key: bytes) -> bytes:
-    """Return the key of the version of `key`, in the same hash slot.
+    """Return the key of the version of `key`, in the same hash slot. No two keys have one.
 
     Raises `ValueRefusedError` for the few keys that have none: with a closing brace, and without a hash tag.
     """
     opened = key.find(b"{")
     closed = key.find(b"}", opened + 1) if opened >= 0 else -1
     if opened >= 0 and closed > opened + 1:
-        return PREFIX + key  # the same hash tag
+        whole = opened == 0 and closed == len(key) - 1
+        return (BRACED if whole else PREFIX) + key  # the same hash tag
     if b"}" in key:
         raise ValueRefusedError(
             "the version of a row cannot be stored",

@@ -164,7 +164,8 @@ class RedisPartition(VersionedPartition):
         return code_of(error)
 
     def writes(self, changes: KeyedBatch) -> tuple[Sequence[bytes], Sequence[Packed], Sequence[int]]:
-        keys = self.sink.pattern.keys({name: _part(changes.rows, name) for name in self.sink.pattern.columns})
+        parts = {name: _part(changes.rows, name) for name in self.sink.pattern.columns}
+        keys = self.sink.pattern.keys(parts, changes.rows.schema)
         packed = packed_rows(keys, self._bodies(changes), changes, versions=self.version is not None)
         return keys.to_pylist(), packed, [len(row.keys) + len(row.arguments) for row in packed]
 

@@ -57,6 +57,17 @@ def test_a_row_replaces_all_fields_of_the_row_before(server: RedisServer) -> Non
     assert rows_of(server.client()) == {"r:1": {"id": "1", "a": "z"}}
 
 
+def test_a_key_in_braces_is_another_key(server: RedisServer) -> None:
+    sink, recovery = RedisSink(server.url, "{id}", order_column="n"), MemoryRecoveryConfig()
+    counts = write(sink, [{"id": "{a}", "n": 2}], [{"id": "a", "n": 1}], recovery=recovery)
+    assert "replaced_rows" not in counts
+    braced = RedisSink(server.url, "{{{id}}}", order_column="n")
+    write(braced, [{"id": "a", "n": 5}])
+    write(sink, [{"id": "a", "n": 3}], epoch=1, recovery=recovery)
+    stored = [server.client().hgetall(key) for key in ("a", "{a}")]
+    assert stored == [{"id": "a", "n": "3"}, {"id": "a", "n": "5"}]
+
+
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_the_greatest_row_of_a_key_wins_in_whatever_task_and_order(server: RedisServer, tasks: int) -> None:
     rows = [{"id": 1, "n": n, "text": text} for n, text in [(2, "c"), (10, "b"), (10, "a"), (None, "d"), (-5, "e")]]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import re
+from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -87,12 +89,67 @@ def test_a_pattern_joins_texts_and_columns() -> None:
     pattern = KeyPattern("{{{a}}}:{b}!")
     assert pattern.columns == ["a", "b"]
     values = {"a": pa.array([b"1", b"2"], pa.large_binary()), "b": pa.array([b"x", b"y"], pa.large_binary())}
-    assert pattern.keys(values).to_pylist() == [b"{1}:x!", b"{2}:y!"]
+    schema = pa.schema([("a", pa.string()), ("b", pa.string())])
+    assert pattern.keys(values, schema).to_pylist() == [b"{1}:x!", b"{2}:y!"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kinds", "rows", "refused"),
+    [
+        ("{a}:{b}", "ss", ["x:y z", "x y:z", "x y"], {"x:y z"}),
+        ("{a}aa{b}", "ss", ["xa b", "x ab"], {"xa b"}),
+        ("{a}{b}", "ss", ["xy z", "x yz"], {"xy z", "x yz"}),
+        ("{a}:{b}", "si", ["x:1 2", "x 1"], set()),
+        ("{a}-{b}", "si", ["x- 2", "x -2"], {"x- 2"}),
+        ("{a}:{b}", "is", ["1 2:3", "-1 2"], set()),
+        ("{a}1{b}", "ii", ["1 11", "11 1"], {"1 11", "11 1"}),
+        ("{a}-{b}", "td", ["2026-01-01 1", "2026-01-01 -1"], set()),
+        ("{a}:{b}:{c}", "sds", ["x:1 2 y", "x 1 2:y"], {"x:1 2 y"}),
+    ],
+)
+def test_no_two_rows_have_one_key(pattern: str, kinds: str, rows: list[str], refused: set[str]) -> None:
+    types = {"s": pa.string(), "i": pa.int64(), "d": pa.decimal128(9, 0), "t": pa.date32()}
+    schema = pa.schema([(name, types[kind]) for name, kind in zip("abc", kinds, strict=False)])
+    found: dict[bytes, str] = {}
+    for row in rows:
+        parts = {
+            name: pa.array([part.encode()], pa.large_binary()) for name, part in zip("abc", row.split(), strict=False)
+        }
+        try:
+            (key,) = KeyPattern(pattern).keys(parts, schema).to_pylist()
+        except ValueRefusedError:
+            assert row in refused
+        else:
+            assert found.setdefault(key, row) == row
+            assert row not in refused
 
 
 @pytest.mark.parametrize("key", ["r:1", "{1}:x", "a{b}c{d}", "{", "a{b", "{{}x", "ä:𝄞", "{a}}"])
 def test_the_version_of_a_key_lies_in_its_slot(key: str) -> None:
     assert key_slot(version_key(key.encode())) == key_slot(key.encode())
+
+
+def test_no_two_keys_have_one_version() -> None:
+    keys = [bytes(key) for length in range(1, 7) for key in product(b"a{}", repeat=length)]
+    found: dict[bytes, bytes] = {}
+    for key in keys:
+        with suppress(ValueRefusedError):
+            assert found.setdefault(version_key(key), key) == key
+            assert key_slot(version_key(key)) == key_slot(key)
+    assert len(found) > 400
+
+
+def test_a_version_that_an_earlier_commit_wrote_is_found_at_its_key() -> None:
+    earlier = {"r:1": "outfall:v:{r:1}", "r:{1}:x": "outfall:v:r:{1}:x", "{1}:x": "outfall:v:{1}:x"}
+    assert {key: version_key(key.encode()).decode() for key in earlier} == earlier
+
+
+@pytest.mark.parametrize("key", ["outfall:v:a", "outfall:vb:{a}", "outfall:record:version"])
+def test_no_row_has_a_key_of_outfall(key: str) -> None:
+    changes = KeyedBatch(pa.record_batch({"id": [key]}), None, pa.array(["00"], pa.large_string()))
+    keys = pa.array([key.encode()], pa.large_binary())
+    with pytest.raises(ValueRefusedError, match="as the keys of Outfall's records do"):
+        packed_rows(keys, hashes(["id"], [keys]), changes, versions=False)
 
 
 @pytest.mark.parametrize("key", ["a}b", "{}a", "}"])
@@ -114,7 +171,7 @@ def test_rows_are_packed_as_the_client_packs_them() -> None:
         )
     ]
     arguments = [
-        6, "k", "outfall:v:{k}", "{k}", "outfall:v:{k}", "d", "outfall:v:{d}", 4096, "token", 5, 12, 12,
+        6, "k", "outfall:v:{k}", "{k}", "outfall:vb:{k}", "d", "outfall:v:{d}", 4096, "token", 5, 12, 12,
         "00", 2, "a", "", "01", 4, "a", "12", "ä", "x" * 11, "02", "d",
     ]  # fmt: skip
     connection: Any = Connection()  # type: ignore[no-untyped-call]
