@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Hashable, Mapping, Sequence
+from decimal import Decimal
 from itertools import repeat
 from typing import Any, Unpack
 
@@ -338,13 +339,16 @@ def _fits(column: pa.DataType, kind: str) -> bool:
 
 
 def _key_part(value: Attribute, name: str) -> Any:
-    """Return the value of a key. Raises `ValueRefusedError` if it is empty."""
-    ((_, part),) = value.items()
+    """Return the value of a key, equal for what the service takes for equal. Raises `ValueRefusedError` if it is empty.
+
+    The service returns a number in a form of its own: 1 for 1.00.
+    """
+    ((kind, part),) = value.items()
     if not part:
         raise ValueRefusedError(
             f"the key {name!r} of a row is empty", why="DynamoDB has no empty keys", do="remove such rows"
         )
-    return part
+    return Decimal(part) if kind == "N" else part
 
 
 def _removes(entry: KeyedRow) -> bool:

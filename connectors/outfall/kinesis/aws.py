@@ -93,15 +93,20 @@ class StreamPartition(AwsPartition[AwsRecord]):
     def text_of(self, entry: AwsRecord) -> str:
         return entry["Data"].decode(errors="backslashreplace").rstrip("\n")
 
-    def outcome(self, entries: Sequence[AwsRecord], answers: Sequence[dict[str, Any]]) -> RequestOutcome[AwsRecord]:
+    def outcome(
+        self, entries: Sequence[AwsRecord], answers: Sequence[dict[str, Any]], failed: int | None
+    ) -> RequestOutcome[AwsRecord]:
         """Reject the records whose own error shows that they are at fault, and retry those with other errors.
 
-        Raises `TransientError` if the response does not say what each record came to.
+        Raises `TransientError` if the response does not say what each record came to, or names fewer or more errors
+        than `failed` records.
         """
+        what = f"the response to {len(entries)} records"
         if len(answers) != len(entries) or not all(isinstance(answer, dict) for answer in answers):
-            raise unreadable(
-                f"the response to {len(entries)} records", f"it has not one result for each: {str(answers)[:200]}"
-            )
+            raise unreadable(what, f"it has not one result for each: {str(answers)[:200]}")
+        errors = sum(1 for answer in answers if answer.get("ErrorCode"))
+        if failed is not None and errors != failed:
+            raise unreadable(what, f"it has {errors} errors and counts {failed}")
         retry: list[AwsRecord] = []
         dead: list[RefusedEntry[AwsRecord]] = []
         reason = code = None

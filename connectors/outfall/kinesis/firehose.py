@@ -103,4 +103,4 @@ class FirehosePartition(StreamPartition):
     def send(self, entries: Sequence[AwsRecord]) -> RequestOutcome[AwsRecord]:
         stream = self.options.delivery_stream
         answer = self.sink.call("put_record_batch", DeliveryStreamName=stream, Records=list(entries))
-        return self.outcome(entries, answer.get("RequestResponses", ()))
+        return self.outcome(entries, answer.get("RequestResponses", ()), answer.get("FailedPutCount"))

@@ -45,13 +45,10 @@ class KinesisOptions(AsyncSinkOptions, AwsOptions, _Stream):
 
     max_batch_size: int = Field(default=500, gt=0, le=500, description="Maximum number of records per PutRecords call.")
     max_batch_size_in_bytes: ByteSize = Field(
-        default=ByteSize(5 * _MIB),
-        gt=0,
-        le=5 * _MIB,
-        description="Maximum size of data and keys per call.",
+        default=ByteSize(5 * _MIB), gt=0, le=10 * _MIB, description="Maximum size of data and keys per call."
     )
     max_record_size_in_bytes: ByteSize = Field(
-        default=ByteSize(_MIB), gt=0, le=_MIB, description="Maximum size of a record with its key."
+        default=ByteSize(_MIB), gt=0, le=10 * _MIB, description="Maximum size of a record with its key."
     )
 
 
@@ -139,7 +136,7 @@ class KinesisPartition(StreamPartition):
 
     def send(self, entries: Sequence[AwsRecord]) -> RequestOutcome[AwsRecord]:
         answer = self.sink.call("put_records", **addressed(self.options.stream), Records=list(entries))
-        return self.outcome(entries, answer.get("Records", ()))
+        return self.outcome(entries, answer.get("Records", ()), answer.get("FailedRecordCount"))
 
     def _keys(self, batch: pa.RecordBatch) -> Sequence[str]:
         if self.sink.key_function is not None:

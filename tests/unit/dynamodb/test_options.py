@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -13,7 +14,11 @@ import pytest
 from outfall.capabilities import Guarantee
 from outfall.dynamodb import DynamoDBSink
 from outfall.dynamodb.attributes import check_types, items_of, number, size_of
+from outfall.dynamodb.options import DynamoDBOptions
+from outfall.dynamodb.sink import DynamoDBPartition, DynamoDBRequestSink
+from outfall.dynamodb.table import DynamoDBTable
 from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.options import make_options
 from outfall.source_options import make_sink
 
 
@@ -79,3 +84,31 @@ def test_sizes_are_those_of_the_developer_guide() -> None:
     assert size_of({"l": {"L": [{"S": "ab"}]}}) == 1 + 3 + 1 + 2
     assert size_of({"m": {"M": {"k": {"S": "ab"}}}}) == 1 + 3 + 1 + 1 + 2
     assert size_of({"n": {"N": "9" * 38}}) == 1 + 21
+
+
+def unversioned(monkeypatch: pytest.MonkeyPatch, left: dict[str, Any]) -> tuple[Any, list[Any]]:
+    """A partition whose service leaves these requests of a batch unprocessed, and ten rows."""
+    made = make_options(DynamoDBOptions, {"table": "prices", "versions": False})
+    sink = DynamoDBRequestSink(made)
+    sink._table = DynamoDBTable({"id": "N"}, None, "ACTIVE", 0)
+    monkeypatch.setattr(sink, "call", lambda *_, **__: {"UnprocessedItems": left})
+    partition = DynamoDBPartition(sink)
+    ids = pa.array([Decimal(number).scaleb(-2) for number in range(0, 1000, 100)], pa.decimal128(10, 2))
+    return partition, list(partition.convert(pa.record_batch({"id": ids})))
+
+
+@pytest.mark.parametrize(
+    ("table", "numbers", "rows"),
+    [
+        ("prices", ["1", "2.0"], [1, 2]),
+        ("arn:aws:dynamodb:eu-west-1:1:table/prices", ["3.00"], [3]),
+        ("prices", ["1", "99"], range(10)),
+    ],
+    ids=["another form", "by the ARN", "of no row"],
+)
+def test_what_is_not_processed_is_sent_again(
+    monkeypatch: pytest.MonkeyPatch, table: str, numbers: list[str], rows: Sequence[int]
+) -> None:
+    left = {table: [{"PutRequest": {"Item": {"id": {"N": number}}}} for number in numbers]}
+    partition, entries = unversioned(monkeypatch, left)
+    assert list(partition.send(entries).retry) == [entries[row] for row in rows]

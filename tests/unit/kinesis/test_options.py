@@ -147,7 +147,7 @@ def test_columns_are_looked_at_before_the_first_row() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"max_batch_size": 501}, {"max_batch_size_in_bytes": (5 << 20) + 1}, {"max_record_size_in_bytes": "2 MiB"}],
+    [{"max_batch_size": 501}, {"max_batch_size_in_bytes": (10 << 20) + 1}, {"max_record_size_in_bytes": "11 MiB"}],
 )
 def test_limits_above_the_services_own_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(options))):
@@ -217,3 +217,19 @@ def test_a_held_record_comes_back_as_it_was() -> None:
         assert serializer.deserialize(1, serializer.serialize(entry)) == entry
     with pytest.raises(SerializationError, match="damaged"):
         serializer.deserialize(1, b'{"Data": "?"}')
+
+
+@pytest.mark.parametrize("sink", [stream(), FirehoseSink("s", region="us-east-1")], ids=["stream", "firehose"])
+def test_a_response_that_does_not_match_the_records_sends_all_again(sink: Any) -> None:
+    partition = sink.delegate.open()
+    records, refused = list(partition.convert(ROWS)), {"ErrorCode": "InternalFailure"}
+    for answers, failed in [([{}], 0), ([{}, {}], 1), ([refused, {}], 2), ([{}, {}, {}], 0)]:
+        with pytest.raises(TransientError):
+            partition.outcome(records, answers, failed)
+    assert list(partition.outcome(records, [{}, refused], 1).retry) == records[1:]
+    partition.close()
+
+
+def test_records_may_have_ten_mebibytes_where_the_stream_allows_it() -> None:
+    made = stream(max_record_size_in_bytes="10 MiB", max_batch_size_in_bytes="10 MiB")
+    assert made.delegate.options.max_record_size_in_bytes == 10 << 20
