@@ -3,6 +3,7 @@
 ```
 options     the options of `OpenSearchSink`
 client      requests to a cluster: authentication, compression, the meaning of statuses, and the records of steps
+names       names of indices and fields: which ones rows and options may choose, and what an alias stands for
 bulk        the lines of a bulk request, and the meaning of each item of its response
 sink        `OpenSearchSink` and its partition
 ```

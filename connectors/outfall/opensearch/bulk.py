@@ -93,10 +93,20 @@ def action_on(item: dict[str, Any]) -> ErrorAction | None:
     return ErrorAction.FATAL if status in (401, 403, 404) else ErrorAction.DEAD_LETTER
 
 
+def action_on_read(error: Any) -> ErrorAction:
+    """Return what to do about a document that `_mget` could not read. Shards that do not answer may do so later."""
+    kind = error.get("type") if isinstance(error, dict) else None
+    return ErrorAction.FATAL if kind in _LASTING else ErrorAction.RETRY
+
+
+_LASTING = {"illegal_argument_exception", "index_not_found_exception", "index_closed_exception", "security_exception"}
+"""The first one: an alias stands for several indices."""
+
+
 def reason_of(item: dict[str, Any]) -> str:
     """Return the error of an item in the server's words."""
     error = item.get("error")
     if not isinstance(error, dict):
-        return f"status {item['status']}"
+        return f"status {item.get('status')}"
     cause = (error.get("caused_by") or {}).get("reason")
     return f"{error.get('type')}: {error.get('reason')}{f' ({cause})' if cause else ''}"

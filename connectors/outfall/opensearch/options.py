@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
+from outfall.opensearch.names import refusal
 from outfall.options import Duration, Names
 from outfall.versioned import Deletes, TombstoneOptions, VersionedSettings
 
@@ -20,7 +20,9 @@ class OpenSearchOptions(TombstoneOptions):
 
     url: str = Field(description="The cluster: `https://host:port`. Without credentials.")
     index: str | None = Field(
-        default=None, min_length=1, description="The index, alias or data stream. Either this or `index_column`."
+        default=None,
+        min_length=1,
+        description="The index, data stream, or alias of one index. Either this or `index_column`.",
     )
     index_column: str | None = Field(
         default=None,
@@ -84,8 +86,8 @@ class OpenSearchOptions(TombstoneOptions):
     @field_validator("index")
     @classmethod
     def _name(cls, value: str | None) -> str | None:
-        if value is not None and (re.search(r'[\\/*?"<>| ,#:]', value) or value != value.lower()):
-            raise ValueError("must be the lower-case name of one index, alias or data stream")
+        if value is not None and (reason := refusal(value)):
+            raise ValueError(reason)
         return value
 
     @model_validator(mode="after")

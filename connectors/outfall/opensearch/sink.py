@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from outfall.async_sink import ErrorAction, RequestOutcome, first_of
+from outfall.async_sink import ErrorAction, RefusedEntry, RequestOutcome, first_of
 from outfall.async_sink.responses import unreadable
 from outfall.async_sink.retrying import outfall_errors
 from outfall.capabilities import Guarantee, TargetContext
@@ -23,6 +23,7 @@ from outfall.opensearch.bulk import (
     FIELDS,
     VERSION_FIELD,
     action_on,
+    action_on_read,
     actions,
     if_unchanged,
     place_of,
@@ -35,6 +36,7 @@ from outfall.opensearch.client import (
     OpenSearchRecords,
     check,
 )
+from outfall.opensearch.names import IndexNames, indices_of, is_field, misleading, refusal
 from outfall.opensearch.options import OpenSearchOptions, OpenSearchSettings
 from outfall.options import make_options, names_arguments
 from outfall.versioned import Answer, KeyedBatch, KeyedRow, Outcomes, VersionedPartition, VersionedSink
@@ -131,11 +133,18 @@ class OpenSearchRequestSink(VersionedSink):
         for name in (VERSION_FIELD, DELETED_FIELD):
             if name in schema.names:
                 raise ConfigurationError(f"the rows have a column {name!r}, which has another use", do="rename it")
+        for name in schema.names:
+            if name not in (options.index_column, options.delete_marker) and not is_field(name):
+                raise ConfigurationError(
+                    f"the rows have a column {name!r}, which no document may have as a field",
+                    why="the server has a field of this name, or a part of the name between dots is empty",
+                    do="rename it; the id and the index of documents come from key_columns and index_column",
+                )
         check_schema(_JSON, schema)
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
-        if context.starting:
-            self._check_index(self.access().client())
+        # An alias may stand for another index in each epoch.
+        self._check_index(self.access().client(), starting=context.starting)
         return super().check_target(context)
 
     def open_target(self, context: TargetContext[Any]) -> None:
@@ -147,29 +156,27 @@ class OpenSearchRequestSink(VersionedSink):
         client = self.access().client()
         found = check(client.send("GET", "/"), f"the request to {self.options.url}").body
         said = found.get("version", {}) if isinstance(found, dict) else {}
-        self._check_index(client)
+        self._check_index(client, starting=True)
         name = said.get("distribution", "elasticsearch")
         return [f"{name} {said.get('number', 'of an unknown release')} answers", "writing was not tested"]
 
     def open(self) -> OpenSearchPartition:
         return OpenSearchPartition(self)
 
-    def _check_index(self, client: OpenSearchClient) -> None:
-        """Raise `TargetError` if the index exists and is closed for writes. A missing one may be created by writing."""
-        index = self.options.index
-        if index is None:
+    def _check_index(self, client: OpenSearchClient, *, starting: bool) -> None:
+        """Raise `TargetError` if the index is no place for the rows. A missing one may be created by writing."""
+        name, keyed = self.options.index, bool(self.options.key_columns)
+        if name is None or not (starting or keyed):
             return
-        response = client.send("GET", f"/{quote(index)}/_settings?flat_settings=true")
-        if response.status == 404:
-            return
-        settings = check(response, f"reading the settings of the index {index}").body
-        for name, found in settings.items():
-            known = found.get("settings", {}) if isinstance(found, dict) else {}
-            blocks = [each for each, value in known.items() if "index.blocks." in each and value == "true"]
+        found = indices_of(client, name)
+        if keyed and (reason := misleading(name, list(found))):
+            raise _misled(reason)
+        for index, settings in found.items() if starting else ():
+            blocks = [each for each, value in settings.items() if "index.blocks." in each and value == "true"]
             closed = [each for each in blocks if each.rpartition(".")[2] in ("write", "read_only")]
             if closed:
                 raise TargetError(
-                    f"the index {name} accepts no documents",
+                    f"the index {index} accepts no documents",
                     why=f"{closed[0]} is set",
                     do="remove the block, or write to another index",
                 )
@@ -181,7 +188,8 @@ class OpenSearchRequestSink(VersionedSink):
         if response.status == 404:
             body = json.dumps({"mappings": FIELDS}).encode()
             response = client.send("PUT", f"/{quote(self.options.index)}", body)
-            if response.status == 400:  # another driver was faster
+            if response.status == 400 and "resource_already_exists_exception" in response.reason():
+                # Another driver was faster.
                 response = client.send("PUT", path, json.dumps(FIELDS).encode())
         check(response, f"mapping the fields {VERSION_FIELD} and {DELETED_FIELD} of {self.options.index}")
 
@@ -196,23 +204,41 @@ class OpenSearchPartition(VersionedPartition):
     def __init__(self, sink: OpenSearchRequestSink) -> None:
         super().__init__(sink)
         self._client = sink.access().client()
+        # A data stream has several indices, and rows without keys.
+        self._names = IndexNames(self._client) if sink.options.key_columns else None
         pipeline = sink.options.pipeline
         # Of each item, only the fields that are evaluated.
-        self._path = "/_bulk?filter_path=items.*.status,items.*.error"
+        self._path = "/_bulk?filter_path=items.*.status,items.*.error,items.*._index"
         self._path += "" if pipeline is None else f"&pipeline={quote(pipeline, safe='')}"
 
-    def writes(self, changes: KeyedBatch) -> tuple[Sequence[str | None], Sequence[bytes], Sequence[int]]:
+    def writes(self, changes: KeyedBatch) -> tuple[Sequence[Hashable], Sequence[bytes], Sequence[int]]:
         options: OpenSearchOptions = self.options
         places = _places(changes.rows, options)
         ids = places["_id"].to_pylist() if "_id" in places else [None] * changes.rows.num_rows
+        keys = list(zip(places["_index"].to_pylist(), ids, strict=True))
         if options.index_column is not None:
             changes = replace(changes, rows=changes.rows.drop_columns([options.index_column]))
         found = actions(
             places, changes, self.version, creates=options.data_stream, removes=options.deletes == "remove"
         ).to_pylist()
-        return ids, found, [len(action) for action in found]
+        return keys, found, [len(action) for action in found]
 
     def send(self, entries: Sequence[KeyedRow]) -> RequestOutcome[KeyedRow]:
+        reasons = self._refusals_of({index_of(entry) for entry in entries})
+        if self.options.index in reasons:
+            return RequestOutcome(error=_misled(reasons[self.options.index]))
+        found = [(entry, index_of(entry)) for entry in entries if reasons]
+        dead = [RefusedEntry(entry, reasons[index], _MISLED) for entry, index in found if index in reasons]
+        kept = [entry for entry, index in found if index not in reasons] if dead else entries
+        outcome = self._written(kept) if kept else RequestOutcome()
+        return replace(outcome, dead=[*outcome.dead, *dead]) if dead else outcome
+
+    def _refusals_of(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the names to which no row may go, with the reasons."""
+        found = {name: self._names.refusal(name) for name in names} if self._names else {}
+        return {name: reason for name, reason in found.items() if reason is not None}
+
+    def _written(self, entries: Sequence[KeyedRow]) -> RequestOutcome[KeyedRow]:
         response = self._bulk([entry.write for entry in entries])
         if response.status >= 300:
             return _failed(entries, response, keyed=not self.options.data_stream)
@@ -233,7 +259,9 @@ class OpenSearchPartition(VersionedPartition):
         """Add rows by the items of a response, or to the conflicts."""
         for entry, item in items:
             action = action_on(item)
-            if action is None:
+            if (action is None or item["status"] == CONFLICT) and (reason := self._astray(entry, item)):
+                outcomes.failed([entry], ErrorAction.FATAL, reason, error=_misled(reason))
+            elif action is None:
                 outcomes.answered(entry, written)
             elif item["status"] == CONFLICT and conflicts is not None:
                 conflicts.append(entry)
@@ -255,7 +283,7 @@ class OpenSearchPartition(VersionedPartition):
         again: list[bytes] = []
         for entry, found in zip(entries, _docs(response, len(entries)), strict=True):
             if "error" in found:
-                outcomes.failed([entry], ErrorAction.RETRY, f"the document cannot be read: {str(found['error'])[:500]}")
+                self._unread(entry, found, outcomes)
                 continue
             answer = self._compared(entry, found)
             if answer is None:
@@ -272,6 +300,21 @@ class OpenSearchPartition(VersionedPartition):
             outcomes.failed(lower, ErrorAction.RETRY, response.reason())
         else:
             self._take(zip(lower, _items(response, len(lower)), strict=True), outcomes, Answer.REPLACED)
+
+    def _astray(self, entry: KeyedRow, item: dict[str, Any]) -> str | None:
+        """Return why a row was written into another index than the rows before it."""
+        found = item.get("_index")
+        return self._names.went_astray(index_of(entry), found) if self._names and found else None
+
+    def _unread(self, entry: KeyedRow, found: dict[str, Any], outcomes: Outcomes) -> None:
+        """Add a row whose stored document the cluster could not read."""
+        reason = reason_of(found)
+        error = TargetError(
+            "the cluster cannot read a document that it has stored",
+            why=reason,
+            do="write to one index by its name, open it, and grant access to it",
+        )
+        outcomes.failed([entry], action_on_read(found["error"]), reason, error=error)
 
     def _compared(self, entry: KeyedRow, found: dict[str, Any]) -> Answer | None:
         """Return what a write is, compared with what is stored; `None` if it must be sent again."""
@@ -301,8 +344,11 @@ def _places(batch: pa.RecordBatch, options: OpenSearchOptions) -> dict[str, pa.A
         places = {"_index": pa.repeat(pa.scalar(options.index), batch.num_rows)}
     else:
         places = {"_index": batch.column(options.index_column)}
-        if pc.any(pc.equal(pc.binary_length(pc.fill_null(places["_index"], "")), 0)).as_py():
-            raise ValueRefusedError("the index of a row is NULL or empty", do="remove such rows, or set index")
+        for name in places["_index"].unique().to_pylist():
+            if reason := "it is NULL" if name is None else refusal(name):
+                raise ValueRefusedError(
+                    "the index of a row is not possible", why=reason, do="correct the column, or remove such rows"
+                )
     if options.key_columns:
         places["_id"] = _ids([batch.column(name).cast(pa.string()) for name in options.key_columns])
     if options.routing_column is not None:
@@ -344,6 +390,23 @@ def _docs(response: ClusterResponse, count: int) -> list[dict[str, Any]]:
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def index_of(entry: KeyedRow) -> str:
+    """Return the name that a row goes to."""
+    return cast("tuple[str, str | None]", entry.key)[0]
+
+
+_MISLED = "several_indices"
+
+
+def _misled(reason: str) -> TargetError:
+    return TargetError(
+        "rows with keys need one index",
+        why=reason,
+        do="set index to the name of one index, remove documents of this query from the others, and restart the query;"
+        " to add rows to an alias that rolls over, use a data stream",
+    )
 
 
 def _failed(entries: Sequence[KeyedRow], response: ClusterResponse, *, keyed: bool) -> RequestOutcome[KeyedRow]:

@@ -166,13 +166,13 @@ class KeyPattern:
 
         Raises `ValueRefusedError` if a row with other values could have the key of a row.
         """
-        for column, end in self._ends(schema):
-            found = pc.find_substring(joined(values[column], end), end)
-            if not pc.all(pc.equal(pc.cast(found, pa.int64()), pc.binary_length(values[column]))).as_py():
+        for name, end in self._ends(schema):
+            found = pc.find_substring(joined(values[name], end), end)
+            if not pc.all(pc.equal(pc.cast(found, pa.int64()), pc.binary_length(values[name]))).as_py():
                 raise ValueRefusedError(
-                    f"the key column {column!r} of a row contains {end.decode()!r}, which ends it in the key",
+                    f"the key column {name!r} of a row contains {end.decode()!r}, which ends it in the key",
                     why="another row could have the same key",
-                    do=f"put a text after {{{column}}} in the pattern that none of its values contains, or encode it",
+                    do=f"put a text after {{{name}}} in the pattern that none of its values contains, or encode it",
                 )
         pieces: list[Any] = []
         for text, column in self.pieces:

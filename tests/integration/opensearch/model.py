@@ -29,6 +29,8 @@ class Model:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.indices: dict[str, dict[str, dict[str, Any]]] = {}
+        self.aliases: dict[str, list[str]] = {}
+        """The last index of an alias takes what is written."""
         self.blocks: dict[str, str] = {}
         self.sequence = 0
         self.chance = random.Random(7)
@@ -37,7 +39,10 @@ class Model:
 
     def write(self, name: str, meta: dict[str, Any], source: Any) -> dict[str, Any]:
         """Apply an action, and return its item."""
-        index = self.indices.setdefault(meta["_index"], {})
+        where = self.aliases.get(meta["_index"], [meta["_index"]])[-1]
+        return {"_index": where} | self._write_into(self.indices.setdefault(where, {}), name, meta, source)
+
+    def _write_into(self, index: dict[str, Any], name: str, meta: dict[str, Any], source: Any) -> dict[str, Any]:
         key = meta.get("_id") or f"auto-{self.sequence}"
         old = index.get(key)
         if self.chance.random() < self.faults["items"]:
@@ -61,7 +66,11 @@ class Model:
         return {"status": 200 if exists else 201}
 
     def read(self, index: str, key: str) -> dict[str, Any]:
-        found = self.indices.get(index, {}).get(key)
+        behind = self.aliases.get(index, [index])
+        if len(behind) > 1:
+            reason = f"alias [{index}] has more than one index associated with it"
+            return {"_index": index, "_id": key} | _error(400, "illegal_argument_exception", reason)
+        found = self.indices.get(behind[0], {}).get(key)
         if found is None or found["source"] is None:
             return {"_index": index, "_id": key, "found": False}
         return {
@@ -122,12 +131,18 @@ class Handler(BaseHTTPRequestHandler):
         if parts[-1] == "_block":
             model.blocks[parts[0]] = "true"
             return 200, {}
+        if path == "/_aliases":
+            for added in [action["add"] for action in json.loads(body)["actions"]]:
+                behind = model.aliases.setdefault(added["alias"], [])
+                behind[:] = [*(index for index in behind if index != added["index"]), added["index"]]
+            return 200, {}
         if parts[-1] == "_settings":
-            if parts[0] not in model.indices:
+            behind = model.aliases.get(parts[0], [parts[0]])
+            if behind[0] not in model.indices:
                 return 404, _error(404, "index_not_found_exception", "no such index")
             settings = {"index.blocks.write": "true"} if parts[0] in model.blocks else {}
-            return 200, {parts[0]: {"settings": settings}}
-        if parts[-1] == "_mapping" and parts[0] not in model.indices:
+            return 200, {index: {"settings": settings} for index in behind}
+        if parts[-1] == "_mapping" and model.aliases.get(parts[0], [parts[0]])[0] not in model.indices:
             return 404, _error(404, "index_not_found_exception", "no such index")
         if parts[-1] in ("_mapping", "_refresh"):
             return 200, {}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outfall.capabilities import WriterInitContext
-from outfall.errors import StaleWriterError, ValueRefusedError
+from outfall.errors import OutfallError, StaleWriterError, TargetError, ValueRefusedError
 from outfall.opensearch import OpenSearchSink
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 
@@ -73,6 +73,51 @@ def repeated_writes_change_nothing(cluster: Any, name: str) -> None:
     assert cluster.rows(name) == {str(number): {"id": number, "text": "ä"} for number in range(50)}
 
 
+def lead(cluster: Any, alias: str, *indices: str) -> None:
+    """Let an alias stand for these indices, of which the last takes what is written."""
+    added = [{"index": index, "alias": alias, "is_write_index": index == indices[-1]} for index in indices]
+    cluster.ask("POST", "/_aliases", {"actions": [{"add": each} for each in added]})
+
+
+def an_alias_has_one_index(cluster: Any, name: str) -> None:
+    first, second = f"{name}-1", f"{name}-2"
+    for index in (first, second):
+        cluster.ask("PUT", f"/{index}")
+    lead(cluster, name, first)
+    sink, recovery = sink_to(cluster, name), MemoryRecoveryConfig()
+    write(sink, [{"id": 1, "text": "a"}], recovery=recovery)
+    early, late = attempt(sink), attempt(sink)
+    early.write_batch([{"id": 2}])
+    early.flush(True)
+    lead(cluster, name, first, second)
+    early.write_batch([{"id": 3}])
+    with pytest.raises(TargetError, match=f"went to {first} before, and go to {second} now"):
+        early.flush(True)
+    late.write_batch([{"id": 4}])
+    with pytest.raises(TargetError, match="stands for 2 indices"):
+        late.flush(True)
+    with pytest.raises(TargetError, match="stands for 2 indices"):
+        write(sink, [{"id": 1, "text": "b"}], epoch=1, recovery=recovery)
+    by_row = sink_to(cluster, name, index=None, index_column="i", retry_deadline=1)
+    with pytest.raises(OutfallError, match="stands for 2 indices"):
+        write(by_row, [{"id": 5, "i": name}])
+    assert (cluster.rows(first).keys(), cluster.rows(second).keys()) == ({"1", "2"}, {"3"})
+
+
+def no_row_reaches_the_own_records(cluster: Any, name: str) -> None:
+    write(sink_to(cluster, name), [{"id": 1}])
+    records, alias = cluster.raw("outfall-records"), f"{name}-alias"
+    lead(cluster, alias, "outfall-records")
+    for index in ("outfall-records", "<outfall-records>", alias):
+        by_row = sink_to(cluster, name, index=None, index_column="i", versions=False)
+        with pytest.raises(OutfallError, match=r"own records|not the lower-case name"):
+            write(by_row, [{"id": "version", "i": index}])
+    with pytest.raises(TargetError, match="own records"):
+        write(sink_to(cluster, alias, versions=False), [{"id": "version"}])
+    assert cluster.raw("outfall-records") == records
+
+
 TRIALS = [
     greatest_row_wins, duplicates_are_refused_or_counted, late_writes_change_nothing, repeated_writes_change_nothing,
+    an_alias_has_one_index, no_row_reaches_the_own_records,
 ]  # fmt: skip

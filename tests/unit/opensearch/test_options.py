@@ -13,13 +13,17 @@ from pydantic import SecretStr
 
 from outfall.async_sink import ErrorAction
 from outfall.capabilities import Guarantee
-from outfall.errors import ConfigurationError
+from outfall.errors import ConfigurationError, TargetError, TransientError, ValueRefusedError
 from outfall.formats.strings import TEXT
 from outfall.opensearch import OpenSearchSink
 from outfall.opensearch.bulk import action_on, actions, if_unchanged, reason_of
 from outfall.opensearch.client import ClusterResponse, OpenSearchAccess, OpenSearchClient
+from outfall.opensearch.options import OpenSearchOptions
+from outfall.opensearch.sink import OpenSearchPartition, OpenSearchRequestSink, _places
+from outfall.options import make_options
 from outfall.source_options import make_sink
 from outfall.versioned import KeyedBatch, Version
+from outfall.versioned.draws import GAP
 
 URL = "https://search.example:9200"
 
@@ -31,8 +35,10 @@ URL = "https://search.example:9200"
         ({"url": "https://user:hunter2-word@search"}, "must contain no credentials"),
         ({"index": None}, "set either index or index_column"),
         ({"index_column": "day"}, "set either index or index_column"),
-        ({"index": "Flights"}, "must be the lower-case name"),
-        ({"index": "a,b"}, "must be the lower-case name"),
+        ({"index": "Flights"}, "is not the lower-case name"),
+        ({"index": "a,b"}, "is not the lower-case name"),
+        ({"index": "_all"}, "is not the lower-case name"),
+        ({"index": "outfall-records"}, "contains Outfall's own records"),
         ({"key_columns": ()}, "key_columns are required"),
         ({"data_stream": True}, "a data stream has an index, and no key_columns"),
         ({"deletes": "remove"}, "requires delete_marker"),
@@ -73,6 +79,83 @@ def test_a_sink_by_options_is_the_same_and_says_its_guarantee() -> None:
 )
 def test_items_of_a_response_are_told_apart(item: dict[str, Any], action: ErrorAction | None) -> None:
     assert action_on(item) is action
+
+
+@pytest.mark.parametrize("name", ["_id", "_source", "_primary_term", "", ".a", "a..b", "a. .b", "."])
+def test_columns_that_no_document_has_are_refused(name: str) -> None:
+    sink = OpenSearchSink(URL, index="flights", key_columns="id").delegate
+    with pytest.raises(ConfigurationError, match="come from key_columns and index_column"):
+        sink.check_schema(pa.schema([("id", pa.int64()), (name, pa.string())]))
+
+
+def test_other_columns_are_fields() -> None:
+    sink = OpenSearchSink(URL, index_column="_index", key_columns="id", delete_marker="_version").delegate
+    sink.check_schema(
+        pa.schema(
+            [(name, pa.string()) for name in ("id", "_index", "_x", "a.b", "a.", " ")] + [("_version", pa.bool_())]
+        )
+    )
+
+
+@pytest.mark.parametrize("index", ["outfall-records", "<outfall-records>", "_all", "a*", "Big", "", None, "x" * 256])
+def test_rows_choose_no_index_that_is_not_theirs(index: str | None) -> None:
+    options = make_options(OpenSearchOptions, {"url": URL, "index_column": "i", "key_columns": "id"})
+    with pytest.raises(ValueRefusedError, match="the index of a row"):
+        _places(pa.record_batch({"id": ["1", "2"], "i": pa.array(["good", index])}), options)
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> OpenSearchPartition:
+    """A partition whose cluster answers requests to these paths."""
+    sink = OpenSearchRequestSink(
+        make_options(OpenSearchOptions, {"url": URL, "index": "i", "key_columns": "id", "order_column": "n"})
+    )
+    monkeypatch.setattr(sink, "version", lambda context: Version(GAP, "token"))
+    partition = OpenSearchPartition(sink)
+
+    def send(method: str, path: str, *_: Any, **__: Any) -> ClusterResponse:
+        return ClusterResponse(200, next(answer for part, answer in answers.items() if part in path), None)
+
+    monkeypatch.setattr(partition._client, "send", send)
+    return partition
+
+
+ROWS = pa.record_batch({"id": ["1", "2"], "n": [1, 2]})
+
+
+@pytest.mark.parametrize("body", [{}, {"items": []}, {"items": [{"index": {"status": 201}}]}])
+def test_a_response_that_does_not_match_the_documents_may_pass(monkeypatch: pytest.MonkeyPatch, body: Any) -> None:
+    partition = answering(monkeypatch, _bulk=body, _settings={"i": {"settings": {}}})
+    with pytest.raises(TransientError, match="has not one status for each"):
+        partition.send(partition.convert(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("kind", "passes"), [("no_shard_available_action_exception", True), ("illegal_argument_exception", False)]
+)
+def test_a_document_that_cannot_be_read_is_not_stale(monkeypatch: pytest.MonkeyPatch, kind: str, passes: bool) -> None:
+    conflict = {"index": {"_index": "i", "status": 409, "error": {"type": "version_conflict_engine_exception"}}}
+    unread = {"_index": "i", "_id": "2", "error": {"type": kind, "reason": "why"}}
+    partition = answering(
+        monkeypatch,
+        _bulk={"items": [{"index": {"_index": "i", "status": 201}}, conflict]},
+        _mget={"docs": [unread]},
+        _settings={"i": {"settings": {}}},
+    )
+    entries = list(partition.convert(ROWS))
+    outcome = partition.send(entries)
+    assert outcome.retry == (entries[1:] if passes else ())
+    assert (outcome.error is None) == passes
+    assert passes or "why" in str(outcome.error)
+
+
+def test_an_index_that_cannot_be_created_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = OpenSearchRequestSink(make_options(OpenSearchOptions, {"url": URL, "index": "i", "key_columns": "id"}))
+    refused = {"error": {"type": "illegal_argument_exception", "reason": "too many shards"}}
+    answers = iter([ClusterResponse(404, {}, None), ClusterResponse(400, refused, None)])
+    client = sink.access().client()
+    monkeypatch.setattr(client, "send", lambda *_, **__: next(answers))
+    with pytest.raises(TargetError, match="too many shards"):
+        sink._map_fields(client)
 
 
 @pytest.mark.parametrize(
