@@ -75,7 +75,7 @@ class SqlOptions(SinkOptions):
     sequence_column: str | None = Field(
         default=None,
         min_length=1,
-        description="`changes`: the column of the table that orders the changes of a key, such as the offset in Kafka. The"
+        description="`changes`: the column of the table that orders the changes of a key, such as Kafka's offset. The"
         " change with the greatest value wins, in whatever order they arrive. NULL is rejected.",
     )
     tombstone_retention: Limit = Field(

@@ -10,7 +10,7 @@ import pytest
 from outfall.testing import SinkHarness, run_conformance
 from outfall.testing.conformance import CHECKS
 from tests.unit.support import conforming
-from tests.unit.support.broken_sinks import BROKEN, Broken, careless, databases, filed
+from tests.unit.support.broken_sinks import BROKEN, Broken, careless, databases, filed, refusing
 
 # What crashes leave open.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -32,6 +32,11 @@ def test_a_broken_sink_is_found_by_the_check_that_names_its_fault(
     assert [result.outcome for result in report.results] == ["failed"]
     text = report.results[0].text
     assert re.search(broken.words, text, re.DOTALL), text
+
+
+def test_a_sink_that_sends_rows_of_a_refused_request_alone_passes(tmp_path: Path) -> None:
+    report = run_conformance(refusing.Requests(), tmp_path, checks=["refused_row"])
+    assert [result.outcome for result in report.results] == ["passed"], str(report)
 
 
 def test_every_check_has_a_broken_sink() -> None:

@@ -156,6 +156,10 @@ class SinkHarness(ABC):
             directory.unlink()
             away.rename(directory)
 
+    def refused_row(self, number: int) -> Any:
+        """Create a row that the target refuses, and the sink itself does not: no key, a value that does not fit."""
+        raise NotImplementedError
+
     def leftovers(self, target: Any) -> int:
         """Count leftovers of failed attempts in the target: staged files, tables, uploads."""
         raise NotImplementedError

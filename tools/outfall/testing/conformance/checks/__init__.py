@@ -2,6 +2,7 @@
 
 from outfall.testing.conformance.checks import (  # noqa: I001 - from the simplest to the most thorough
     basic,
+    refused,
     replay,
     commit,
     attempts,
@@ -16,6 +17,6 @@ from outfall.testing.conformance.checks import (  # noqa: I001 - from the simple
 )
 
 __all__ = [
-    "attempts", "basic", "clean_up", "commit", "crashes", "jobs", "logs", "parts", "power", "replay", "resources",
-    "stored",
+    "attempts", "basic", "clean_up", "commit", "crashes", "jobs", "logs", "parts", "power", "refused", "replay",
+    "resources", "stored",
 ]  # fmt: skip

@@ -1,0 +1,53 @@
+"""The target refuses a row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outfall.capabilities import SupportsDeadLetterSink
+from outfall.sinks import DynamicSink, StatelessSinkPartition
+from outfall.testing.conformance.driver import RemoteTasks
+from outfall.testing.conformance.faults import ConformanceError, check, when
+from outfall.testing.conformance.harness import gives
+from outfall.testing.conformance.trials import Trials
+from outfall.wrappers import DeadLetteringSink
+
+_ROWS = 10
+
+
+@check
+def refused_row(trials: Trials) -> None:
+    """A row that the target refuses takes rows with it that were sent together: they are missing, or dead letters."""
+    trials.needs(SupportsDeadLetterSink in trials.resolved.capabilities, "the sink reports no rejected rows")
+    trials.needs(gives(trials.harness, "refused_row"), "the test has no refused_row()")
+    for place in (0, _ROWS // 2, _ROWS):
+        trial = trials.new()
+        content = trial.bring(0, rows=_ROWS, tasks=1)
+        (values,) = trial.values(content)
+        refused = trial.harness.refused_row(0)
+        values.insert(place, (trial.harness.key(0), refused) if trial.fixed else refused)
+        sink = DeadLetteringSink(trial.harness.make_sink(trial.target), _DroppingSink())
+        with when(f"the target refused the row at position {place} of {_ROWS + 1}"):
+            driver = RemoteTasks(sink, trial.recovery, options=trial.harness.options())
+            result = driver.run_epoch(0, [values])
+            trial.note(result, content)
+            letters = result.counts.get("dead_letters.rows", 0)
+            if letters != 1:
+                raise ConformanceError(
+                    f"{letters} rows are dead letters, and one was refused",
+                    do="count a row as refused only if it was sent alone, or if the response names it",
+                )
+            trial.drain()
+            trial.verify()
+
+
+class _DroppingSink(DynamicSink[Any]):
+    """Takes dead letters, which are counted."""
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
+        return _DroppingPartition()
+
+
+class _DroppingPartition(StatelessSinkPartition[Any]):
+    def write_batch(self, values: list[Any]) -> None:
+        pass
