@@ -67,8 +67,15 @@ class DynamoDBOptions(TombstoneOptions, ConnectionOptions):
         description="Maximum size of an item, as DynamoDB counts it. A larger one becomes a dead letter.",
     )
 
+    @property
+    def records(self) -> str:
+        """The table with the records of steps."""
+        return self.records_table or f"{self.table}-outfall"
+
     @model_validator(mode="after")
     def _together(self) -> Self:
+        if self.records.rpartition("/")[2] == self.table.rpartition("/")[2]:
+            raise ValueError("records_table is the table itself: rows could replace Outfall's records")
         if self.max_batch_size > 25 and not (self.transactions and self.versions):
             raise ValueError("max_batch_size above 25 requires transactions and versions")
         if self.ttl is not None and self.ttl < timedelta(seconds=1):

@@ -21,7 +21,7 @@ from outfall.aws.errors import FAILURES, classify, code_of
 from outfall.capabilities import TargetContext
 from outfall.dynamodb.attributes import Attribute, Item, check_types, items_of, size_of
 from outfall.dynamodb.options import DynamoDBOptions, DynamoDBSettings
-from outfall.dynamodb.table import DynamoDBRecords, DynamoDBTable, describe
+from outfall.dynamodb.table import RECORD_KEYS, DynamoDBRecords, DynamoDBTable, describe
 from outfall.errors import ConfigurationError, OutfallError, ValueRefusedError
 from outfall.options import make_options, names_arguments
 from outfall.versioned import Answer, KeyedBatch, KeyedRow, Outcomes, Version, VersionedPartition, VersionedSink
@@ -97,13 +97,17 @@ class DynamoDBRequestSink(AwsSink[KeyedRow], VersionedSink):
 
     def records(self) -> DynamoDBRecords:
         options: DynamoDBOptions = self.options
-        return DynamoDBRecords(self.client(), options.records_table or f"{options.table}-outfall", options.table)
+        return DynamoDBRecords(self.client(), options.records, options.table)
 
     def check_schema(self, schema: pa.Schema) -> None:
         super().check_schema(schema)
         options: DynamoDBOptions = self.options
         check_types(schema, options.set_columns)
         table = self.table()
+        if table.keys == RECORD_KEYS and options.table.endswith("-outfall"):
+            raise ConfigurationError(
+                f"the table {options.table} contains Outfall's own records", do="write to another table"
+            )
         for name, kind in table.keys.items():
             if not _fits(schema.field(name).type, kind):
                 raise ConfigurationError(

@@ -13,6 +13,8 @@ from outfall.aws.errors import FAILURES, code_of, translated
 from outfall.errors import TargetError, TransientError
 from outfall.versioned import RecordStore
 
+RECORD_KEYS = {"name": "S"}
+"""The keys of a table with records, with their types."""
 _MISSING = "ResourceNotFoundException"
 _LOST = "ConditionalCheckFailedException"
 

@@ -14,6 +14,7 @@ from outfall.existing import OnExistingFiles
 from outfall.formats import FormatOptions, can_grow
 from outfall.location import HDFS, REMOTE, Location, Purpose
 from outfall.options import Duration, SinkOptions, parse_pairs
+from outfall.storage.names import within_own
 from outfall.storage.sink import StorageOptions
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
@@ -113,7 +114,10 @@ class _DirectoryOptions(SinkOptions):
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError("must be valid UTF-8, because it is recorded") from error
-        return _url(text) if is_remote(text) else absolute_path(text)
+        found = _url(text) if is_remote(text) else absolute_path(text)
+        if own := within_own(found):
+            raise ValueError(f"is in {own}, where a sink keeps its own files, and which readers skip")
+        return found
 
     @property
     def remote(self) -> Location | None:

@@ -155,6 +155,7 @@ class ProducerOptions(ClientOptions):
 _BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 """Valid topic names (`Topic.validate` in Apache Kafka)."""
+_LEDGER = "outfall-ledger"
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
@@ -268,7 +269,11 @@ class KafkaOptions(SinkOptions):
     @property
     def ledger(self) -> str:
         """The name of the ledger topic."""
-        return self.ledger_topic or (f"{self.topic}-outfall-ledger" if self.topic else "outfall-ledger")
+        return self.ledger_topic or (f"{self.topic}-{_LEDGER}" if self.topic else _LEDGER)
+
+    def keeps_commits(self, topic: str) -> bool:
+        """Whether a topic has Outfall's own records: it is the ledger, or has the name of one by default."""
+        return topic == self.ledger_topic or topic == _LEDGER or topic.endswith(f"-{_LEDGER}")
 
     @field_validator("brokers", mode="before")
     @classmethod
@@ -326,6 +331,8 @@ class KafkaOptions(SinkOptions):
                 raise ValueError(
                     f"{name} requires value_format; without it the column must have the name {name[:-7]!r}"
                 )
+        if self.topic is not None and self.keeps_commits(self.topic):
+            raise ValueError("topic is a ledger, which contains Outfall's own records")
         if self.topic is not None and self.topic_column is not None:
             raise ValueError("topic and topic_column exclude each other")
         if self.value_format is not None and self.topic is None and self.topic_column is None:

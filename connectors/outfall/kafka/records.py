@@ -96,9 +96,28 @@ class KafkaRecordMaker:
         if self._key in batch.schema.names:
             column = _binary(batch.column(self._key))
             keys, size = column.to_pylist(), size + _size(column)
-        topics = self._options.topic if self._topic is None else _topics(batch.column(self._topic), self._topic)
+        topics = self._options.topic if self._topic is None else self._topics(batch.column(self._topic), self._topic)
         partitions = _partitions(batch.column(PARTITION)) if self._has(batch, PARTITION) else None
         return KafkaRecords(topics or "", values, keys, partitions, self._more(batch), size)
+
+    def _topics(self, column: pa.Array, name: str) -> list[str]:
+        """Return the topic of each row: few distinct names, each converted to one string."""
+        encoded = _binary(column).dictionary_encode()
+        names = [raw.decode("ascii", "replace") for raw in encoded.dictionary.to_pylist()]
+        valid = [bool(TOPIC.fullmatch(text)) for text in names]
+        free = [not self._options.keeps_commits(text) for text in names]
+        for good, what, do in (
+            (valid, "NULL or not a valid topic name", "set the option topic"),
+            (free, "a topic with Outfall's own records", "rename it"),
+        ):
+            if encoded.null_count or not all(good):
+                refuse_rows(
+                    pc.invert(pc.fill_null(pa.array(good, pa.bool_()).take(encoded.indices), False)),
+                    f"column {name!r} is {what}",
+                    "each record is written to the topic of its row",
+                    f"remove such rows, or {do}",
+                )
+        return [names[index] for index in encoded.indices.to_pylist()]
 
     def _has(self, batch: pa.RecordBatch, column: str) -> bool:
         return self._spark and column in batch.schema.names
@@ -214,22 +233,6 @@ def _size(column: pa.Array) -> int:
 def _bytes_of(column: pa.Array) -> tuple[list[bytes | None], int]:
     column = _binary(column)
     return column.to_pylist(), _size(column)
-
-
-def _topics(column: pa.Array, name: str) -> list[str]:
-    """The topic of each row: few distinct names, each converted to one string."""
-    encoded = _binary(column).dictionary_encode()
-    names = [raw.decode("ascii", "replace") for raw in encoded.dictionary.to_pylist()]
-    good = pa.array([bool(TOPIC.fullmatch(text)) for text in names], pa.bool_())
-    if encoded.null_count or not all(good.to_pylist()):
-        bad = pc.invert(pc.fill_null(good.take(encoded.indices), False))
-        refuse_rows(
-            bad,
-            f"column {name!r} is NULL or not a valid topic name",
-            "each record is written to the topic of its row",
-            "remove such rows, or set the option topic",
-        )
-    return [names[index] for index in encoded.indices.to_pylist()]
 
 
 def _partitions(column: pa.Array) -> list[int]:

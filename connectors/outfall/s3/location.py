@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from outfall.errors import ConfigurationError
 from outfall.location import Location, Purpose
+from outfall.storage.names import within_own
 
 _PURPOSE = Purpose("path", {"s3": "s3", "s3a": "s3"}, "is not S3", "give s3://bucket/prefix")
 
@@ -89,6 +90,8 @@ def _checked_prefix(prefix: Any) -> str:
         raise ValueError(f"the prefix is longer than {_LONGEST_PREFIX} bytes")
     if _CONTROL.search(found):
         raise ValueError("the prefix contains control characters, which listings cannot show")
+    if own := within_own(found):
+        raise ValueError(f"the prefix is in {own}, where a sink keeps its own objects, and which readers skip")
     if found and any(level in ("", ".", "..") for level in found.split("/")):
         raise ValueError(
             f"the prefix {found!r} has an empty level or a level '.' or '..': keys keep them literally, and Hadoop's"

@@ -34,7 +34,7 @@ from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink, Sink
 from outfall.sql.database import SqlDatabase
 from outfall.sql.dead_letters import DeadLetterTable, dead_letters
-from outfall.sql.dialect import Dialect, SqlName, StagedRows
+from outfall.sql.dialect import Dialect, SqlName, StagedRows, is_own
 from outfall.sql.options import SqlOptions
 from outfall.sql.publish import EpochCommitter
 from outfall.sql.staging import Staging, new_stage
@@ -151,6 +151,7 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         def check(session: Any) -> Mapping[str, Any]:
             if self._found_in is None:
                 self._found_in = self.schema_of(session)
+            self._refuse_own_tables(session)
             if self._schema is not None:
                 self._check_columns(session, self._schema)
             self._read_limits(session)
@@ -218,13 +219,27 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         """Read what the sink's messages say about the server."""
 
     def _check_columns(self, session: Any, schema: pa.Schema) -> None:
-        """Reject rows whose columns do not fit the table."""
+        """Reject rows whose columns do not fit the table, and a table that is not for rows."""
+        self._refuse_own_tables(session)
         self._written = self._written_schema(session, schema)
         Table(self.dialect(self._table_options), self._resolved).check(session, self._written)
 
     def _check_table(self, session: Any) -> None:
         """Reject a table that fits no rows."""
+        self._refuse_own_tables(session)
         Table(self.dialect(self._table_options), self._resolved).check_without_rows(session)
+
+    def _refuse_own_tables(self, session: Any) -> None:
+        """Reject an option that names one of the sink's own tables."""
+        found = self._found_in or self.schema_of(session)
+        letters = self.dead_letters
+        tables = {"table": self.table.resolved(found)}
+        tables |= {} if letters is None else {"dead_letter_table": letters.table.resolved(found)}
+        for option, table in tables.items():
+            if is_own(table, self.options.metadata_schema):
+                raise ConfigurationError(
+                    f"{option} is {table}, which contains Outfall's own records", do=f"correct {option}"
+                )
 
     def _written_schema(self, session: Any, schema: pa.Schema) -> pa.Schema:
         """Return the columns that are written for rows with a schema."""

@@ -105,6 +105,16 @@ def staging_name(metadata_schema: str, table: Name, step_id: str, extra: Sequenc
     return table.sibling(metadata_schema, f"staging_{readable}_{digest}")
 
 
+_OWN_TABLE = re.compile(r"ledger|attempts|parts|refused|recovery_(entries|blobs)|(staging|tombstones)_\w*_[0-9a-f]{12}")
+
+
+def is_own(table: SqlName, metadata_schema: str) -> bool:
+    """Whether a name is that of one of the sink's own tables. Some servers compare names without regard to case."""
+    schema = table.found if table.schema is None else table.schema
+    of_the_sink = schema is not None and schema.casefold() == metadata_schema.casefold()
+    return of_the_sink and _OWN_TABLE.fullmatch(table.name.casefold()) is not None
+
+
 class Column(Protocol):
     """A column of a table."""
 

@@ -68,6 +68,11 @@ class AttemptName:
         )
 
 
+def within_own(path: str) -> str | None:
+    """Return the directory of a sink's own files that a path of a target is in; `None` if it is in none."""
+    return next((level for level in path.split("/") if level in (SIDECAR, SPARK_LOG)), None)
+
+
 def is_hidden(relative: str) -> bool:
     """Return whether Spark's readers skip a path below the target.
 

@@ -8,7 +8,14 @@ from typing import Any, Literal
 import pytest
 
 from outfall.capabilities import CommitRequest, CommitterInitContext, WriterInitContext
-from outfall.errors import EpochAbandonedError, FencedError, OutfallError, TransientError, ValueRefusedError
+from outfall.errors import (
+    ConfigurationError,
+    EpochAbandonedError,
+    FencedError,
+    OutfallError,
+    TransientError,
+    ValueRefusedError,
+)
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from outfall.testing.recovery_contract import once_at
@@ -65,6 +72,20 @@ def test_nothing_is_in_the_table_before_all_of_an_epoch_is_and_a_replay_is_skipp
     assert target.ids() == [1, 2, 3]
     assert run(target.sink(), recovery, 0, rows(1)).skipped
     assert target.ids() == [1, 2, 3]
+
+
+def test_no_row_and_no_dead_letter_reaches_the_own_tables(target: Table, recovery: str) -> None:
+    run(target.sink(), recovery, 0, rows(1))
+    own = target.options().get("metadata_schema", "outfall")
+    attempts: list[dict[str, Any]] = [
+        {"table": f"{own}.ledger"}, {"table": f"{own}.attempts", "on_existing": "overwrite"},
+        {"dead_letter_table": f"{own}.ledger"},
+    ]  # fmt: skip
+    for number, options in enumerate(attempts):
+        with pytest.raises(ConfigurationError, match="Outfall's own records"):
+            run(target.sink(**options), f"{recovery}-{number}", 0, rows(2))
+    run(target.sink(), recovery, 1, rows(3))
+    assert target.ids() == [1, 3]
 
 
 def test_epochs_without_rows_are_no_gap(target: Table, recovery: str) -> None:

@@ -29,6 +29,7 @@ from outfall.source_options import make_sink
         ({"max_batch_size": 26}, "max_batch_size"),
         ({"max_record_size_in_bytes": "401 KiB"}, "max_record_size_in_bytes"),
         ({"ttl": 0.1}, "ttl must be at least a second"),
+        ({"records_table": "flights"}, "records_table is the table itself"),
         ({"across_epochs": True}, "across_epochs is not available"),
         ({"endpoint_url": "http://user:hunter2-word@127.0.0.1"}, "must contain no credentials"),
     ],
@@ -112,3 +113,10 @@ def test_what_is_not_processed_is_sent_again(
     left = {table: [{"PutRequest": {"Item": {"id": {"N": number}}}} for number in numbers]}
     partition, entries = unversioned(monkeypatch, left)
     assert list(partition.send(entries).retry) == [entries[row] for row in rows]
+
+
+def test_no_row_is_written_to_the_table_of_the_records() -> None:
+    sink = DynamoDBRequestSink(make_options(DynamoDBOptions, {"table": "prices-outfall"}))
+    sink._table = DynamoDBTable({"name": "S"}, None, "ACTIVE", 0)
+    with pytest.raises(ConfigurationError, match="Outfall's own records"):
+        sink.check_schema(pa.schema([("name", pa.string())]))

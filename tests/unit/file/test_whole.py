@@ -353,3 +353,9 @@ def test_a_committable_is_stored_as_json_that_names_its_fields(out: Path) -> Non
     data = serializer.serialize(StagedFile(name="a", size=1, rows=2))
     assert data == b'{"name":"a","size":1,"rows":2,"bucket":""}'
     assert serializer.deserialize(1, data) == StagedFile(name="a", size=1, rows=2)
+
+
+@pytest.mark.parametrize("path", ["/data/_outfall", "/data/_spark_metadata/x", "s3://lake/t/_outfall/staging"])
+def test_a_target_is_not_in_the_directory_of_a_sinks_own_files(path: str) -> None:
+    with pytest.raises(ConfigurationError, match="where a sink keeps its own files"):
+        FileSink(path)

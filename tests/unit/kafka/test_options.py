@@ -24,6 +24,8 @@ def options(**given: Any) -> KafkaOptions:
         ({"brokers": "me:hunter2@kafka:9092"}, "brokers are not host:port"),
         ({"topic": "a/b"}, "letters, digits"),
         ({"topic": ".."}, "letters, digits"),
+        ({"topic": "orders-outfall-ledger"}, "topic is a ledger"),
+        ({"topic": "commits", "parts": 2, "ledger_topic": "commits"}, "topic is a ledger"),
         ({"parts": 0}, "greater than or equal to 1"),
         ({"key_column": "id"}, "key_column requires value_format; without it the column must have the name 'key'"),
         ({"value_format": "avro"}, "'json', 'csv' or 'text'"),

@@ -78,6 +78,12 @@ def test_a_row_that_names_no_topic_is_refused(name: str | None) -> None:
         made({"value": ["1", "2"], "topic": ["fine", name]}, topic=None)
 
 
+@pytest.mark.parametrize("name", ["outfall-ledger", "orders-outfall-ledger", "commits"])
+def test_no_row_is_written_to_a_ledger(name: str) -> None:
+    with pytest.raises(ValueRefusedError, match="'topic' is a topic with Outfall's own records, in row 1"):
+        made({"value": ["1", "2"], "topic": ["fine", name]}, topic=None, parts=1, ledger_topic="commits")
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [

@@ -14,6 +14,7 @@ from outfall.postgres.dialect import PostgresDialect
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 from outfall.sql.database import Session
+from outfall.sql.dialect import is_own
 from outfall.sql.table import Table
 
 
@@ -41,3 +42,16 @@ def test_no_column_is_added_that_differs_only_in_case(
     else:
         with pytest.raises(ConfigurationError, match=problem):
             table.check(connection, schema)
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [
+        ("outfall.ledger", True), ("outfall.staging_t_job_0123456789ab", True), ("outfall.recovery_entries", True),
+        ('"Outfall"."Attempts"', True), ("outfall.prices", False), ("public.ledger", False),
+    ],
+)  # fmt: skip
+def test_the_sinks_own_tables_are_known_by_their_names(name: str, own: bool) -> None:
+    assert is_own(TableName.parse(name), "outfall") is own
+    bare = TableName(None, TableName.parse(name).name).resolved(TableName.parse(name).schema)
+    assert is_own(bare, "outfall") is own

@@ -30,6 +30,7 @@ KEY = base64.b64encode(b"k" * 32).decode()
         ({"bucket": "b", "path": "s3://b/x"}, "give either path, or bucket and prefix"),
         ({"path": "gs://b/x"}, "is not supported"),
         ({"path": "/data/x"}, "is not s3://bucket/prefix"),
+        ({"path": "s3://b/x/_outfall/y"}, "where a sink keeps its own objects"),
         ({"path": "s3://key:hunter2@b/x"}, "contains credentials"),
         ({"bucket": "s3://lake/x"}, "name of a bucket alone"),
         ({"bucket": "lake/x"}, "name of a bucket alone"),
