@@ -194,7 +194,10 @@ class KafkaClients:
             return TransientError(f"{doing} at {self.where} failed", why=self._options.masked(str(error)))
         if self._refused is not None and not is_permanent(known):
             known = self._refused
-        return translated(known, doing, where=self.where, text=self.masked(known.str()), then=self._then)
+        # Brokers close a connection of another protocol without a word.
+        protocol = self._options.get("security.protocol", "plaintext").upper()
+        then = f"if they are, check that they have a listener for security.protocol={protocol} there; {self._then}"
+        return translated(known, doing, where=self.where, text=self.masked(known.str()), then=then)
 
     def masked(self, text: str) -> str:
         """Return a text of the client with secrets masked."""

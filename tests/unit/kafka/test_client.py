@@ -131,6 +131,12 @@ def test_a_request_is_not_blamed_on_what_was_refused_before_it(client: Client, w
     assert client.clients.ask("asking", request) == "answered"
 
 
+@pytest.mark.parametrize(("given", "shown"), [({}, "PLAINTEXT"), ({"security.protocol": "sasl_ssl"}, "SASL_SSL")])
+def test_brokers_that_close_a_connection_of_another_protocol_have_it_named(given: dict[str, str], shown: str) -> None:
+    clients = KafkaClients("127.0.0.1:1", ClientOptions(given), 1)
+    assert f"a listener for security.protocol={shown}" in str(clients.explain(AWAY, "asking"))
+
+
 def test_the_first_retry_of_a_request_is_a_warning(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     client.clients.where = "kafka.example:9092"
     outcomes = iter([KafkaException(AWAY)])
