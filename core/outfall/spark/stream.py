@@ -22,13 +22,14 @@ from outfall.recovery.url import recovery_config, recovery_config_for
 from outfall.spark.epoch_writer import EpochWriter
 from outfall.spark.query_identity import RunningQuery, is_connect, is_open_in, is_stream_thread, query_in, running_query
 from outfall.spark.settings import AdoptCheckpoint, NullKey, StepSettings
+from outfall.spark.version_check import PickledWithVersion
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 
-class ForEachBatch:
+class ForEachBatch(PickledWithVersion):
     """The function that `DataStreamWriter.foreachBatch` calls. Created by `for_each_batch`."""
 
     def __init__(self, writer: EpochWriter, checkpoint: str, log: str) -> None:

@@ -14,6 +14,7 @@ from outfall.errors import TerminalError, ValueRefusedError
 from outfall.protocol.messages import Ticket
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.spark.columns import named
+from outfall.spark.version_check import PickledWithVersion
 
 BATCH_ID = "streaming.sql.batchId"
 QUERY_ID = "sql.streaming.queryId"
@@ -34,7 +35,7 @@ def rejected_part(index: int) -> int:
 
 
 @dataclass(frozen=True)
-class EpochFunction:
+class EpochFunction(PickledWithVersion):
     """Writes the rows of one task and yields its result; for `mapInArrow`."""
 
     sink: Any

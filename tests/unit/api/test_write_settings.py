@@ -19,12 +19,12 @@ from pyspark.sql.types import LongType, StructField, StructType
 from outfall.capabilities import DeclaresGuarantee, DeclaresRoutingKey, Guarantee, SupportsTarget
 from outfall.capability_checks import resolve
 from outfall.delegating_sink import DelegatingSink
-from outfall.errors import CapabilityError, ConfigurationError
+from outfall.errors import CapabilityError, ConfigurationError, TerminalError
 from outfall.file import FileSink
 from outfall.recovery import recovery_config
 from outfall.sinks import DynamicSink, FixedPartitionedSink
 from outfall.source_options import split_options
-from outfall.spark import for_each_batch, write, write_stream
+from outfall.spark import for_each_batch, version_check, write, write_stream
 from outfall.spark.epoch_writer import EpochWriter
 from outfall.spark.settings import StepSettings
 from outfall.wrappers import FanOutSink
@@ -211,3 +211,14 @@ def test_a_batch_that_is_open_before_the_query_starts_is_found(
     function = for_each_batch(FileSink(tmp_path / "out"), recovery=str(tmp_path), adopt_checkpoint=adopt)
     with closing(function._writer.coordinator()) as coordinator:
         assert coordinator._step.options.open_before == expected
+
+
+def test_a_function_names_its_version_before_its_state_is_unpickled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = for_each_batch(FileSink(tmp_path / "out"), recovery=str(tmp_path))
+    data = pickle.dumps(function)
+    assert pickle.loads(data)._checkpoint == function._checkpoint
+    monkeypatch.setattr(version_check, "outfall_version", lambda: "9.9")
+    with pytest.raises(TerminalError, match=r"outfall 0\S+ sent a ForEachBatch to a process with outfall 9\.9"):
+        pickle.loads(data)
