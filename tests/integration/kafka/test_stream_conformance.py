@@ -6,12 +6,14 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from outfall.kafka import KafkaSink
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
+from tests.integration.support import kafka_refused
+from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_parts import make_topic
 from tests.integration.support.kafka_reader import read
 from tests.one_each import thorough
@@ -38,6 +40,30 @@ class Topics(SinkHarness):
 
     def read(self, target: Any) -> Iterable[Any]:
         return [json.loads(record.value or b"") for record in read(self.address, target)]
+
+
+class Compacted(Topics):
+    """A topic that refuses a record without a key, and with it the batch that it is in."""
+
+    options_of_sink: ClassVar = {"key_column": "key"}
+
+    def new_target(self, directory: Path) -> Any:
+        topic = f"c-{secrets.token_hex(8)}"
+        kafka_refused.make_topic(self.address, topic, "INVALID_RECORD")
+        return topic
+
+    def row(self, number: int) -> Any:
+        return {"key": f"k{number}", "text": f"row {number}"}
+
+    def refused_row(self, number: int) -> Any:
+        return {"key": None, "text": "no key"}
+
+
+def test_a_refused_row_takes_no_other_with_it(model: ModelBroker, tmp_path: Path) -> None:
+    topics = Compacted()
+    topics.address = model.address
+    report = run_conformance(topics, tmp_path, checks=["refused_row"])
+    assert [result.outcome for result in report.results] == ["passed"], str(report)
 
 
 SHORT = ["declared_guarantee", "one_epoch", "replay_of_a_lost_epoch"]
