@@ -130,8 +130,10 @@ class MySQLDialect(Dialect):
             do = "drop the table, and create it as MySQLSink.ddl() prints it"
             raise TargetError(f"the table {table} rejects dead letters", why=refusal.reason, do=do)
 
-    def load(self, staging: SqlName, schema: pa.Schema, stage: int, context: WriterInitContext) -> StagingLoad:
-        return StagingLoad(self, staging, schema, stage, context)
+    def load(
+        self, staging: SqlName, target: SqlName, schema: pa.Schema, stage: int, context: WriterInitContext
+    ) -> StagingLoad:
+        return StagingLoad(self, staging, target, schema, stage, context)
 
     def move(self, staging: SqlName, target: SqlName, attempts: Sequence[StagedRows]) -> MySQLMove:
         if self.options.write_mode == "changes":

@@ -37,7 +37,13 @@ class StagingLoad(Load):
     """Loads one attempt's rows. `schema` is that of every batch, and `stage` the attempt's number."""
 
     def __init__(
-        self, dialect: MySQLDialect, staging: SqlName, schema: pa.Schema, stage: int, context: WriterInitContext
+        self,
+        dialect: MySQLDialect,
+        staging: SqlName,
+        target: SqlName,
+        schema: pa.Schema,
+        stage: int,
+        context: WriterInitContext,
     ) -> None:
         self.dead_letters: list[DeadLetter] = []
         self._context = context
@@ -49,7 +55,7 @@ class StagingLoad(Load):
         try:
             self.session = self._session = self._lent.enter_context(dialect.database.task())
             columns = staging_columns(self._session, dialect, staging, schema)
-            self._columns = self._checked(schema)
+            self._columns = self._checked(target, schema)
             names = [column.name for column in columns]
             self._schema = pa.schema([*(pa.field(name, pa.int64()) for name in names[:2]), *schema])
             self._sender = RowSender(self._session, staging, self._schema, names)
@@ -83,10 +89,9 @@ class StagingLoad(Load):
     def close(self) -> None:
         self._lent.close()
 
-    def _checked(self, schema: pa.Schema) -> list[tuple[int, MySQLColumn, bool]]:
+    def _checked(self, target: SqlName, schema: pa.Schema) -> list[tuple[int, MySQLColumn, bool]]:
         """Return the columns of the rows whose values are checked, and whether they may not be NULL."""
         options = self._options
-        target = self._dialect.parse(options.table)
         found = {column.name: column for column in read_columns(self._session, target)}
         written = options.key_columns if options.write_mode == "delete" else schema.names
         return [

@@ -115,9 +115,9 @@ class PostgresDialect(Dialect):
         schema, extra = self.options.metadata_schema, self.options.own_columns()[1:]
         return PostgresStaging(self, staging_name(schema, target.found_in(found_in), step_id, extra), target)
 
-    def load(self, staging: Any, schema: pa.Schema, stage: int, context: WriterInitContext) -> StagingCopy:
+    def load(self, staging: Any, target: Any, schema: pa.Schema, stage: int, context: WriterInitContext) -> StagingCopy:
         kind = StreamingCopy if self.options.dead_letter_table is None else SortingCopy
-        return kind(self, staging, schema, stage, context)
+        return kind(self, staging, target, schema, stage, context)
 
     def tombstones(self, target: SqlName) -> PostgresTombstones:
         return PostgresTombstones(self, target)

@@ -19,6 +19,7 @@ from outfall.sql.options import SqlOptions
 
 if TYPE_CHECKING:
     from outfall.capabilities import WriterInitContext
+    from outfall.sql.changes import Problem
     from outfall.sql.ledger import StepLedger
     from outfall.sql.staging import Staging
     from outfall.sql.tombstones import Tombstones
@@ -245,6 +246,10 @@ class Load(ABC):
     dead_letters: list[DeadLetter]
     """The rows that the sink or staging rejected."""
 
+    def problems(self, batch: pa.RecordBatch) -> Mapping[int, Problem]:
+        """Return the rows that the target cannot find by their key, in their order. Called before `write`."""
+        return {}
+
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> int:
         """Send rows; return the number of bytes.
@@ -383,8 +388,10 @@ class Dialect(ABC):
         """Reject one of the sink's own tables if another role created it and a privilege is missing."""
 
     @abstractmethod
-    def load(self, staging: SqlName, schema: pa.Schema, stage: int, context: WriterInitContext) -> Load:
-        """Return a load of one attempt into staging, with its number in each row."""
+    def load(
+        self, staging: SqlName, target: SqlName, schema: pa.Schema, stage: int, context: WriterInitContext
+    ) -> Load:
+        """Return a load of one attempt into staging, with its number in each row. Its rows are for the target."""
 
     @abstractmethod
     def move(self, staging: SqlName, target: SqlName, attempts: Sequence[StagedRows]) -> Move:

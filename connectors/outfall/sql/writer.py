@@ -87,7 +87,7 @@ class StagingWriter(StatelessSinkPartition[Any]):
 
         Raises `ValueRefusedError`, which names the first of them, if there are no dead letters.
         """
-        problems = {} if self._check is None else self._check.problems(batch)
+        problems = load.problems(batch) if self._check is None else self._check.problems(batch)
         if not problems:
             return batch
         dialect = self._tables.dialect
@@ -102,14 +102,21 @@ class StagingWriter(StatelessSinkPartition[Any]):
         options = self._tables.options
         log = RowLog(options.log_rows, options.key_columns)
         name = batch_row_name(batch, row, log, load.rows + row)
-        raise ValueRefusedError(f"{name} is not a change of {options.table}", why=problem.reason, do=problem.do)
+        what = (
+            f"the table {options.table} rejects {name}"
+            if self._check is None
+            else f"{name} is not a change of {options.table}"
+        )
+        raise ValueRefusedError(what, why=problem.reason, do=problem.do)
 
     def _open(self, schema: pa.Schema) -> Load:
         if self._load is not None:
             check_same_columns(self._schema, schema)
             return self._load
         self._schema = schema
-        self._load = self._tables.dialect.load(self._staging.table, schema, self._stage, self._context)
+        self._load = self._tables.dialect.load(
+            self._staging.table, self._tables.target, schema, self._stage, self._context
+        )
         return self._load
 
 

@@ -9,7 +9,10 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from outfall.errors import TargetError
+from outfall.errors import TargetError, ValueRefusedError
+from outfall.postgres import PostgresSink
+from outfall.postgres.staging.load import StagingCopy
+from outfall.testing.crash_points import crash_at
 from tests.integration.postgres.support import Target
 from tests.integration.support.sql import first, mostly_thorough, rows, run
 
@@ -107,3 +110,86 @@ def test_rows_whose_keys_a_trigger_makes_equal_are_named_with_the_trigger(
     target.run("DROP TRIGGER hundreds ON t")
     run(sink, recovery, 0, made)
     assert target.ids() == sorted(row["id"] for row in made)
+
+
+_MODES: dict[str, dict[str, Any]] = {
+    "upsert": {"write_mode": "upsert"},
+    "marker": {"write_mode": "upsert", "delete_marker": "gone"},
+    "columns": {"write_mode": "upsert", "delete_marker": "gone", "update_columns": "name"},
+    "delete": {"write_mode": "delete"},
+}
+_KEYED: list[dict[str, Any]] = [
+    {"id": 1, "part": None, "name": "a"}, {"id": 1, "part": None, "name": "b"}, {"id": 1, "part": 1, "name": "c"},
+    {"id": 2, "part": None, "name": "d"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dead", mostly_thorough([None, "dead"], [None]))
+@pytest.mark.parametrize("mode", mostly_thorough([*_MODES], ["marker"]))
+def test_nulls_in_keys_are_equal_where_the_index_says_so(dsn: str, recovery: str, mode: str, dead: str | None) -> None:
+    """One epoch is as an epoch for each row."""
+    made: list[dict[str, Any]] = _KEYED
+    if "gone" in _MODES[mode].values():
+        made = [row | {"gone": row["id"] == 2} for row in made] + [made[0] | {"gone": True}, made[1] | {"gone": False}]
+    if dead and mode != "delete":
+        made = [*made, made[2] | {"name": "bad"}]
+    found = []
+    for name, epochs in (("t", [made]), ("alone", [[row] for row in made])):
+        target = Target(dsn, f"CREATE TABLE {name} (id bigint, part bigint, name text CHECK (name <> 'bad'))")
+        target.run(f"CREATE UNIQUE INDEX ON {name} (part, id) NULLS NOT DISTINCT")
+        target.run(f"INSERT INTO {name} VALUES (1, 1, 'old'), (2, NULL, 'old'), (3, NULL, 'old')")
+        sink = PostgresSink(dsn, name, key_columns="id, part", dead_letter_table=dead, **_MODES[mode])
+        for epoch, rows_of in enumerate(epochs):
+            run(sink, f"{recovery}/{name}", epoch, rows_of)
+        found.append(target.run(f"SELECT * FROM {name} ORDER BY 1, 2"))
+    left = [(1, 1, "c"), (1, None, "b"), (2, None, "d"), (3, None, "old")]
+    expected = {"upsert": left, "delete": [(3, None, "old")]}.get(mode, [row for row in left if row[0] != 2])
+    assert found == [expected, expected]
+
+
+@pytest.mark.parametrize("mode", mostly_thorough([*_MODES, "changes"], ["upsert", "delete"]))
+def test_a_null_in_a_key_is_rejected_where_each_is_another(dsn: str, recovery: str, mode: str) -> None:
+    changes: dict[str, Any] = {"write_mode": "changes", "operation_column": "op", "sequence_column": "seq"}
+    options = _MODES.get(mode, changes) | {"key_columns": "id, part"}
+    nulls = " NULLS NOT DISTINCT" if mode == "changes" else ""
+    target = Target(dsn, "CREATE TABLE t (id bigint, part bigint, name text, seq bigint)")
+    target.run(f"CREATE UNIQUE INDEX ON t (id, part){nulls}; INSERT INTO t VALUES (1, NULL, 'old', 0)")
+    extra: dict[str, list[Any]] = {
+        "changes": [("op", "u"), ("seq", 1)],
+        "marker": [("gone", False)],
+        "columns": [("gone", True)],
+    }
+    made = [row | dict(extra.get(mode, [])) for row in [_KEYED[2], *_KEYED[:2]]]
+    with pytest.raises(ValueRefusedError, match="key column 'part' is NULL") as refused:
+        run(target.sink(**options), f"{recovery}/1", 0, made)
+    assert "NULLS NOT DISTINCT" in str(refused.value) or mode == "changes"
+    assert target.run("SELECT name FROM t") == [("old",)]
+    run(target.sink(dead_letter_table="dead", **options), f"{recovery}/2", 0, made)
+    left = [("old",)] if mode in ("delete", "columns") else [("c",), ("old",)]
+    assert target.run("SELECT name FROM t ORDER BY 1") == left
+    assert target.run("SELECT row::json ->> 'name' FROM dead ORDER BY 1") == [("a",), ("b",)]
+
+
+def test_rows_that_an_earlier_release_has_staged_with_a_null_in_their_key_are_all_kept(
+    dsn: str, recovery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by an epoch for each: no other row has their key."""
+    target = Target(dsn, "CREATE TABLE t (id bigint, part bigint, name text, UNIQUE (id, part))")
+    sink = target.sink(write_mode="upsert", key_columns="id, part")
+    monkeypatch.setattr(StagingCopy, "problems", lambda *_: {})
+    with crash_at("after COMMITTING"):
+        run(sink, recovery, 0, [*_KEYED, _KEYED[2] | {"name": "e"}])
+    run(sink, recovery, 0, [])
+    assert target.run("SELECT name FROM t ORDER BY 1") == [("a",), ("b",), ("d",), ("e",)]
+
+
+@pytest.mark.thorough
+def test_a_partial_index_without_nulls_keeps_each_row_with_one(dsn: str, recovery: str) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint, part bigint, name text)")
+    target.run("CREATE UNIQUE INDEX ON t (id, part) WHERE part IS NOT NULL")
+    options: dict[str, Any] = {"write_mode": "upsert", "key_columns": "id, part", "conflict_where": "part IS NOT NULL"}
+    sink = target.sink(delete_marker="gone", **options)
+    run(sink, recovery, 0, [row | {"gone": False} for row in [*_KEYED, _KEYED[2] | {"name": "e"}]])
+    assert target.run("SELECT name FROM t ORDER BY 1") == [("a",), ("b",), ("d",), ("e",)]
+    with pytest.raises(ValueRefusedError, match="key column 'part' is NULL"):
+        run(sink, recovery, 1, [_KEYED[0] | {"gone": True}])

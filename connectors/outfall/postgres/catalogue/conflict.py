@@ -9,7 +9,7 @@ A partial index has no entry for a row outside its predicate: such a row is inse
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
@@ -19,11 +19,13 @@ from outfall.errors import TargetError
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import TableName, escaped, escaped_sql
+from outfall.postgres.options import PostgresOptions
 
 # With support function 4, equal keys have equal bytes (manual, 65.1.2 B-Tree Support Functions). Equal numbers are one
 # offset, whatever their bytes are. Strings of type character are padded before they are compared.
 _ARBITERS = """
 SELECT c.relname AS name, i.indimmediate AS immediate, pg_get_expr(i.indpred, i.indrelid) AS predicate,
+       coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean, false) AS nulls_equal,
        ARRAY(SELECT DISTINCT a.attname::text FROM pg_catalog.pg_depend AS d
              JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = d.refobjsubid
              WHERE d.classid = 'pg_catalog.pg_class'::regclass AND d.objid = i.indexrelid
@@ -51,6 +53,14 @@ CROSS JOIN LATERAL (
 WHERE n.nspname = %s AND c.relname = ANY(%s) ORDER BY 1
 """
 
+_EQUAL_NULLS = """
+SELECT coalesce(bool_or((to_jsonb(i) ->> 'indnullsnotdistinct')::boolean), false) FROM pg_catalog.pg_index AS i
+WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indpred IS NULL AND %s = ARRAY(
+    SELECT a.attname::text FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) AS k (attnum)
+    JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum ORDER BY a.attname
+)
+"""
+
 _DEFAULTS = """
 SELECT a.attname::text, pg_get_expr(d.adbin, d.adrelid) FROM pg_catalog.pg_attrdef AS d
 JOIN pg_catalog.pg_attribute AS a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
@@ -73,6 +83,8 @@ class Arbiter:
     """Whether it is not deferrable, as ON CONFLICT requires."""
     predicate: str | None
     """Its predicate as SQL; `None` if it holds all rows."""
+    nulls_equal: bool
+    """Whether it takes a NULL for equal to another one: NULLS NOT DISTINCT, from PostgreSQL 15 on."""
     needed: Sequence[str]
     """The columns of its keys and its predicate."""
     unlike: Sequence[str]
@@ -109,20 +121,51 @@ def arbiters(
         return cursor.execute(_ARBITERS, (plan["Schema"], plan["Conflict Arbiter Indexes"])).fetchall()
 
 
+def nulls_are_equal(connection: PostgresConnection, table: TableName, options: PostgresOptions) -> bool:
+    """Return whether a row with a NULL in its key replaces another one, because an index says NULLS NOT DISTINCT."""
+    if options.write_mode == "upsert":
+        indexes = arbiters(connection, table, options.key_columns, options.conflict_where)
+        return any(index.nulls_equal for index in indexes)
+    found = connection.execute(_EQUAL_NULLS, (table.quoted, sorted(options.key_columns))).fetchone()
+    return bool(found and found[0])
+
+
 def conflicting(
-    connection: PostgresConnection, table: TableName, keys: Sequence[str], where: str, columns: Sequence[str]
+    connection: PostgresConnection, table: TableName, options: PostgresOptions, columns: Sequence[str]
 ) -> sql.Composable | None:
     """Return whether a staged row can be in conflict with another one of its key, as an expression over its columns.
 
-    Returns SQL for a statement with parameters; `None` if every row can, because an index without a predicate decides.
-    The target has an index for these keys and for `where`, which is `conflict_where`; `columns` are the target's
-    columns for which the rows have values. Raises `TargetError` if the predicate needs a column that the rows lack, and
-    whose default can differ between rows, and psycopg's errors, for example if no index matches.
+    Returns SQL for a statement with parameters; `None` if every row can: an index without a predicate decides, and no
+    key can be NULL, or NULLs are equal. The target has an index for the keys and for `conflict_where`; `columns` are
+    the target's columns for which the rows have values. Raises `TargetError` if the predicate needs a column that the
+    rows lack, and whose default can differ between rows, and psycopg's errors, for example if no index matches.
     """
+    keys, where = options.key_columns, options.conflict_where
+    given = {column.name: column for column in read_columns(connection, table)}
+    nullable = [key for key in keys if key in given and not given[key].not_null]
+    if not nullable and where is None:
+        return None
+    conditions: list[sql.Composable] = []
+    if nullable and not nulls_are_equal(connection, table, options):
+        # Tasks reject such rows, but those of an earlier release have staged them.
+        conditions += [sql.SQL("{} IS NOT NULL").format(escaped(key)) for key in nullable]
+    if where is not None and (predicate := _predicate(connection, table, keys, where, columns, given)) is not None:
+        conditions.append(predicate)
+    return sql.SQL("({})").format(sql.SQL(" AND ").join(conditions)) if conditions else None
+
+
+def _predicate(
+    connection: PostgresConnection,
+    table: TableName,
+    keys: Sequence[str],
+    where: str,
+    columns: Sequence[str],
+    given: Mapping[str, TableColumn],
+) -> sql.Composable | None:
+    """Return whether an index that decides holds a staged row; `None` if one holds all rows."""
     indexes = arbiters(connection, table, keys, where)
     if any(index.predicate is None for index in indexes):
         return None
-    given = {column.name: column for column in read_columns(connection, table)}
     defaults = dict(connection.execute(_DEFAULTS, (table.quoted,)).fetchall())
     stored: dict[str, sql.Composable] = {name: escaped(name) for name in columns}
     for index in indexes:

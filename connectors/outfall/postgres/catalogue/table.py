@@ -83,7 +83,7 @@ def check_keys(
         why = "the sink needs it to find the row of a key"
         check_unique(connection, name, options.key_columns, why=why, where=options.conflict_where)
     if options.conflict_where and given is not None:
-        conflicting(connection, name, options.key_columns, options.conflict_where, given)
+        conflicting(connection, name, options, given)
 
 
 _CONSTRAINT = """

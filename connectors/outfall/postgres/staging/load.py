@@ -5,7 +5,7 @@ It uses as few COPYs as possible, or one per batch if rejected rows become dead 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -15,11 +15,13 @@ import pyarrow.compute as pc
 from outfall.capabilities import WriterInitContext
 from outfall.dead_letter import DeadLetter
 from outfall.errors import ValueRefusedError
+from outfall.postgres.catalogue.conflict import nulls_are_equal
 from outfall.postgres.connection.database import TaskTransaction, set_timeouts
 from outfall.postgres.connection.errors import RowRefusal, is_rows_fault
 from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, copy_command
 from outfall.postgres.copy.values import RefusedRowError
 from outfall.postgres.names import TableName
+from outfall.sql.changes import Problem
 from outfall.sql.dead_letters import batch_row_name, row_log
 from outfall.sql.dialect import Load, isolate
 from outfall.sql.writer import set_aside, staging_columns
@@ -39,9 +41,18 @@ class StagingCopy(Load):
     """
 
     def __init__(
-        self, dialect: PostgresDialect, staging: TableName, schema: pa.Schema, stage: int, context: WriterInitContext
+        self,
+        dialect: PostgresDialect,
+        staging: TableName,
+        target: TableName,
+        schema: pa.Schema,
+        stage: int,
+        context: WriterInitContext,
     ) -> None:
         self.dead_letters: list[DeadLetter] = []
+        self._target = target
+        self._nulls_are_equal: bool | None = None
+        """Whether a NULL in a key equals another one; `None` as long as no key has one."""
         self._bytes = 0
         """The number of bytes sent by separate COPYs."""
         self._context = context
@@ -60,6 +71,33 @@ class StagingCopy(Load):
         self._schema = pa.schema([*(pa.field(name, pa.int64(), nullable=False) for name in own), *schema])
         self._encoder = CopyEncoder(self._schema, columns)
         self._command = copy_command(staging, names, self._encoder)
+
+    def problems(self, batch: pa.RecordBatch) -> Mapping[int, Problem]:
+        options = self._options
+        found: dict[int, Problem] = {}
+        if options.write_mode not in ("upsert", "delete"):
+            return found
+        for name in options.key_columns:
+            if name not in batch.schema.names:
+                continue
+            rows = pc.indices_nonzero(batch.column(name).is_null()).to_pylist()
+            if rows and self._takes_nulls_for_equal():
+                return {}
+            found |= {row: _without_key(name) for row in rows if row not in found}
+        if options.conflict_where and found:
+            # Rows that the index may not hold are inserted beside others; but a removal would remove nothing.
+            marked = options.delete_marker and pc.fill_null(batch.column(options.delete_marker).cast(pa.bool_()), False)
+            found = {row: problem for row, problem in found.items() if marked and marked[row].as_py()}
+        return dict(sorted(found.items()))
+
+    def _takes_nulls_for_equal(self) -> bool:
+        if self._nulls_are_equal is None:
+            # No statement can be executed while a COPY runs.
+            self.finish()
+            # The task must not hold the locks of a statement that is only planned.
+            with self._connection.savepoint(undo=True):
+                self._nulls_are_equal = nulls_are_equal(self._connection, self._target, self._options)
+        return self._nulls_are_equal
 
     def finish(self) -> int:
         return 0
@@ -110,9 +148,15 @@ class StreamingCopy(StagingCopy):
     """
 
     def __init__(
-        self, dialect: PostgresDialect, staging: TableName, schema: pa.Schema, stage: int, context: WriterInitContext
+        self,
+        dialect: PostgresDialect,
+        staging: TableName,
+        target: TableName,
+        schema: pa.Schema,
+        stage: int,
+        context: WriterInitContext,
     ) -> None:
-        super().__init__(dialect, staging, schema, stage, context)
+        super().__init__(dialect, staging, target, schema, stage, context)
         self._copy: RunningCopy | None = None
         self._sent: list[tuple[int, pa.RecordBatch]] = []
         self._sent_bytes = 0
@@ -186,3 +230,12 @@ class SortingCopy(StagingCopy):
             self.dead_letters.append(set_aside(self, batch, row, refusal, self._dialect, self._context))
         self.rows += batch.num_rows - (len(self.dead_letters) - before)
         return self._bytes - sent
+
+
+def _without_key(name: str) -> Problem:
+    """Return the problem of a row with a NULL in its key, of which the table would keep any number."""
+    return Problem(
+        f"its key column {name!r} is NULL, which the server takes for unequal to every other NULL",
+        "correct the row at its source, or leave it out with a filter; or create the unique index on the keys with"
+        " NULLS NOT DISTINCT, which PostgreSQL has from version 15 on",
+    )

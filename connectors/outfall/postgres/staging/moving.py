@@ -16,7 +16,8 @@ import psycopg
 from psycopg import sql
 
 from outfall.errors import OutfallError, TargetError
-from outfall.postgres.catalogue.conflict import conflicting
+from outfall.postgres.catalogue.columns import read_columns
+from outfall.postgres.catalogue.conflict import conflicting, nulls_are_equal
 from outfall.postgres.catalogue.relation import read_relation
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.connection.errors import describe
@@ -45,6 +46,7 @@ class PostgresMove(Move):
         self._options = options
         self._table = table
         self._staging = staging
+        self._equal_nulls: Sequence[str] | None = None
 
     def hold(self, session: PostgresConnection) -> None:
         # As moving rows does, because LOCK needs more privileges.
@@ -76,6 +78,14 @@ class PostgresMove(Move):
         template = "SELECT to_json(shown)::text FROM (SELECT {} FROM {} WHERE ctid = '{}'::tid) AS shown"
         return compose(template, ", ".join(selected), self._staging.sql, place)
 
+    def equal_nulls(self, session: PostgresConnection) -> Sequence[str]:
+        """Return the keys in which a NULL equals another one."""
+        if self._equal_nulls is None:
+            nullable = [column.name for column in read_columns(session, self._table) if not column.not_null]
+            keys = [key for key in self._options.key_columns if key in nullable]
+            self._equal_nulls = keys if keys and nulls_are_equal(session, self._table, self._options) else []
+        return self._equal_nulls
+
     @abstractmethod
     def statements(self, session: PostgresConnection, rows: Rows) -> list[sql.Composed]:
         """Return the statements that move a selection of rows."""
@@ -92,7 +102,7 @@ class PostgresDeleteMove(PostgresMove):
     """Removes the rows of each key."""
 
     def statements(self, session: PostgresConnection, rows: Rows) -> list[sql.Composed]:
-        return [delete(self._options, self._table, self._staging, rows)]
+        return delete(self._options, self._table, self._staging, rows, self.equal_nulls(session))
 
 
 class PostgresUpsertMove(PostgresMove):
@@ -101,7 +111,8 @@ class PostgresUpsertMove(PostgresMove):
     def statements(self, session: PostgresConnection, rows: Rows) -> list[sql.Composed]:
         # Only a statement for all rows ranks them; the others are given the result.
         which = self._conflicting(session) if rows == "all" else None
-        return upsert(self._options, self._table, self._staging, self.columns, rows, which)
+        nulls = self.equal_nulls(session) if self._options.delete_marker else []
+        return upsert(self._options, self._table, self._staging, self.columns, rows, which, nulls)
 
     def positioned_rows(self, session: PostgresConnection) -> PositionedRows:
         self._prepare_places(session)
@@ -113,10 +124,7 @@ class PostgresUpsertMove(PostgresMove):
 
     def _conflicting(self, session: PostgresConnection) -> sql.Composable | None:
         """Return which staged rows can be in conflict with others of their key; `None` for all."""
-        where = self._options.conflict_where
-        if not where:
-            return None
-        return conflicting(session, self._table, self._options.key_columns, where, self.columns)
+        return conflicting(session, self._table, self._options, self.columns)
 
 
 def _execute(session: PostgresConnection, moving: Sequence[sql.Composed], given: Mapping[str, Any]) -> int:
