@@ -17,7 +17,7 @@ from outfall.mysql.options import MySQLOptions
 from outfall.sql.changes import REMOVALS
 from outfall.sql.dialect import PositionedRows, SqlName, StagedRows, among, compose
 from outfall.sql.options import NUMBER, OPERATION, ROW, STAGE
-from outfall.sql.tombstones import DELETED, SEQUENCE, Tombstones
+from outfall.sql.tombstones import DELETED, SEQUENCE, Tombstones, tombstones_name
 
 _STAGE, _ROW = quote(STAGE), quote(ROW)
 _TIED_ROWS = 500
@@ -184,10 +184,13 @@ class MySQLTombstones(Tombstones):
     def missing_ddl(self, session: MySQLSession) -> Sequence[str]:
         wanted = dict(self.columns(session))
         found = {column.name: column.definition for column in read_columns(session, self.table)}
+        spelled = self._of_spelling()
+        former = {} if spelled is None else {each.name: each.definition for each in read_columns(session, spelled)}
+        taken = self._take_over(spelled, also=bool(found)) if spelled is not None and former else []
         fields = {name: f"{quote(name)} {_definition(kind)}" for name, kind in wanted.items()}
-        if found:
+        if found := found or former:
             altered = [f"MODIFY COLUMN {fields[name]}" for name, kind in wanted.items() if found.get(name) != kind]
-            return [compose("ALTER TABLE {} {}", self.table.sql, ", ".join(altered))] if altered else []
+            return taken + ([compose("ALTER TABLE {} {}", self.table.sql, ", ".join(altered))] if altered else [])
         return [
             compose(
                 "CREATE TABLE {} ({}, {deleted} DATETIME(6) NOT NULL, PRIMARY KEY ({}), KEY ({deleted}))"
@@ -198,6 +201,32 @@ class MySQLTombstones(Tombstones):
                 deleted=quote(DELETED),
             )
         ]
+
+    def _of_spelling(self) -> SqlName | None:
+        """Return the name of the table in earlier releases, which took it from the spelling; `None` if it is the same.
+
+        That of another spelling cannot be known.
+        """
+        target = self._target
+        name = tombstones_name(
+            self._dialect, target, (target.schema or self._dialect.database.database_name(), target.name)
+        )
+        return None if name == self.table else name
+
+    def _take_over(self, former: SqlName, *, also: bool) -> list[str]:
+        """Return the statements that move the rows of an earlier table; `also` if there is one of today."""
+        if not also:
+            return [compose("RENAME TABLE {} TO {}", former.sql, self.table.sql)]
+        keys, table = ", ".join(map(quote, self._options.key_columns)), self.table.sql
+        return [
+            compose(
+                "INSERT INTO {table} ({keys}, {sequence}, {deleted}) SELECT {keys}, {sequence}, {deleted} FROM {} AS"
+                " former ON DUPLICATE KEY UPDATE {deleted} = GREATEST({table}.{deleted}, former.{deleted}),"
+                " {sequence} = GREATEST({table}.{sequence}, former.{sequence})",
+                former.sql, table=table, keys=keys, sequence=quote(SEQUENCE), deleted=quote(DELETED),
+            ),
+            compose("DROP TABLE {}", former.sql),
+        ]  # fmt: skip
 
     def _forget(self, session: Any, seconds: float, most: int) -> None:
         statement = compose(

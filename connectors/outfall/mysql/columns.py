@@ -14,7 +14,7 @@ from outfall.mysql.errors import is_denied
 from outfall.mysql.names import quote
 from outfall.mysql.options import MySQLOptions
 from outfall.sql.database import Session
-from outfall.sql.dialect import SqlName, compose
+from outfall.sql.dialect import Found, SqlName, compose
 
 _COLUMNS = """
 SELECT column_name, data_type, column_type, is_nullable = 'YES', extra, column_default IS NOT NULL,
@@ -26,6 +26,14 @@ ORDER BY ordinal_position
 _TABLE = """
 SELECT table_type, engine FROM information_schema.tables
 WHERE table_schema = coalesce(%s, database()) AND table_name = %s
+"""
+_FOUND = """
+SELECT table_schema, table_name FROM information_schema.tables
+WHERE table_schema = coalesce(%s, database()) AND table_name = %s
+"""
+_NEW = """
+SELECT schema_name, IF(@@lower_case_table_names = 1, LOWER(%s), %s) FROM information_schema.schemata
+WHERE schema_name = coalesce(%s, database())
 """
 _INDEXES = """
 SELECT index_name, column_name, sub_part FROM information_schema.statistics
@@ -107,9 +115,21 @@ class MySQLColumn:
         return 0 < other.bytes <= self.bytes and self.unsigned == other.unsigned
 
 
+def find_table(session: Session, table: SqlName) -> Found:
+    """Return database and name of a table as the catalogue has them: the server may ignore the case of names.
+
+    For a missing table, it is what the server would store.
+    """
+    found = session.execute(_FOUND, (table.schema, table.name)).fetchone()
+    if found is None:
+        found = session.execute(_NEW, (table.name, table.name, table.schema)).fetchone()
+    schema, name = found or (table.schema, table.name)
+    return schema, name
+
+
 def read_columns(session: Session, table: SqlName) -> list[MySQLColumn]:
     """Read the columns of a table or view, in their order; none if it is missing."""
-    found = session.execute(_COLUMNS, (table.schema or table.found, table.name)).fetchall()
+    found = session.execute(_COLUMNS, (table.place, table.name)).fetchall()
     return [_column(*row) for row in found]
 
 
@@ -137,7 +157,7 @@ def check_relation(session: Session, table: SqlName) -> None:
 
     Raises `TargetError` if it is not a table, or its engine has no transactions.
     """
-    found = session.execute(_TABLE, (table.schema or table.found, table.name)).fetchone()
+    found = session.execute(_TABLE, (table.place, table.name)).fetchone()
     if found is None:
         return
     kind, engine = found
@@ -207,7 +227,7 @@ def _whole(part: tuple[str, int | None]) -> str:
 def _unique(session: Session, table: SqlName) -> dict[str, list[tuple[str, int | None]]]:
     """Return the unique indexes with their columns; an expression has no name, and a prefix a length."""
     found: dict[str, list[tuple[str, int | None]]] = {}
-    for index, column, prefix in session.execute(_INDEXES, (table.schema or table.found, table.name)).fetchall():
+    for index, column, prefix in session.execute(_INDEXES, (table.place, table.name)).fetchall():
         found.setdefault(str(index), []).append((column or "", prefix))
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.capabilities import Guarantee
-from outfall.mysql.columns import check_rights, read_columns
+from outfall.mysql.columns import check_rights, find_table, read_columns
 from outfall.mysql.database import MySQLDatabase, MySQLSession
 from outfall.mysql.dialect import MySQLDialect
 from outfall.mysql.names import MySQLName
@@ -16,7 +16,7 @@ from outfall.mysql.options import MySQLOptions
 from outfall.mysql.own_tables import ledger_ddl
 from outfall.mysql.types import arrow_type
 from outfall.sql.delivery import StagedEpochs
-from outfall.sql.dialect import SqlName
+from outfall.sql.dialect import Found, SqlName
 
 
 class MySQLDelivery(StagedEpochs):
@@ -31,8 +31,8 @@ class MySQLDelivery(StagedEpochs):
     def database(self) -> MySQLDatabase:
         return self.dialect().database
 
-    def schema_of(self, session: MySQLSession) -> str | None:
-        return self.table.schema or self.database.database_name()
+    def find(self, session: MySQLSession) -> Found:
+        return find_table(session, self.table)
 
     def kind(self) -> str:
         return "mysql"
@@ -61,12 +61,12 @@ class MySQLDelivery(StagedEpochs):
             ).fetchone()
             own: list[SqlName] = [MySQLName(schema, name) for name in ("ledger", "attempts")]
             own += [MySQLName(schema, "refused")] if self.dead_letters else []
-            tombstones = self._tombstones_in(self.schema_of(session))
+            tombstones = self._tombstones_of(self.find(session))
             own += [] if tombstones is None else [tombstones.table]
             self._check_table(session)
             return [
                 f"{database.name()} responds: {version}, user {user}",
-                *check_rights(self.options, session, self.table.resolved(self.schema_of(session)), own),
+                *check_rights(self.options, session, self.table.resolved(self.find(session)), own),
                 "tasks load rows with LOAD DATA LOCAL" if loads else "local_infile is OFF: tasks load rows with INSERT",
                 f"innodb_flush_log_at_trx_commit is {flush}"
                 + ("" if int(flush) in (1, 3) else ": a crash of the server or its host loses acknowledged epochs"),
@@ -77,8 +77,8 @@ class MySQLDelivery(StagedEpochs):
             return database.run_once(check)
 
     def _support_ddl(self, session: MySQLSession, step_id: str) -> list[str]:
-        staging = self._staging(step_id, self.schema_of(session))
+        staging = self._staging(step_id, self.find(session))
         dead_letters = [] if self.dead_letters is None else self.dead_letters.missing_ddl(session)
-        tombstones = self._tombstones_in(self.schema_of(session))
+        tombstones = self._tombstones_of(self.find(session))
         tombstone_ddl = [] if tombstones is None else tombstones.missing_ddl(session)
         return [*ledger_ddl(self.options.metadata_schema), *staging.missing_ddl(session), *dead_letters, *tombstone_ddl]

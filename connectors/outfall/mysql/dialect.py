@@ -52,7 +52,7 @@ class MySQLDialect(Dialect):
     def is_same(self, session: MySQLSession, table: SqlName, other: SqlName) -> bool:
         query = "SELECT COUNT(DISTINCT table_schema, table_name) = 1 FROM information_schema.tables WHERE {0} OR {0}"
         which = "(table_schema = COALESCE(%s, DATABASE()) AND table_name = %s)"
-        given = [part for name in (table, other) for part in (name.schema or name.found, name.name)]
+        given = [part for name in (table, other) for part in (name.place, name.name)]
         # Names that differ only in case may be one table, depending on the server's lower_case_table_names.
         both = session.execute(query.format(which), given).fetchone()[0]
         return bool(both and read_columns(session, table) and read_columns(session, other))
@@ -102,13 +102,14 @@ class MySQLDialect(Dialect):
 
     def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> MySQLLedger:
         table = self.parse(self.options.table)
-        named = f"{table.schema or found_in or self.database.database_name()}.{table.name}"
+        named = f"{table.schema or self.database.database_name()}.{table.name}"
         own = MySQLName(self.options.metadata_schema, "ledger")
         return MySQLLedger(self, own, [(named, step_id)], incarnation, step_id)
 
     def staging(self, step_id: str, target: SqlName, found_in: str | None) -> MySQLStaging:
         extra = self.options.own_columns()[2:]
-        name = staging_name(self.options.metadata_schema, target.found_in(found_in), step_id, extra)
+        spelled = target.found_in(self.database.database_name())
+        name = staging_name(self.options.metadata_schema, spelled, step_id, extra)
         return MySQLStaging(self, name, target)
 
     def discard(self, session: MySQLSession, column: str, table: SqlName, attempts: str) -> None:

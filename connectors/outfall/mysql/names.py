@@ -40,7 +40,7 @@ class MySQLName(SqlName):
 
     @property
     def quoted(self) -> str:
-        parts = (self.schema or self.found, self.name)
+        parts = (self.place, self.name)
         return ".".join(_quoted(part) for part in parts if part is not None)
 
 

@@ -21,6 +21,7 @@ from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging.moving import PostgresCommitter
 from outfall.sql.delivery import SqlDelivery, StagedDelivery, StagedEpochs
+from outfall.sql.dialect import Found
 from outfall.sql.target import SqlTarget
 
 _BEGINNING = "outfall: beginning"
@@ -44,8 +45,11 @@ class PostgresDelivery(SqlDelivery):
     def database(self) -> PostgresDatabase:
         return self.dialect().database
 
-    def schema_of(self, session: PostgresConnection) -> str | None:
-        return schema_of(session, self.table)
+    def find(self, session: PostgresConnection) -> Found:
+        return schema_of(session, self.table), self.table.name
+
+    def _known(self) -> Found | None:
+        return None if self.table.schema is None else (self.table.schema, self.table.name)
 
     def kind(self) -> str:
         return "postgres"
@@ -78,7 +82,7 @@ class PostgresDelivery(SqlDelivery):
         def check(session: PostgresConnection) -> Sequence[str]:
             named = self.options.dead_letter_table
             dead_letters = None if named is None else TableName.parse(named)
-            tombstones = self._tombstones_in(self.schema_of(session))
+            tombstones = self._tombstones_of(self.find(session))
             own: Any = None if tombstones is None else tombstones.table
             found = check_rights(session, database, self.table, dead_letters, own)
             self._check_table(session)
@@ -102,9 +106,9 @@ class PostgresStagedDelivery(PostgresDelivery, StagedDelivery):
 
     def _support_ddl(self, session: PostgresConnection, step_id: str) -> list[str]:
         schema = self.options.metadata_schema
-        staging = self._staging(step_id, self.schema_of(session))
+        staging = self._staging(step_id, self.find(session))
         dead_letters = [] if self.dead_letters is None else self.dead_letters.missing_ddl(session)
-        tombstones = self._tombstones_in(self.schema_of(session))
+        tombstones = self._tombstones_of(self.find(session))
         tombstone_ddl = [] if tombstones is None else tombstones.missing_ddl(session)
         return [*ledger_ddl(schema), *token_ddl(schema), *staging.missing_ddl(session), *dead_letters, *tombstone_ddl]
 

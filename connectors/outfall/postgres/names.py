@@ -67,8 +67,7 @@ class TableName(SqlName):
         return self.identifier().as_string(None)
 
     def _parts(self) -> tuple[str, ...]:
-        schema = self.schema or self.found
-        return (self.name,) if schema is None else (schema, self.name)
+        return (self.name,) if self.place is None else (self.place, self.name)
 
 
 def quote(*name: str) -> str:

@@ -34,7 +34,7 @@ from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink, Sink
 from outfall.sql.database import SqlDatabase
 from outfall.sql.dead_letters import DeadLetterTable, dead_letters
-from outfall.sql.dialect import Dialect, SqlName, StagedRows, is_own
+from outfall.sql.dialect import Dialect, Found, SqlName, StagedRows, is_own
 from outfall.sql.options import SqlOptions
 from outfall.sql.publish import EpochCommitter
 from outfall.sql.staging import Staging, new_stage
@@ -76,16 +76,16 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         """The columns of the rows, once the driver knows them."""
         self._written: pa.Schema | None = None
         """The columns that are written for such rows."""
-        self._found_in = self.table.schema
-        """The table's schema, or the one in which the server found it. The driver passes it to the tasks."""
+        self._found = self._known()
+        """What the server has found; `None` before it was asked. The driver passes it to the tasks."""
 
     @abstractmethod
     def dialect(self, options: Any = None) -> Dialect:
         """Return the dialect of the database, with the sink's options or with others."""
 
     @abstractmethod
-    def schema_of(self, session: Any) -> str | None:
-        """Return the schema in which the server finds the table, or would create it; `None` if there is none."""
+    def find(self, session: Any) -> Found:
+        """Return schema and name of the table as the server's catalogue has them, or would have them."""
 
     @property
     def dead_letters(self) -> DeadLetterTable | None:
@@ -112,8 +112,8 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         return str(replace(found, parameters={**found.parameters, "log": log}))
 
     def place(self) -> str:
-        found = replace(self.table, schema=self.found_in(starting=True))
-        return f"{self.database.server()} {self.database.database_name()}/{found}"
+        schema, name = self.found(starting=True)
+        return f"{self.database.server()} {self.database.database_name()}/{schema}.{name}"
 
     def _retained(self) -> Sequence[str]:
         """Return what `requires` says of changes: that older ones do not come when a delete is forgotten."""
@@ -149,8 +149,8 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         def check(session: Any) -> Mapping[str, Any]:
-            if self._found_in is None:
-                self._found_in = self.schema_of(session)
+            if self._found is None:
+                self._found = self.find(session)
             self._refuse_own_tables(session)
             if self._schema is not None:
                 self._check_columns(session, self._schema)
@@ -177,30 +177,34 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
             # Statements have their % doubled.
             return ";\n".join(text % () for text in self.database.run_once(missing)) + ";\n"
 
-    def found_in(self, *, starting: bool = False) -> str | None:
-        """Return the schema in which the server finds the table. `starting`: see `SqlDatabase.run_raw`."""
-        if self._found_in is None:
-            self._found_in = self.database.run("checking", self.schema_of, starting=starting)
-        return self._found_in
+    def found(self, *, starting: bool = False) -> Found:
+        """Return what the server finds. `starting`: see `SqlDatabase.run_raw`."""
+        if self._found is None:
+            self._found = self.database.run("checking", self.find, starting=starting)
+        return self._found
+
+    def _known(self) -> Found | None:
+        """Return what the server would find, if it need not be asked."""
+        return None
 
     @property
     def _resolved(self) -> SqlName:
         """The table in the schema in which it was found, if that is known."""
-        return self.table.resolved(self._found_in)
+        return self.table.resolved(self._found)
 
     def _tables(self, context: _OfStep, options: Any = None, *, starting: bool = False) -> StepTables[Any]:
         """Return the tables of a step, with the sink's options or with others."""
-        step, found_in, dialect = context.step_id, self.found_in(starting=starting), self.dialect(options)
-        ledger, staging = dialect.ledger(context.incarnation, step, found_in), self._staging(step, found_in)
-        tombstones = self._tombstones_in(found_in)
+        step, found, dialect = context.step_id, self.found(starting=starting), self.dialect(options)
+        ledger, staging = dialect.ledger(context.incarnation, step, found[0]), self._staging(step, found)
+        tombstones = self._tombstones_of(found)
         return StepTables(step, dialect, self._resolved, ledger, staging, self.dead_letters, tombstones)
 
-    def _staging(self, step_id: str, found_in: str | None) -> Staging:
-        return self.dialect().staging(step_id, self._resolved, found_in)
+    def _staging(self, step_id: str, found: Found) -> Staging:
+        return self.dialect().staging(step_id, self.table.resolved(found), found[0])
 
-    def _tombstones_in(self, schema: str | None) -> Tombstones | None:
-        """Return the sequences of deleted keys of the table in a schema; `None` unless the rows are changes."""
-        return self.dialect().tombstones(self.table.resolved(schema)) if self.options.write_mode == "changes" else None
+    def _tombstones_of(self, found: Found) -> Tombstones | None:
+        """Return the sequences of deleted keys of the table; `None` unless the rows are changes."""
+        return self.dialect().tombstones(self.table.resolved(found)) if self.options.write_mode == "changes" else None
 
     @property
     def _table_options(self) -> Any:
@@ -231,10 +235,12 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
 
     def _refuse_own_tables(self, session: Any) -> None:
         """Reject an option that names one of the sink's own tables."""
-        found = self._found_in or self.schema_of(session)
+        found = self._found or self.find(session)
         letters = self.dead_letters
         tables = {"table": self.table.resolved(found)}
-        tables |= {} if letters is None else {"dead_letter_table": letters.table.resolved(found)}
+        tables |= (
+            {} if letters is None else {"dead_letter_table": letters.table.resolved((found[0], letters.table.name))}
+        )
         for option, table in tables.items():
             if is_own(table, self.options.metadata_schema):
                 raise ConfigurationError(

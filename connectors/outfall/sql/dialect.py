@@ -53,14 +53,19 @@ def compose(template: str, *parts: object, **named: object) -> str:
     return template.format(*parts, **named)
 
 
+Found = tuple[str | None, str]
+"""Schema and name of a table, or of one that would be created, as the catalogue of the server has them. No two tables
+have the same, and each table one only, however a user spells it. The schema is `None` if there is none."""
+
+
 @dataclass(frozen=True)
 class SqlName(ABC):
     """A table with an optional schema. Without a schema, the server finds it."""
 
     schema: str | None
     name: str
-    found: str | None = field(default=None, compare=False)
-    """The schema in which the server has found it: see `resolved`."""
+    found: Found | None = field(default=None, compare=False)
+    """What the server has found: see `resolved`."""
 
     @property
     @abstractmethod
@@ -76,12 +81,17 @@ class SqlName(ABC):
         """Return the name with the schema in which the server found it."""
         return self if self.schema is not None or schema is None else replace(self, schema=schema)
 
-    def resolved(self, schema: str | None) -> Self:
+    def resolved(self, found: Found | None) -> Self:
         """Return the name with the schema in which the server found it, which SQL then names and texts do not.
 
         Otherwise a table that is created later, in a schema before it in the path, would get the rows.
         """
-        return self if self.schema is not None else replace(self, found=schema)
+        return replace(self, found=found)
+
+    @property
+    def place(self) -> str | None:
+        """The schema, or the one in which the server has found it."""
+        return self.schema if self.schema is not None or self.found is None else self.found[0]
 
     def sibling(self, schema: str, name: str) -> Self:
         """Return the name of another table."""
@@ -111,8 +121,7 @@ _OWN_TABLE = re.compile(r"ledger|attempts|parts|refused|recovery_(entries|blobs)
 
 def is_own(table: SqlName, metadata_schema: str) -> bool:
     """Whether a name is that of one of the sink's own tables. Some servers compare names without regard to case."""
-    schema = table.found if table.schema is None else table.schema
-    of_the_sink = schema is not None and schema.casefold() == metadata_schema.casefold()
+    of_the_sink = table.place is not None and table.place.casefold() == metadata_schema.casefold()
     return of_the_sink and _OWN_TABLE.fullmatch(table.name.casefold()) is not None
 
 

@@ -69,6 +69,8 @@ class StepLedger(ABC):
 
     columns: ClassVar[str] = "generation, begun, epoch, revoked, token, published_token"
     """The columns of `LedgerRow`, as SQL."""
+    same_target: ClassVar[str] = "target = {}"
+    """The condition that a row is one of a table, of whose name it is a template."""
 
     def __init__(
         self, dialect: Dialect, table: SqlName, names: Sequence[tuple[str, str]], incarnation: str, step_id: str
@@ -83,7 +85,8 @@ class StepLedger(ABC):
             for what, text in zip(("target", "step"), pair, strict=True)
         }
         """The parameters of statements with `called` or `mine`."""
-        pairs = (f"target = %(target{number})s AND step = %(step{number})s" for number in range(len(names)))
+        same = self.same_target
+        pairs = (f"{same.format(f'%(target{n})s')} AND step = %(step{n})s" for n in range(len(names)))
         self.called = f"({' OR '.join(pairs)})"
         """The condition for rows of a step and table, of any incarnation."""
         self.mine = f"incarnation = %(incarnation)s AND {self.called}"

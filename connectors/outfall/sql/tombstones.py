@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from outfall.errors import TargetError
-from outfall.sql.dialect import SqlName, compose
+from outfall.sql.dialect import Found, SqlName, compose
 
 if TYPE_CHECKING:
     from outfall.sql.database import Session
@@ -86,12 +86,14 @@ class Tombstones(ABC):
         return [*((name, found[name].definition) for name in keys), (SEQUENCE, found[sequence].definition)]
 
 
-def tombstones_name(dialect: Dialect, target: SqlName) -> SqlName:
+def tombstones_name(dialect: Dialect, target: SqlName, found: Found | None = None) -> SqlName:
     """Return the name of the table for a target and its keys. It is deterministic, so that a DBA can create it.
 
-    It is the same however the target is spelled. Other keys have another table, because a delete is known by its key.
+    `found` is what the server has found for the target, by default as the target says. The name is the same however the
+    target is spelled. Other keys have another table, because a delete is known by its key.
     """
-    text = "/".join([f"{target.schema or target.found or ''}.{target.name}", *sorted(dialect.options.key_columns)])
+    schema, name = found or target.found or (target.schema, target.name)
+    text = "/".join([f"{schema or ''}.{name}", *sorted(dialect.options.key_columns)])
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    readable = re.sub(r"[^A-Za-z0-9_]", "_", target.name)[:38]
+    readable = re.sub(r"[^A-Za-z0-9_]", "_", name)[:38]
     return target.sibling(dialect.options.metadata_schema, f"tombstones_{readable}_{digest}")

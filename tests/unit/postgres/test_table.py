@@ -53,5 +53,6 @@ def test_no_column_is_added_that_differs_only_in_case(
 )  # fmt: skip
 def test_the_sinks_own_tables_are_known_by_their_names(name: str, own: bool) -> None:
     assert is_own(TableName.parse(name), "outfall") is own
-    bare = TableName(None, TableName.parse(name).name).resolved(TableName.parse(name).schema)
+    parsed = TableName.parse(name)
+    bare = TableName(None, parsed.name).resolved((parsed.schema, parsed.name))
     assert is_own(bare, "outfall") is own

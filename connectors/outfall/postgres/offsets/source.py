@@ -60,9 +60,7 @@ class SourceDelivery(PostgresStagedDelivery):
 
     def _check_unique(self, connection: PostgresConnection) -> None:
         why = "without it, a replayed row cannot be distinguished from a new one"
-        for index in check_unique(
-            connection, self.table.resolved(self._found_in), self.options.offset_columns, why=why
-        ):
+        for index in check_unique(connection, self.table.resolved(self._found), self.options.offset_columns, why=why):
             if index.inexact:
                 raise TargetError(
                     f"the index {index.name} of {self.table} compares distinct values of {', '.join(index.inexact)} as"
