@@ -46,6 +46,9 @@ CLEAR = 2.0
 MARGIN = 1.2
 """The sessions are too slow above so many times the recorded CPU seconds."""
 
+SHOWN = 20
+"""How many tests above the limit are shown: on a busy machine there are hundreds."""
+
 _SESSION, _SKIPPED, _CALLS = "session.json", "skipped.tsv", "calls.jsonl"
 _PR_SET_CHILD_SUBREAPER = 36
 _ORPHANS_SECONDS = 20
@@ -176,7 +179,7 @@ def report(sessions: Sequence[str]) -> list[str]:
         calls += calls_of(folder)
         reasons += [line.partition("\t")[2] for line in _lines(folder / _SKIPPED)]
     known = slow_tests()
-    for call in calls:
+    for call in sorted(calls, key=lambda call: call.clock, reverse=True)[:SHOWN]:
         listed = "" if call.name in known else f", not in {SLOW.relative_to(ROOT)}"
         lines.append(f"{call.clock:.1f} s, {call.cpu:.1f} s of CPU in the test itself{listed}: {call.test}")
     return [*lines, *filter(None, [line_of_absent_programs(reasons)])]
