@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from math import isnan
 from typing import Any, ClassVar
@@ -39,6 +40,9 @@ class RowGroups:
     numbers and would skip a row group of which only NaN satisfies a filter. Spark's writer does the same. Arrow selects
     the columns once per writer, so each run of row groups with the same columns has a writer. Their footers are merged.
 
+    A column `a.b` and the field `b` of a column `a` have one path, by which Arrow selects columns, and by which Spark's
+    reader takes the bounds and the dictionary of one for those of the other. Both have none.
+
     The first row group decides which columns have a dictionary: Arrow would encode up to 1 MiB of values that do not
     repeat, and keep them, which makes files larger and takes longer.
 
@@ -55,6 +59,8 @@ class RowGroups:
         self._writer: pq.ParquetWriter | None = None
         self._with_nan: frozenset[int] = frozenset()
         self._unique: frozenset[int] | None = None
+        self._paths = _paths(schema)
+        self._shared = frozenset(path for path, number in Counter(self._paths).items() if number > 1)
         self._batches: list[pa.RecordBatch] = []
         self._rows = 0
         self._size = 0
@@ -131,8 +137,11 @@ class RowGroups:
         return self._writer
 
     def _all_but(self, leaves: frozenset[int] | None) -> bool | list[str]:
-        """Return the other Parquet columns, as Arrow's writer takes them."""
-        return [path for number, path in enumerate(_paths(self.schema)) if number not in leaves] if leaves else True
+        """Return the Parquet columns but these, as Arrow's writer takes them, and none of those that share a path."""
+        if not leaves and not self._shared:
+            return True
+        out = {self._paths[number] for number in leaves or ()} | self._shared
+        return [path for path in self._paths if path not in out]
 
     def _close_hidden(self, writer: pq.ParquetWriter) -> None:
         """Close a writer and keep its footer out of the file."""

@@ -6,7 +6,7 @@ include Iceberg's promotions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -86,16 +86,47 @@ def file_schema(schema: Schema, rows: pa.Schema, partitioned_by: Collection[int]
 
 def new_schema(rows: pa.Schema) -> Schema:
     """Return the columns of a table created for rows. See `ColumnRules.new_columns`."""
+    _check_paths(rows)
     numbers = iter(range(1, 1 << 31))
     return Schema(*(_iceberg_field(column, numbers) for column in _RULES.new_columns(rows)))
 
 
 def lacking(schema: Schema, rows: pa.Schema) -> list[tuple[tuple[str, ...], IcebergType]]:
     """Return path and new type of each column that a table lacks. `ConfigurationError` has each without a type."""
+    _check_paths(_arrow_schema(schema), rows)
     return [
         (path, _iceberg_type(kind, iter(range(1, 1 << 31))))
         for path, kind in _RULES.lacking(_arrow_schema(schema), rows)
     ]
+
+
+def _check_paths(*schemas: pa.Schema) -> None:
+    """Reject columns that one table cannot have: Iceberg knows each by its names from the outside in, with dots."""
+    found: dict[str, tuple[str, ...]] = {}
+    for path in (path for schema in schemas for path in _all_paths(schema, ())):
+        name = ".".join(path)
+        other = found.setdefault(name, path)
+        if other != path:
+            outer, inner = sorted((path, other), key=len)
+            raise ConfigurationError(
+                f"the column {outer[0]!r} and a field inside the column {inner[0]!r} are both called {name!r} in"
+                " Iceberg",
+                why="Iceberg names a field by the names of its columns, joined by dots, and each name only once",
+                do=f"rename one of them, for example {outer[0]!r} to {outer[0].replace('.', '_')!r}",
+            )
+
+
+def _all_paths(fields: Iterable[pa.Field], above: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the path of each column and of each field, element, key and value below it."""
+    for column in fields:
+        path, kind = (*above, column.name), column.type
+        yield path
+        if _is.is_struct(kind):
+            yield from _all_paths(kind, path)
+        elif _is.is_map(kind):
+            yield from _all_paths((kind.key_field.with_name("key"), kind.item_field.with_name("value")), path)
+        elif is_list(kind):
+            yield from _all_paths((kind.value_field.with_name("element"),), path)
 
 
 def merge_schema(schema: Schema) -> pa.Schema:

@@ -193,6 +193,8 @@ CASES = [
     Case("binary", pa.binary(), _BYTES),
     Case("fixed", pa.binary(3), [[b"\0\0\1"], [b"\x7f\xff\xff"], [b"\x80\0\0"], [b"\xff\xff\xff"]], _ICEBERG_ONLY),
     Case("struct", _ROW, _ROWS),
+    # In Parquet it has the path of the field `x` of `struct`, and NaN in other chunks. Iceberg has one of them only.
+    Case("struct.x", pa.float64(), [[1.0, 1.5], [2.0, 3.0], [nan, 4.0], [9.0]], frozenset({FILES, DELTA})),
     Case("list", pa.list_(pa.float64()), _LISTS),
     Case("map", pa.map_(pa.string(), pa.float64()), _MAPS),
 ]  # fmt: skip

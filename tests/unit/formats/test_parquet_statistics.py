@@ -71,6 +71,14 @@ def test_a_column_has_no_bounds_in_a_row_group_with_nan(path: str) -> None:
     assert [each["i"] for each in pq.read_table(pa.BufferReader(data)).to_pylist()] == list(range(6))
 
 
+def test_columns_that_share_a_path_have_neither_bounds_nor_a_dictionary() -> None:
+    schema = pa.schema([("i", pa.int64()), ("a.b", pa.float64()), ("a", pa.struct([("b", pa.float64())]))])
+    data = written([[{"i": 0, "a.b": value, "a": {"b": 1.0}}] * 9 for value in (1.0, nan, 2.0)], schema)
+    assert bounded(data) == [{"i"}] * 3
+    group = pq.read_metadata(pa.BufferReader(data)).row_group(0)
+    assert [group.column(number).has_dictionary_page for number in range(3)] == [True, False, False]
+
+
 @pytest.mark.parametrize("value", [None, inf, -inf, -0.0])
 def test_what_is_not_nan_keeps_the_bounds(value: Any) -> None:
     rows = [row(0), row(1, "x", value)]

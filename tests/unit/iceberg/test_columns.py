@@ -175,3 +175,14 @@ def test_what_iceberg_promotes_keeps_a_columns_identity_and_all_else_changes_it(
         of(UUIDType()), of(POINT),
     ]  # fmt: skip
     assert all(different.count(each) == 1 for each in different)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_two_columns_of_one_name_in_iceberg_are_refused(turned: bool) -> None:
+    columns = [pa.field("a.b", pa.float64()), pa.field("a", pa.struct([("b", pa.float64())]))]
+    old, new = reversed(columns) if turned else columns
+    wanted = r"(?s)'a\.b' and a field inside the column 'a' .*What to do: rename one of them, .*'a_b'"
+    with pytest.raises(ConfigurationError, match=wanted):
+        new_schema(pa.schema(columns))
+    with pytest.raises(ConfigurationError, match=wanted):
+        lacking(new_schema(pa.schema([old])), pa.schema([old, new]))
