@@ -12,10 +12,11 @@ from pydantic import ByteSize, Field, field_validator, model_validator
 from outfall.errors import ConfigurationError
 from outfall.existing import OnExistingFiles
 from outfall.formats import FormatOptions, can_grow
+from outfall.formats.options import reading_of_spark
 from outfall.location import HDFS, REMOTE, Location, Purpose
 from outfall.options import Duration, SinkOptions, parse_pairs
 from outfall.storage.names import within_own
-from outfall.storage.sink import StorageOptions
+from outfall.storage.options import StorageOptions
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 
@@ -171,6 +172,9 @@ class FileOptions(StorageOptions, _DirectoryOptions):
     @property
     def by_spark(self) -> bool:
         return self.writer == "spark"
+
+    def reading(self) -> dict[str, str]:
+        return reading_of_spark(self.encoder, self.writer_options) if self.by_spark else super().reading()
 
 
 def is_remote(path: str) -> bool:

@@ -18,7 +18,6 @@ from outfall.file.stores.store import FileRecord, FileStore, StagedFile
 from outfall.possession.contents import check_existing
 from outfall.possession.possession import Change, EpochPort, FoundRecord, OpenedRecord, RecordPort, advance, removed
 from outfall.possession.record import overwritten
-from outfall.storage.layout import DirectoryLayout, check_layout, layout_path
 from outfall.storage.names import SIDECAR, SUMMARIES, AttemptName
 from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
@@ -65,13 +64,6 @@ class DirectoryPort(RecordPort[R], Generic[R, S]):
 
 class FilePort(DirectoryPort[FileRecord, S], EpochPort[FileRecord]):
     """The directory of one step with whole files."""
-
-    def check_data(self, found: FoundRecord[FileRecord] | None, context: TargetContext[Any]) -> None:
-        # Next to the record, which earlier releases cannot read with more fields.
-        stored = self.store.content(layout_path(self.incarnation)) if found is not None and context.starting else None
-        was = None if stored is None else DirectoryLayout.parse(stored)
-        if was is not None:
-            check_layout(self.where, was, self.options, context.step_id)
 
     @contextmanager
     def publishing(self, context: CommitterInitContext, files: Sequence[StagedFile]) -> Iterator[None]:
@@ -129,7 +121,7 @@ class LocalPort(FilePort[LocalStore]):
         for name in store.staged_names():
             if name.incarnation != context.incarnation and not store.has_record(name.incarnation):
                 store.unstage(name)
-        store.create_record(FileRecord.of(context), DirectoryLayout.of(self.options).data())
+        store.create_record(FileRecord.of(context))
 
     def delete_existing(self, context: TargetContext[Any]) -> None:
         delete_existing(self.store, self.options, context)
@@ -192,7 +184,7 @@ class RemotePort(FilePort[RemoteStore]):
 
     def create(self, context: TargetContext[Any]) -> None:
         record = FileRecord.of(context, ready=not self.overwrites)
-        self.store.create_record(record, DirectoryLayout.of(self.options).data())
+        self.store.create_record(record)
         reached("file: record created")
 
     def delete_existing(self, context: TargetContext[Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
 
@@ -54,6 +54,15 @@ class Encoder(ABC):
 
     compresses: ClassVar[bool] = False
     """Whether the encoder itself compresses. The bytes of other formats are compressed as they leave it."""
+
+    addressing: ClassVar[Literal["by name", "by position", "none"]] = "by name"
+    """How readers find the columns of a file; `none` for a file without columns."""
+
+    as_text: ClassVar[bool] = False
+    """Whether values are stored as text, so that a reader takes numbers of a narrower type for those of a wider one."""
+
+    read_by: ClassVar[frozenset[str]] = frozenset({"format_options"})
+    """The options that must be the same for the reader and the writer of a file."""
 
     spark_only: ClassVar[bool] = False
     """Whether only Spark's own writer encodes the format."""

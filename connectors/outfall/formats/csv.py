@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,18 +26,19 @@ _WRITTEN = frozenset("0123456789+-.:TZEeaIyNrufltins")
 """The characters of numbers, booleans, dates and timestamps."""
 
 
-_READ_BY = {
-    "header",
-    "sep",
-    "quote",
-    "escape",
-    "null_value",
-    "empty_value",
-    "date_format",
-    "timestamp_format",
-    "timestamp_ntz_format",
-}
-"""Options that must be the same for the reader and the writer of a file."""
+_READ_BY = frozenset(
+    {
+        "header",
+        "sep",
+        "quote",
+        "escape",
+        "null_value",
+        "empty_value",
+        "date_format",
+        "timestamp_format",
+        "timestamp_ntz_format",
+    }
+)
 
 
 class CsvEncoder(Encoder):
@@ -49,6 +50,9 @@ class CsvEncoder(Encoder):
     """
 
     one_schema: ClassVar[bool] = True
+    addressing: ClassVar[Literal["by name", "by position", "none"]] = "by position"
+    as_text: ClassVar[bool] = True
+    read_by: ClassVar[frozenset[str]] = _READ_BY
     growing: ClassVar[bool] = True
 
     def __init__(self, options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> None:
@@ -93,7 +97,7 @@ class CsvEncoder(Encoder):
     @classmethod
     def shape(cls, options: FormatOptions, schema: pa.Schema) -> str | None:
         # Options at their defaults are left out, so that adding an option later does not change existing shapes.
-        given = options.model_dump(include=_READ_BY, exclude_defaults=True)
+        given = options.model_dump(include=set(_READ_BY), exclude_defaults=True)
         return hashlib.sha256(json.dumps([schema.names, given], sort_keys=True).encode()).hexdigest()[:16]
 
     def encode(self, batch: pa.RecordBatch) -> pa.Buffer:

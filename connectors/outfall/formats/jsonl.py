@@ -28,6 +28,8 @@ class JsonlEncoder(Encoder):
     """
 
     growing: ClassVar[bool] = True
+    as_text: ClassVar[bool] = True
+    read_by: ClassVar[frozenset[str]] = frozenset({"date_format", "timestamp_format", "timestamp_ntz_format"})
 
     def __init__(self, options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> None:
         super().__init__(options, schema, start=start)

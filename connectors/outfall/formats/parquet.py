@@ -41,7 +41,8 @@ class RowGroups:
     the columns once per writer, so each run of row groups with the same columns has a writer. Their footers are merged.
 
     A column `a.b` and the field `b` of a column `a` have one path, by which Arrow selects columns, and by which Spark's
-    reader takes the bounds and the dictionary of one for those of the other. Both have none.
+    reader takes the dictionary of one for that of the other (4.3, also in files of its own). Both have neither bounds
+    nor a dictionary.
 
     The first row group decides which columns have a dictionary: Arrow would encode up to 1 MiB of values that do not
     repeat, and keep them, which makes files larger and takes longer.
@@ -174,6 +175,7 @@ class ParquetEncoder(Encoder):
     one_schema: ClassVar[bool] = True
     codecs: ClassVar[tuple[Compression, ...]] = ("snappy", "none", "gzip", "zstd")
     compresses: ClassVar[bool] = True
+    read_by: ClassVar[frozenset[str]] = frozenset()
 
     def __init__(self, options: FormatOptions, schema: pa.Schema, *, start: bool = True) -> None:
         super().__init__(options, schema, start=start)

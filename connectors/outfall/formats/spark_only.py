@@ -16,6 +16,7 @@ class SparkOnlyFormat(Encoder):
 
     spark_only = True
     compresses = True
+    read_by: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def check_schema(cls, schema: pa.Schema) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import pyarrow as pa
 
@@ -20,6 +20,8 @@ class TextEncoder(Encoder):
     """
 
     growing: ClassVar[bool] = True
+    addressing: ClassVar[Literal["by name", "by position", "none"]] = "none"
+    read_by: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def suffix(cls, options: FormatOptions) -> str:

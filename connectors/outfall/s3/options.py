@@ -18,8 +18,8 @@ from outfall.formats import FormatArguments
 from outfall.formats.partition_paths import PartitionArguments
 from outfall.options import Duration, SinkOptions, parse_endpoint, resolve_secret
 from outfall.s3.location import bucket_and_prefix
+from outfall.storage.options import StorageOptions
 from outfall.storage.rolling import RollBounds
-from outfall.storage.sink import StorageOptions
 
 SMALLEST_PART = 5 << 20
 LARGEST_PART = 5 << 30

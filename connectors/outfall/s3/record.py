@@ -49,7 +49,7 @@ class ObjectRecord(StepRecord):
     opened: bool = True
     """Whether the step has taken possession of the prefix; until then, the record only announces it."""
     layout: DirectoryLayout | None = None
-    """What readers of the prefix rely on; `None` in records of releases that did not store it."""
+    """The layout of the prefix, in records of releases that stored it here."""
 
     @property
     def ready(self) -> bool:
@@ -173,7 +173,7 @@ class ObjectRecords:
                 do="nothing, if that driver continues; otherwise start the query again",
             ) from error
 
-    def create(self, context: TargetContext[Any], layout: DirectoryLayout) -> None:
+    def create(self, context: TargetContext[Any]) -> None:
         """Test the features of the store, and create the record of a step."""
         probe = self._probe(context.incarnation)
         record = ObjectRecord.of(
@@ -181,7 +181,6 @@ class ObjectRecords:
             conditional=self.refuses_to_replace(probe),
             matching=self.refuses_another_version(probe),
             opened=False,
-            layout=layout,
         )
         self._warn(record)
         self.write(record, None)

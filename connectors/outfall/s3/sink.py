@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Unpack
@@ -17,6 +17,7 @@ from outfall.capabilities import (
     SupportsCommitter,
     SupportsPostCommitTopology,
     SupportsWriterState,
+    TargetCheck,
     TargetContext,
     WriterInitContext,
 )
@@ -39,6 +40,7 @@ from outfall.s3.writer import S3Writer
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
 from outfall.storage.commit import StorageCommitter
+from outfall.storage.layout import withdraw_layout
 from outfall.storage.sink import StorageSink
 from outfall.trace_points import reached
 
@@ -155,16 +157,19 @@ class S3Sink(
         """Return the prefix as the target of one step."""
         return PrefixPort(self.store, incarnation, step_id)
 
-    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+    def check_target(self, context: TargetContext[Any]) -> TargetCheck[Any]:
         self.options.customer_key()  # fails early if the key is missing
-        check(self.port(context.incarnation, context.step_id), context)
-        return {}
+        port = self.port(context.incarnation, context.step_id)
+        check(port, context)
+        return TargetCheck({}, self.check_layout(port, context, replaces=port.overwrites))
 
     def check_connection(self) -> Sequence[str]:
         return ConnectionCheck(self.store).check()
 
     def open_target(self, context: TargetContext[Any]) -> None:
-        open_target(self.port(context.incarnation, context.step_id), context, None)
+        port = self.port(context.incarnation, context.step_id)
+        open_target(port, context, None)
+        self.keep_layout(port, context, context.found)
 
     def create_committer(self, context: CommitterInitContext) -> StorageCommitter[StagedObject]:
         return StorageCommitter(S3Staging(replace(self.store, metrics=context.metrics), context))
@@ -184,7 +189,9 @@ class S3Sink(
         return aborted + delete_pieces(store, context.incarnation, spared, names_in(context.writer_states()))
 
     def withdraw(self, context: CleanUpContext) -> None:
-        self.port(context.incarnation, context.step_id).remove()
+        port = self.port(context.incarnation, context.step_id)
+        withdraw_layout(port, context.incarnation)
+        port.remove()
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         store, spared = self.store, _spared(context)

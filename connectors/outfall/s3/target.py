@@ -20,7 +20,7 @@ from outfall.s3.manifest import Manifests
 from outfall.s3.record import ObjectRecord, ObjectRecords
 from outfall.s3.rolling.pieces import key_of
 from outfall.s3.store import Store
-from outfall.storage.layout import DirectoryLayout, check_layout, check_partitions
+from outfall.storage.layout import LAYOUT, DirectoryLayout, check_partitions
 from outfall.storage.names import SIDECAR, SPARK_LOG, SUMMARIES, AttemptName, is_hidden
 from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
@@ -63,11 +63,10 @@ class PrefixPort(EpochPort[ObjectRecord], TargetContents):
         return self._records.update(self.incarnation, change)
 
     def open(self, context: TargetContext[Any], change: Change[ObjectRecord]) -> ObjectRecord | None:
-        layout = DirectoryLayout.of(self._store.options)
-        return self.update(lambda found: self._records.tested(change(found)).model_copy(update={"layout": layout}))
+        return self.update(lambda found: self._records.tested(change(found)))
 
     def create(self, context: TargetContext[Any]) -> None:
-        self._records.create(context, DirectoryLayout.of(self._store.options))
+        self._records.create(context)
 
     def remove(self) -> None:
         self._records.remove(self.incarnation)
@@ -129,8 +128,6 @@ class PrefixPort(EpochPort[ObjectRecord], TargetContents):
                 " copy, or the manifest was deleted",
                 do="restore a newer copy of the prefix, or start the query with a new checkpoint",
             )
-        if found is not None and found.stored.layout is not None:
-            check_layout(self.where, found.stored.layout, self._store.options, context.step_id)
 
     def check_publishing(self, found: FoundRecord[ObjectRecord], context: CommitterInitContext) -> None:
         super().check_publishing(found, context)
@@ -142,6 +139,29 @@ class PrefixPort(EpochPort[ObjectRecord], TargetContents):
                 why="a newer driver has finished the epoch, or the recovery log was restored from an older copy",
                 do="nothing, if the newer driver is the intended one; otherwise restore the newest recovery log",
             )
+
+    # --- the layout
+
+    @property
+    def root(self) -> str:
+        """See `LayoutPlace`, as for the methods below."""
+        return self.where
+
+    def read_layout(self) -> bytes | None:
+        content = self._store.read(f"{self._store.options.root}{LAYOUT}")
+        return None if content is None else content.body
+
+    def write_layout(self, data: bytes) -> None:
+        key = f"{self._store.options.root}{LAYOUT}"
+        self._store.put(key, data, ContentType="application/json")
+
+    def earlier_layout(self, incarnation: str) -> DirectoryLayout | None:
+        found = self._records.find(incarnation)
+        return None if found is None else found.stored.layout
+
+    def has_files(self) -> bool:
+        root = self._store.options.root
+        return any(not is_hidden(key.removeprefix(root)) for key in self._store.keys(root))
 
     # --- the first epoch
 

@@ -3,7 +3,9 @@
 ```
 sink                the base class: these sinks only add files, and write each row exactly once
 names               the names of files and objects of attempts, and of paths that readers skip
-layout              the format and the directories that readers rely on
+options             the options that all of them have
+layout              how the files of a directory are read together: stored there, and compared before an epoch begins
+columns             the columns in that layout, and which changes of them readers unite
 writer              the writer of an attempt: one open file or object per partition, rolled and bounded
 by_spark            files of Spark's own writer, taken over by the driver: whole files and data files of tables
 commit              the committer of staged files and objects, over what a store says of one of them

@@ -14,17 +14,16 @@ from outfall.capabilities import (
     SaveMode,
     SupportsTarget,
     SupportsWriterContext,
+    TargetContext,
     WriterInitContext,
 )
 from outfall.errors import ConfigurationError
-from outfall.formats import FormatOptions, check_schema
-from outfall.formats.partition_paths import PartitionOptions, PartitionPaths
+from outfall.formats import check_schema
+from outfall.formats.partition_paths import PartitionPaths
 from outfall.formats.types import check_case
 from outfall.options import options_in_save_mode
-
-
-class StorageOptions(FormatOptions, PartitionOptions):
-    """The options of formats and partition directories. Sinks add their location and `on_existing`."""
+from outfall.storage.layout import LayoutChange, LayoutPlace, check_layout
+from outfall.storage.options import StorageOptions
 
 
 class StorageSink(SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee):
@@ -33,6 +32,10 @@ class StorageSink(SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee)
     options: StorageOptions
     context: WriterInitContext | None = None
     """The attempt that writes, in a task."""
+    _rows: pa.Schema | None = None
+    """The columns of the rows, which were checked last in this process."""
+    _settled: pa.Schema | None = None
+    """The columns with which the layout of the target was compared last in this process."""
 
     @property
     def buckets(self) -> PartitionPaths:
@@ -53,6 +56,22 @@ class StorageSink(SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee)
     def check_schema(self, schema: pa.Schema) -> None:
         check_case(schema)
         check_schema(self.options, self.buckets.stored_schema(schema))
+        self._rows = schema
+
+    def check_layout(self, place: LayoutPlace, context: TargetContext[Any], *, replaces: bool) -> LayoutChange | None:
+        """Compare rows and options with the layout of the target. See `outfall.storage.layout.check_layout`.
+
+        Called by `check_target`. What has been compared before in this run is not compared again.
+        """
+        if not context.starting and self._settled == self._rows:
+            return None
+        return check_layout(place, self.options, self._rows, context, replaces=replaces)
+
+    def keep_layout(self, place: LayoutPlace, context: TargetContext[Any], change: LayoutChange | None) -> None:
+        """Store a change of the layout. Called by `open_target`, with what `check_layout` returned."""
+        if change is not None:
+            change.write(place, context)
+        self._settled = self._rows
 
     def bind(self, context: WriterInitContext) -> Self:
         bound = copy.copy(self)

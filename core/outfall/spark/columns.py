@@ -105,14 +105,15 @@ def check_schema(resolved: ResolvedSink, schema: StructType, *, case_sensitive: 
     has = resolved.capabilities
     itself = SupportsPreWriteTopology in has or (SupportsSparkWriter in has and not resolved.sink.checks_columns)
     if SupportsTarget in has and not itself:
-        found = arrow_schema(schema)
+        found = arrow_schema(schema, by_spark=SupportsSparkWriter in has)
         resolved.sink.check_schema(found.with_metadata({CASE_SENSITIVE: b"true"}) if case_sensitive else found)
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
+def arrow_schema(schema: StructType, *, by_spark: bool = False) -> pa.Schema:
     """Return the Arrow schema of the batches in a Python worker, with timestamps in UTC.
 
-    Raises `ConfigurationError` if Spark has no Arrow type for a column.
+    `by_spark` says that rows do not come to Python: a type that Arrow does not have is then an interval of Arrow's own,
+    which Spark does not have. Raises `ConfigurationError` otherwise.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas import types
@@ -125,6 +126,9 @@ def arrow_schema(schema: StructType) -> pa.Schema:
         try:
             fields.append(pa.field(field.name, convert(field.dataType, **options), field.nullable))
         except (PySparkException, ValueError) as error:
+            if by_spark:
+                fields.append(pa.field(field.name, pa.month_day_nano_interval(), field.nullable))
+                continue
             raise ConfigurationError(
                 f"the column {field.name!r} has the type {field.dataType.simpleString()}",
                 why="Spark cannot send it to Python as Arrow",

@@ -227,7 +227,7 @@ def test_an_overwrite_deletes_nothing_of_a_query_that_comes_above_or_below_at_th
 
 
 def is_record(key: str) -> bool:
-    return key.startswith("out/_outfall/") and key.count("/") == 2
+    return key.startswith("out/_outfall/") and key.count("/") == 2 and key.endswith(".json")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from outfall.file.stores.local import LocalStore
 from outfall.file.stores.store import FileRecord
 from outfall.filesystems import sync_directory
 from outfall.possession.possession import Change, FoundRecord
-from outfall.storage.layout import DirectoryLayout
 from outfall.storage.names import SIDECAR
 from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
@@ -126,7 +125,7 @@ class GrowingPort(DirectoryPort[GrowingRecord, LocalStore]):
             self.starts.check(context)
             self.starts.record(list(context.states), context)
             held.clear(RegisterEntry.taken_by(context))
-        self.store.create_record(FileRecord.of(context), DirectoryLayout.of(self.options).data())
+        self.store.create_record(FileRecord.of(context))
 
     # --- the first epoch
 

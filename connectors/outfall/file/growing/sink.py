@@ -29,6 +29,7 @@ from outfall.filesystems import sync_directory
 from outfall.possession.possession import FoundRecord, check, open_target
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink
+from outfall.storage.layout import LayoutChange, withdraw_layout
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class FoundParts:
     """The record, if the directory is ahead of the recovery log and will be rolled back."""
     new: tuple[str, ...] = ()
     """The new parts of a step that has taken possession before."""
+    layout: LayoutChange | None = None
+    """The change of the layout."""
 
 
 class GrowingFiles(
@@ -102,9 +105,10 @@ class GrowingFiles(
             # Before the register is read: a concurrent writer enters it before its first byte.
             foreign = self._beyond(context) if ours else None
             ahead = check(port, context)
+            layout = self.check_layout(self.store, context, replaces=port.overwrites)
             if not ours:
                 # Nothing was written yet, so states are those that a BEGIN found. Others may have written since.
-                return TargetCheck(self.starts.of(self.list_parts(), ours=False), FoundParts())
+                return TargetCheck(self.starts.of(self.list_parts(), ours=False), FoundParts(layout=layout))
             if foreign is not None and ahead is None and not context.unfinished:
                 raise foreign
             # Every part gets a state before its first byte, so that a seal includes all parts. Rows of a failed attempt
@@ -114,7 +118,7 @@ class GrowingFiles(
             if ahead is not None:
                 rewound = self.starts.rewound(new, ahead.version, context.incarnation)
             bases = {**self.starts.of([part for part in new if part not in rewound], ours=True), **rewound}
-            return TargetCheck(bases, FoundParts(ahead, tuple(bases)))
+            return TargetCheck(bases, FoundParts(ahead, tuple(bases), layout))
 
     def _beyond(self, context: TargetContext[FileState]) -> TargetNotEmptyError | None:
         """Find bytes and segments beyond the states. A seal leaves none: a failed attempt or another writer did.
@@ -143,6 +147,7 @@ class GrowingFiles(
             self.make_directory(context)
             self.starts.record(found.new, context)
             open_target(self.port(context.incarnation), context, found.ahead)
+            self.keep_layout(self.store, context, found.layout)
 
     def withdraw(self, context: CleanUpContext) -> None:
         store = self.store
@@ -151,6 +156,7 @@ class GrowingFiles(
             for part, state in context.states().items():
                 PartFiles(store.root, part).remove_empty(state.segment)
             sync_directory(store.root)
+            withdraw_layout(store, context.incarnation)
             store.remove_record(context.incarnation)
 
     def clean_up(self, context: CleanUpContext) -> int:

@@ -15,7 +15,7 @@ from outfall.file.stores.locks import Patience, locked, peek, read_line, write_l
 from outfall.file.stores.store import STAGING, FileRecord, FileStore, StagedFile
 from outfall.filesystems import sync_directory
 from outfall.storage.by_spark import adopt_local, local_tree, remove_local_tree
-from outfall.storage.layout import layout_path
+from outfall.storage.layout import LAYOUT
 from outfall.storage.names import SIDECAR, SPARK_LOG, is_hidden
 from outfall.trace_points import reached
 
@@ -156,17 +156,15 @@ class LocalStore(FileStore):
 
             yield found, replace
 
-    def create_record(self, record: FileRecord, layout: bytes) -> None:
-        try:
-            self._write(layout_path(record.incarnation), lambda fd: os.write(fd, layout))
-            reached("file: creating record")
-            self._write(f"{SIDECAR}/{record.incarnation}.json", lambda fd: write_line(fd, record.line()))
-        except OSError:
-            with suppress(OSError):
-                self.remove(layout_path(record.incarnation))
-            raise
+    def create_record(self, record: FileRecord) -> None:
+        reached("file: creating record")
+        self._write(f"{SIDECAR}/{record.incarnation}.json", lambda fd: write_line(fd, record.line()))
         self.sync([SIDECAR])
         reached("file: record created")
+
+    def write_layout(self, data: bytes) -> None:
+        self._write(LAYOUT, lambda fd: os.write(fd, data))
+        self.sync([SIDECAR])
 
     def _write(self, path: str, write: Callable[[int], object]) -> None:
         """Write a file that readers see complete or not at all."""

@@ -19,7 +19,7 @@ from typing import Any
 from outfall.file.stores.store import STAGING, FileRecord, FileStore, StagedFile, is_record
 from outfall.filesystems import ExplainedClient, open_filesystem
 from outfall.location import HDFS, Location
-from outfall.storage.layout import layout_path
+from outfall.storage.layout import LAYOUT
 from outfall.storage.names import SIDECAR, SPARK_LOG, is_hidden
 from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
@@ -187,10 +187,12 @@ class RemoteStore(FileStore):
             return None
         return data
 
-    def create_record(self, record: FileRecord, layout: bytes) -> None:
+    def create_record(self, record: FileRecord) -> None:
         self._fs.makedirs(self.at(SIDECAR), exist_ok=True)
-        self._fs.pipe_file(self.at(layout_path(record.incarnation)), layout)
         self.write_record(record)
+
+    def write_layout(self, data: bytes) -> None:
+        self._fs.pipe_file(self.at(LAYOUT), data)
 
     def write_record(self, record: FileRecord) -> None:
         """Write a step's record. If two drivers do so at once, the next reader finds one of the two."""
@@ -227,7 +229,9 @@ class RemoteStore(FileStore):
         from outfall.hdfs import meant_by
 
         meant = ((name, meant_by(name) or "") for name in self.names(SIDECAR))
-        return [f"{SIDECAR}/{name}" for name, record in meant if re.split(r"[-.]", record)[0] == incarnation]
+        return [
+            f"{SIDECAR}/{name}" for name, record in meant if re.split(r"[-.]", record)[0] in (incarnation, "directory")
+        ]
 
     def probe(self) -> None:
         """Write a hidden file and remove it."""

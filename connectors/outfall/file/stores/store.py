@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from outfall.capabilities import TargetContext
 from outfall.possession.record import StepRecord, unreadable_record, unshared
-from outfall.storage.layout import layout_path
+from outfall.storage.layout import LAYOUT, DirectoryLayout, layout_path
 from outfall.storage.names import BY_SPARK, SIDECAR, AttemptName, is_hidden
 from outfall.trace_points import reached
 
@@ -202,14 +202,32 @@ class FileStore(ABC):
         """Return a step's record; `None` if there is none. Raises `TargetLostError` if it cannot be read."""
 
     @abstractmethod
-    def create_record(self, record: FileRecord, layout: bytes) -> None:
-        """Write the record of a step that has none, and its layout. Durable when this returns."""
+    def create_record(self, record: FileRecord) -> None:
+        """Write the record of a step that has none. Durable when this returns."""
 
     def remove_record(self, incarnation: str) -> None:
         """Remove a step's record durably, so that its query fails."""
         self.remove(f"{SIDECAR}/{incarnation}.json")
         self.remove(layout_path(incarnation))
         self.sync([SIDECAR])
+
+    # --- the layout
+
+    def read_layout(self) -> bytes | None:
+        """Return the layout of the directory; `None` if there is none yet."""
+        return self.content(LAYOUT)
+
+    @abstractmethod
+    def write_layout(self, data: bytes) -> None:
+        """Replace the layout of the directory, durably."""
+
+    def earlier_layout(self, incarnation: str) -> DirectoryLayout | None:
+        """Return the layout that an earlier release stored for a step."""
+        return DirectoryLayout.parse(self.content(layout_path(incarnation)))
+
+    def has_files(self) -> bool:
+        """Return whether readers find a file with contents."""
+        return any(self.size(path) for path in self.files())
 
     @abstractmethod
     def content(self, path: str) -> bytes | None:

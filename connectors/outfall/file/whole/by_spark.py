@@ -38,8 +38,11 @@ class FilesBySpark(WholeFiles, SupportsSparkWriter):
     def build(self, step_id: str, worker_index: int, worker_count: int) -> SparkFileWriter:  # type: ignore[override]
         return SparkFileWriter(self.store, self.options, self.bound_context())
 
+    checks_columns = True
+
     def check_schema(self, schema: pa.Schema) -> None:
         """Accept every schema: Spark checks the columns when it plans the job, before a row is written."""
+        self._rows = schema
 
 
 class LocalFilesBySpark(FilesBySpark, LocalWholeFiles):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from outfall.capabilities import CleanUpContext, CommitterInitContext, SupportsCommitter, TargetCheck, TargetContext
@@ -12,17 +13,28 @@ from outfall.file.options import FileOptions
 from outfall.file.possession import FilePort, LocalPort, RemotePort
 from outfall.file.stores.disk import translated_errors
 from outfall.file.stores.remote import RENAMES, RemoteStore
-from outfall.file.stores.store import STAGING, FileStore, StagedFile
+from outfall.file.stores.store import STAGING, FileRecord, FileStore, StagedFile
 from outfall.file.target import Files, LocalFiles
 from outfall.file.whole.commit import FileStaging
 from outfall.file.whole.writer import WholeFileWriter
 from outfall.location import Location
-from outfall.possession.possession import check, open_target
+from outfall.possession.possession import FoundRecord, check, open_target
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
 from outfall.storage.commit import StorageCommitter
+from outfall.storage.layout import LayoutChange, withdraw_layout
 from outfall.storage.names import AttemptName
 from outfall.trace_points import reached
+
+
+@dataclass(frozen=True)
+class FoundDirectory:
+    """What was found before BEGIN, and is needed after it."""
+
+    ahead: FoundRecord[FileRecord] | None = None
+    """The record, if the directory is ahead of the recovery log."""
+    layout: LayoutChange | None = None
+    """The change of the layout."""
 
 
 class WholeFiles(Files, DynamicSink[Any], SupportsCommitter[StagedFile]):
@@ -68,15 +80,23 @@ class WholeFiles(Files, DynamicSink[Any], SupportsCommitter[StagedFile]):
 
     def check_target(self, context: TargetContext[Any]) -> TargetCheck[Any]:
         with translated_errors("checking", self.options.path):
-            return TargetCheck({}, check(self.port(context.incarnation), context))
+            port = self.port(context.incarnation)
+            ahead = check(port, context)
+            layout = self.check_layout(port.store, context, replaces=port.overwrites)
+            return TargetCheck({}, FoundDirectory(ahead, layout))
 
     def open_target(self, context: TargetContext[Any]) -> None:
+        found = context.found or FoundDirectory()
         with translated_errors("opening", self.options.path):
-            open_target(self.port(context.incarnation), context, context.found)
+            port = self.port(context.incarnation)
+            open_target(port, context, found.ahead)
+            self.keep_layout(port.store, context, found.layout)
 
     def withdraw(self, context: CleanUpContext) -> None:
         with translated_errors("leaving", self.options.path):
-            self.port(context.incarnation).remove()
+            port = self.port(context.incarnation)
+            withdraw_layout(port.store, context.incarnation)
+            port.remove()
 
 
 def _ours(store: FileStore, incarnation: str) -> list[AttemptName]:
