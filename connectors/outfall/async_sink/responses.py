@@ -13,6 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from urllib3.exceptions import HTTPError
+from urllib3.response import BaseHTTPResponse
 
 from outfall.errors import TransientError
 from outfall.serde import parse_json
@@ -29,6 +30,8 @@ class Body(NamedTuple):
     """Its beginning, if it is incomplete."""
     lacks: str | None
     """Why it is incomplete; `None` if it is complete."""
+    too_long: bool = False
+    """Whether only the limit of bytes makes it incomplete."""
 
 
 def read_body(
@@ -44,8 +47,8 @@ def read_body(
     A body that arrives byte by byte does not extend the deadline, as it does each read with a timeout of its own.
 
     Args:
-        response: a `urllib3.response.BaseHTTPResponse` whose content is not preloaded. Its connection is used again if
-            the body is complete.
+        response: a `urllib3.response.BaseHTTPResponse` whose content is not preloaded, or what an adapter has in its
+            place. Its connection is used again if the body is complete.
         most: maximum number of bytes.
         deadline: the end of the read, on the clock.
         clock: returns seconds.
@@ -54,20 +57,34 @@ def read_body(
     pieces: list[bytes] = []
     size, lacks = 0, None
     try:
-        while lacks is None and (piece := response.read1(_PIECE, decode_content=decode)):
+        for piece in _pieces(response, decode):
             pieces.append(piece)
             size += len(piece)
             if size > most:
                 lacks = f"it is longer than {most} bytes"
             elif clock() > deadline:
                 lacks = "it did not end in time"
+            if lacks is not None:
+                break
     except (HTTPError, OSError) as error:
         lacks = f"the connection broke ({type(error).__name__})"
-    if lacks is None:
-        response.release_conn()
-    else:
+    if lacks is not None:
         response.close()
-    return Body(b"".join(pieces)[:most], lacks)
+    elif isinstance(response, BaseHTTPResponse):
+        response.release_conn()
+    return Body(b"".join(pieces)[:most], lacks, size > most)
+
+
+def _pieces(response: Any, decode: bool) -> Iterator[bytes]:
+    """Return what has arrived, piece by piece."""
+    if isinstance(response, BaseHTTPResponse):
+        while piece := response.read1(_PIECE, decode_content=decode):
+            yield piece
+    elif hasattr(response, "stream"):  # of adapters and stubs
+        yield from response.stream()
+    else:
+        while piece := response.read(_PIECE):
+            yield piece
 
 
 def parsed_object(body: Body, what: str) -> dict[str, Any]:

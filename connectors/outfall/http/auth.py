@@ -297,7 +297,7 @@ class TokenRequest:
             told = [repr(self._masked(text)[:_SHOWN]) for text in texts if isinstance(text, str)]
             raise ConfigurationError(
                 f"{self._place} returned no bearer token",
-                why=": ".join([f"it responded with {status}", *told]),
+                why=f"it responded with {status}" + (f", {': '.join(told)}" if told else ""),
                 do="correct oauth2_client_id, oauth2_client_secret, oauth2_scope and oauth2_token_url",
             )
         checked(f"the token of {self._place}", f"Bearer {token}")
@@ -328,6 +328,8 @@ class TokenRequest:
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             # Without the cause, whose text contains the URL with its query.
             raise self._failed(type(error).__name__) from None
+        if body.lacks is not None and not body.too_long:
+            raise self._failed(body.lacks)
         try:
             answer = parse_json(body.data)
         except ValueError:

@@ -61,7 +61,12 @@ def test_how_long_a_token_is_good(receiver: HttpReceiver, given: dict[str, Any],
 @pytest.mark.parametrize(
     ("reply", "why"),
     [
-        (Reply(401, body=b'{"error": "invalid_client", "error_description": "hunter2"}'), "401, 'invalid_client'"),
+        (
+            Reply(
+                401, body=b'{"error": "invalid_client", "error_description": "no audience", "access_token": "hunter2"}'
+            ),
+            "401, 'invalid_client': 'no audience'",
+        ),
         (Reply(400, body=b'{"error": "invalid_scope"}'), "400, 'invalid_scope'"),
         (Reply(403, body=b'["hunter2"]'), "responded with 403"),
         (Reply(404, body=b"<html>hunter2"), "responded with 404"),
@@ -73,7 +78,7 @@ def test_how_long_a_token_is_good(receiver: HttpReceiver, given: dict[str, Any],
         (Reply(body=b'{"access_token": "hunter2"', manner="endless"), "responded with 200"),
     ],
 )
-def test_a_refusal_stops_the_query_and_says_the_code_alone(receiver: HttpReceiver, reply: Reply, why: str) -> None:
+def test_a_refusal_stops_the_query_and_says_why(receiver: HttpReceiver, reply: Reply, why: str) -> None:
     with pytest.raises(ConfigurationError, match="returned no bearer token") as caught:
         asked(receiver, reply)
     assert why in str(caught.value)

@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
@@ -45,7 +45,7 @@ class Topics(SinkHarness):
 class Compacted(Topics):
     """A topic that refuses a record without a key, and with it the batch that it is in."""
 
-    options_of_sink: ClassVar = {"key_column": "key"}
+    options_of_sink: Mapping[str, Any] = {"key_column": "key"}
 
     def new_target(self, directory: Path) -> Any:
         topic = f"c-{secrets.token_hex(8)}"
