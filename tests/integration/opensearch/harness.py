@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,9 @@ class Documents(SinkHarness):
 
     def read(self, target: Any) -> Iterable[Any]:
         return self.cluster.rows(target).values()
+
+    def similar_rows(self) -> Sequence[Any]:
+        return [{"id": key} for key in ("a", "a:b", "a%3Ab", "A")]
 
     def lose_target(self, target: Any) -> None:
         for index in (target, "outfall-records"):

@@ -116,7 +116,14 @@ def test_forty_kills_and_twenty_zombies_with_lost_responses_and_partial_failures
 
 
 SHORT = ["one_epoch", "replay_of_a_lost_epoch"]
-MORE = ["declared_guarantee", "counts_are_facts", "replay_of_a_completed_epoch", "two_attempts_finish", "lost_target"]
+MORE = [
+    "declared_guarantee",
+    "similar_keys",
+    "counts_are_facts",
+    "replay_of_a_completed_epoch",
+    "two_attempts_finish",
+    "lost_target",
+]
 
 
 @pytest.mark.parametrize("checks", [SHORT, thorough(MORE)], ids=["short", "more"])

@@ -1,9 +1,20 @@
 """Sinks that are broken on purpose, each in one way, by the kind of target that they write to."""
 
-from tests.unit.support.broken_sinks import careless, cleaning, databases, filed, held, jobs, refusing, shelved, staged
+from tests.unit.support.broken_sinks import (
+    careless,
+    cleaning,
+    databases,
+    filed,
+    held,
+    jobs,
+    naming,
+    refusing,
+    shelved,
+    staged,
+)
 from tests.unit.support.broken_sinks.registry import BROKEN, Broken
 
 __all__ = [
-    "BROKEN", "Broken", "careless", "cleaning", "databases", "filed", "held", "jobs", "refusing",
+    "BROKEN", "Broken", "careless", "cleaning", "databases", "filed", "held", "jobs", "naming", "refusing",
     "shelved", "staged",
 ]  # fmt: skip

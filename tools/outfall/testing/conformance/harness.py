@@ -160,6 +160,13 @@ class SinkHarness(ABC):
         """Create a row that the target refuses, and the sink itself does not: no key, a value that does not fit."""
         raise NotImplementedError
 
+    def similar_rows(self) -> Sequence[Any]:
+        """Create rows of different keys whose names in the target a sink could confuse.
+
+        Such as keys of two columns with what divides them, in other letters, or in braces where those have a meaning.
+        """
+        raise NotImplementedError
+
     def leftovers(self, target: Any) -> int:
         """Count leftovers of failed attempts in the target: staged files, tables, uploads."""
         raise NotImplementedError

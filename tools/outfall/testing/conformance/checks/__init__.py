@@ -3,6 +3,7 @@
 from outfall.testing.conformance.checks import (  # noqa: I001 - from the simplest to the most thorough
     basic,
     refused,
+    names,
     replay,
     commit,
     attempts,
@@ -17,6 +18,6 @@ from outfall.testing.conformance.checks import (  # noqa: I001 - from the simple
 )
 
 __all__ = [
-    "attempts", "basic", "clean_up", "commit", "crashes", "jobs", "logs", "parts", "power", "refused", "replay",
-    "resources", "stored",
+    "attempts", "basic", "clean_up", "commit", "crashes", "jobs", "logs", "names", "parts", "power", "refused",
+    "replay", "resources", "stored",
 ]  # fmt: skip
