@@ -145,15 +145,22 @@ class SqlDatabase(ABC):
     def run_raw(self, doing: str, work: Callable[[Any], T], *, starting: bool = False) -> T:
         """Run a transaction, with retries after transient errors, until it has committed.
 
-        Retries repeat the whole: `work` must first check what an earlier attempt has done, because the acknowledgment
-        of a COMMIT may be lost. `doing` is the operation for messages, for example `"publishing to"`. With `starting`
-        it fails at once if a running server rejects the connection. Raises `TransientError` if the deadline has passed,
-        and the driver's own error if it is permanent.
+        `work` must first check what an earlier attempt has done, because the acknowledgment of a COMMIT may be lost.
+        The rest is as in `repeated`.
+        """
+        return self.repeated(doing, lambda: self.run_once(work), starting=starting)
+
+    def repeated(self, doing: str, call: Callable[[], T], *, starting: bool = False) -> T:
+        """Repeat a call after transient errors, until it succeeds.
+
+        `doing` is the operation for messages, for example `"publishing to"`. With `starting` it fails at once if a
+        running server rejects the connection. Raises `TransientError` if the deadline has passed, and the driver's own
+        error if it is permanent.
         """
         seconds = self.options.retry_deadline.total_seconds()
         try:
             return retried(
-                lambda: self.run_once(work),
+                call,
                 passes=lambda error: self.is_transient(error, starting=starting),
                 deadline=seconds,
                 first_wait=_FIRST_PAUSE,

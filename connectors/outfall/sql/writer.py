@@ -114,8 +114,11 @@ class StagingWriter(StatelessSinkPartition[Any]):
             check_same_columns(self._schema, schema)
             return self._load
         self._schema = schema
-        self._load = self._tables.dialect.load(
-            self._staging.table, self._tables.target, schema, self._stage, self._context
+        tables = self._tables
+        # No row is sent yet, so a server that restarts is waited for. Later, only the task can be repeated.
+        self._load = tables.database.repeated(
+            "staging rows for",
+            lambda: tables.dialect.load(self._staging.table, tables.target, schema, self._stage, self._context),
         )
         return self._load
 

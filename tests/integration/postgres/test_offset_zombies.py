@@ -183,3 +183,15 @@ def test_a_server_that_is_killed_while_a_task_copies_loses_and_doubles_nothing(
     answers = [one_task(driver, ticket, 1, {"0": [20, 21], "1": [10]}, retries=1)]
     coordinator.finish(ticket, answers)
     assert target.ids() == [1, 10, 20, 21]
+
+
+@pytest.mark.thorough
+def test_a_server_that_restarts_before_a_task_sends_rows_is_waited_for(mortal_postgres: Server, recovery: str) -> None:
+    target = Target(mortal_postgres.new_database())
+    driver = LocalDriver(parts_sink(target, retry_deadline=30), recovery)
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    mortal_postgres.kill()
+    mortal_postgres.launch()
+    coordinator.finish(ticket, [one_task(driver, ticket, 0, {"0": [20, 21], "1": [10]})])
+    assert target.ids() == [10, 20, 21]

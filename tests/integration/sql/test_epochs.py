@@ -348,6 +348,24 @@ def test_a_server_killed_while_it_publishes_loses_nothing(
 
 
 @THOROUGH
+def test_a_server_that_restarts_before_a_task_sends_rows_is_waited_for(
+    mortal: MortalServer, mortal_target: Table, recovery: str
+) -> None:
+    """The tasks have one attempt."""
+    local = LocalDriver(mortal_target.sink(retry_deadline="60 seconds"), recovery)
+    local.run_epoch(0, [rows(1)])
+
+    def restart() -> None:
+        mortal.kill()
+        # It does not answer yet.
+        mortal.launch()
+
+    with once_at("after open target", restart):
+        local.run_epoch(1, [rows(2), rows(3)])
+    assert mortal_target.ids() == [1, 2, 3]
+
+
+@THOROUGH
 def test_a_server_that_stays_away_is_named_after_the_deadline(
     mortal: MortalServer, mortal_target: Table, recovery: str
 ) -> None:

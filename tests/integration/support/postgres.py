@@ -146,11 +146,7 @@ class Server(Databases):
 
     def start(self) -> None:
         """Start it and wait until it takes connections."""
-        arguments = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
-        command = self._command(["postgres", "-D", self._data, "-h", self._host, "-p", self.port, *arguments])
-        with self._log.open("ab") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **self._user)
-        self._process = process
+        process = self.launch()
 
         def answers() -> bool:
             if process.poll() is not None:
@@ -160,6 +156,15 @@ class Server(Databases):
             return False
 
         until(answers, "postgres answering", _SECONDS)
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        """Start it, and do not wait."""
+        arguments = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        command = self._command(["postgres", "-D", self._data, "-h", self._host, "-p", self.port, *arguments])
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, cwd="/", **self._user)
+        self._process = process
+        return process
 
     def role_with_password(self, password: str) -> str:
         """Make a role that is asked for its password, and return its name."""

@@ -135,9 +135,8 @@ class PartTask:
                 do="write all rows of an epoch before flush; or omit parts",
             )
         with self._tables.translated_errors("copying rows into"):
-            connection = self._connect()
-            if count.part not in self._present:
-                copy = self._open(connection, batch.schema)
+            copy = self._open(count.part, batch.schema)
+            if copy is not None:
                 size = copy.write(self._rows.batch(batch, count.part, count.next_offset))
                 self._context.metrics.add("bytes", size)
                 self._sent += batch.num_rows
@@ -184,10 +183,26 @@ class PartTask:
             self._present = frozenset(part for part, row in found.items() if row.holds(self._context.epoch))
         return self._transaction.connect()
 
-    def _open(self, connection: PostgresConnection, schema: pa.Schema) -> RunningCopy:
-        if self._copy is not None:
-            check_same_columns(self._schema, schema)
-            return self._copy
+    def _open(self, part: str, schema: pa.Schema) -> RunningCopy | None:
+        """Return the COPY for the rows of a part; `None` if they are in the table."""
+
+        def start() -> RunningCopy | None:
+            try:
+                connection = self._connect()
+                return None if part in self._present else self._start(connection, schema)
+            except BaseException:
+                self._transaction.close()
+                raise
+
+        if self._copy is None:
+            # No row is sent yet, so a server that restarts is waited for. Later, only the task can be repeated.
+            return self._tables.database.repeated("copying rows into", start)
+        if part in self._present:
+            return None
+        check_same_columns(self._schema, schema)
+        return self._copy
+
+    def _start(self, connection: PostgresConnection, schema: pa.Schema) -> RunningCopy:
         self._transaction.begin()
         # Lock the table as the COPY does, so that it stays as the rows are encoded. LOCK needs more privileges.
         connection.execute(compose("EXPLAIN INSERT INTO {} DEFAULT VALUES", self._table.sql))
