@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from outfall.errors import (
     ConfigurationError,
@@ -21,7 +22,7 @@ from outfall.target_record import TargetRecord
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.testing.crash_points import crash_at
 from tests.unit.support.file_target import OTHERS, WholeDriver, meanwhile, rows
-from tests.unit.support.remote_target import Place, remote, worker
+from tests.unit.support.remote_target import Memory, Place, remote, worker
 
 pytestmark = pytest.mark.usefixtures("scratch")
 
@@ -311,3 +312,11 @@ def test_hdfs_without_a_configuration_says_how_to_name_a_namenode(monkeypatch: p
     with pytest.raises(ConfigurationError, match=r"HADOOP_CONF_DIR") as caught:
         LocalDriver(FileSink("hdfs://nobody/out"), MemoryRecoveryConfig()).run_epoch(0, [[{"id": 1}]])
     assert "\n" not in str(caught.value)
+
+
+def test_a_folder_marker_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As s3fs lists an empty object that a console has made."""
+    store = worker(remote(Memory("marked"))).store
+    found = ["/marked/out/", "/marked/out/p=a/", "/marked/out/p=a/x.csv"]
+    monkeypatch.setattr(MemoryFileSystem, "find", lambda *_: found)
+    assert list(store.files()) == ["p=a/x.csv"]

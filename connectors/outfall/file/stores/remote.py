@@ -96,7 +96,8 @@ class RemoteStore(FileStore):
     def _below(self) -> Iterator[str]:
         self._fs.invalidate_cache()
         for path in self._fs.find(self._path):
-            relative = path.rstrip("/")[len(self._path) :].lstrip("/")
+            # With the `/` at the end of a folder marker, as consoles make it: an object that readers skip.
+            relative = path[len(self._path) :].lstrip("/")
             if relative:
                 yield relative
 
