@@ -216,9 +216,13 @@ def _translated(access: RedisAccess, what: str, error: Exception) -> OutfallErro
             why=summary(error),
             do="try again; if the error persists, check the server, its address and the network",
         )
-    return TargetError(
-        text, why=summary(error), do="correct username, password, the certificates, or the permissions of the ACL user"
-    )
+    do = "correct username, password, the certificates, or the permissions of the ACL user"
+    told = str(error).lower()
+    if access.cluster and ("not enabled" in told or "cluster support disabled" in told):
+        do = "omit cluster: the server is a single one"
+    elif access.sentinel is not None and "unknown command" in told and "sentinel" in told:
+        do = "set url to a Sentinel, or omit sentinel: the server is none"
+    return TargetError(text, why=summary(error), do=do)
 
 
 class RedisRecords(RecordStore):

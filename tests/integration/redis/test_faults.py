@@ -57,6 +57,12 @@ def test_a_row_replaces_all_fields_of_the_row_before(server: RedisServer) -> Non
     assert rows_of(server.client()) == {"r:1": {"id": "1", "a": "z"}}
 
 
+@pytest.mark.parametrize(("option", "do"), [({"cluster": True}, "omit cluster"), ({"sentinel": "m"}, "omit sentinel")])
+def test_a_server_of_another_topology_is_named(server: RedisServer, option: dict[str, Any], do: str) -> None:
+    with pytest.raises(TargetError, match=do):
+        RedisSink(server.url, "r:{id}", **option).check_connection()
+
+
 def test_a_key_in_braces_is_another_key(server: RedisServer) -> None:
     sink, recovery = RedisSink(server.url, "{id}", order_column="n"), MemoryRecoveryConfig()
     counts = write(sink, [{"id": "{a}", "n": 2}], [{"id": "a", "n": 1}], recovery=recovery)
