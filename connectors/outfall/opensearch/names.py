@@ -14,16 +14,18 @@ _RESERVED = re.compile(r'[\\/*?"<>| ,#:]|^[-_+]|^\.{1,2}$')
 """Characters that no index has, among them wildcards and date math, and names that stand for several indices."""
 
 _METADATA = {
-    "_data_stream_timestamp", "_field_names", "_id", "_ignored", "_index", "_nested_path", "_primary_term", "_routing",
-    "_seq_no", "_source", "_version",
+    "_data_stream_timestamp", "_field_names", "_id", "_ignored", "_ignored_source", "_index", "_nested_path",
+    "_primary_term", "_routing", "_seq_no", "_source", "_version",
 }  # fmt: skip
 """Fields of the server: it refuses a document with one, and after a `_primary_term` all documents of the index."""
 
 
 def is_field(name: str) -> bool:
-    """Whether a document may have a field of this name, as OpenSearch 2.19 answers. Dots divide it into objects."""
-    objects = name.rstrip(".").split(".")
-    return bool(name.strip(".")) and name not in _METADATA and (len(objects) == 1 or all(map(str.strip, objects)))
+    """Whether a document may have a field of this name. Dots divide it into objects.
+
+    OpenSearch 2.19 and Elasticsearch 9.1 were asked: a name that either of them refuses is refused.
+    """
+    return name not in _METADATA and all(map(str.strip, name.rstrip(".").split(".")))
 
 
 def refusal(name: str) -> str | None:
