@@ -16,11 +16,12 @@ from outfall.errors import ConfigurationError, TargetError
 from outfall.http.options import HttpOptions
 from outfall.http.templates import origin
 from outfall.http.transport import Fault
+from outfall.tls import system_authorities
 
 
 def trusted(options: HttpOptions) -> str:
-    """Return the file or directory of trusted certificates, located like in `requests`."""
-    return options.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or certifi.where()
+    """Return the file or directory of trusted certificates; those of `certifi` on a host that has none."""
+    return options.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or system_authorities() or certifi.where()
 
 
 def tls_context(options: HttpOptions) -> ssl.SSLContext:

@@ -135,7 +135,7 @@ class HttpOptions(AsyncSinkOptions):
     ca_bundle: str | None = Field(
         default=None,
         description="A file with the trusted certificates, or a directory prepared by `openssl rehash`, on each host."
-        " Default: the value of `REQUESTS_CA_BUNDLE`, else the certificates of `requests`.",
+        " Default: the value of `REQUESTS_CA_BUNDLE`, else those of the system.",
     )
     client_certificate: str | None = Field(default=None, description="A PEM file with the client certificate.")
     client_key: str | None = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,21 @@ def test_a_server_with_another_certificate_is_not(dsn: str, tmp_path: Path, cert
         with pytest.raises(OutfallError, match=r"(?s)certificate verify failed.*sslrootcert=FILE"):
             run(target.sink(dsn=given, retry_deadline="0.5 seconds"), str(tmp_path / "recovery"), 0, rows(1))
     assert target.ids() == []
+
+
+@pytest.mark.thorough
+def test_an_authority_of_the_system_is_trusted_without_a_variable(
+    dsn: str, tmp_path: Path, certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The OpenSSL inside psycopg has another store, which Debian does not."""
+    for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    paths = ssl.get_default_verify_paths()._replace(cafile=str(certificate))
+    monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: paths)
+    target = Target(dsn)
+    with pgbouncer(dsn, ELSEWHERE, certificate.read_bytes()) as through:
+        run(target.sink(dsn=through, retry_deadline="0.5 seconds"), str(tmp_path / "recovery"), 0, rows(1))
+    assert target.ids() == [1]
 
 
 def test_a_server_without_tls_is_told_with_the_way_out(dsn: str, tmp_path: Path) -> None:

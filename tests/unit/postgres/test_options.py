@@ -25,9 +25,13 @@ from outfall.postgres.offsets.part_writer import PartRows
 from outfall.serde import ModelSerializer
 from outfall.source_options import make_sink
 from outfall.sql.dialect import StagedRows, staging_name
+from outfall.tls import system_authorities
 
 DSN = "postgresql://app:hunter2@db.example:6432/warehouse"
 CHANGES = {"write_mode": "changes", "key_columns": "id", "operation_column": "op", "sequence_column": "v"}
+
+
+SYSTEM = system_authorities() or "system"
 
 
 @pytest.mark.parametrize(
@@ -306,14 +310,14 @@ def test_a_dsn_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("dsn", "mode", "root"),
     [
-        ("postgresql://db.example/x", "verify-full", "system"),
+        ("postgresql://db.example/x", "verify-full", SYSTEM),
         ("postgresql://db.example/x?sslrootcert=/ca.pem", "verify-full", "/ca.pem"),
         ("postgresql://db.example/x?sslmode=require", "require", None),
         ("postgresql://127.0.0.1/x", None, None),
         ("host=/var/run/postgresql dbname=x", None, None),
         ("dbname=x", None, None),
         ("host=127.0.0.1,localhost dbname=x", None, None),
-        ("host=localhost,db.example dbname=x", "verify-full", "system"),
+        ("host=localhost,db.example dbname=x", "verify-full", SYSTEM),
     ],
 )
 def test_certificates_are_verified_unless_the_dsn_says_otherwise(dsn: str, mode: str | None, root: str | None) -> None:
@@ -326,8 +330,8 @@ def test_certificates_are_verified_unless_the_dsn_says_otherwise(dsn: str, mode:
 @pytest.mark.parametrize(
     ("name", "value", "mode", "root"),
     [
-        ("PGHOST", "db.example", "verify-full", "system"),
-        ("PGHOSTADDR", "192.0.2.1", "verify-full", "system"),
+        ("PGHOST", "db.example", "verify-full", SYSTEM),
+        ("PGHOSTADDR", "192.0.2.1", "verify-full", SYSTEM),
         ("PGHOST", "/var/run/postgresql", None, None),
         ("PGSSLMODE", "require", None, None),
         ("PGSSLROOTCERT", "/ca.pem", None, None),

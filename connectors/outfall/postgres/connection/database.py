@@ -32,6 +32,7 @@ from outfall.postgres.options import PostgresOptions
 from outfall.redaction import Redaction
 from outfall.sql.database import SqlDatabase
 from outfall.sql.log_location import ServerUrl
+from outfall.tls import system_authorities
 
 T = TypeVar("T")
 
@@ -264,7 +265,7 @@ class PostgresDatabase(SqlDatabase):
         }
         if self._verified():
             rooted = "sslrootcert" in given or os.environ.get("PGSSLROOTCERT")
-            fixed |= {"sslmode": "verify-full"} | ({} if rooted else {"sslrootcert": "system"})
+            fixed |= {"sslmode": "verify-full"} | ({} if rooted else {"sslrootcert": system_authorities() or "system"})
         # Parameters here would take precedence over those of a service file.
         named = "service" in given or os.environ.get("PGSERVICE")
         return make_conninfo(**(({} if named else _KEEPALIVES) | given | fixed))
