@@ -262,7 +262,7 @@ def parse_dsn(dsn: str) -> tuple[ServerUrl, SecretStr | None]:
     fits = found and scheme in ("mysql", "mariadb") and host and path and "/" not in path
     if not fits or "@" in user + password + path + split.fragment or split.fragment:
         raise ConfigurationError(
-            "the dsn cannot be parsed",
+            "the dsn is a URL of JDBC" if dsn.strip().startswith("jdbc:") else "the dsn cannot be parsed",
             do="write mysql://user@host:3306/database, with user and password percent-encoded (@ as %40, / as %2F,"
             " % as %25)",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -22,6 +23,10 @@ _retries = RetryLog(logging.getLogger(__name__))
 
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 15.0
+
+FIRST_CONTACT = 20.0
+"""Seconds until a server that a step has never reached counts as wrongly addressed. Later, a restart of the query may
+meet a failover."""
 
 
 class Result(Protocol):
@@ -142,22 +147,22 @@ class SqlDatabase(ABC):
         """The table as in the options, for messages."""
         return self.options.table
 
-    def run_raw(self, doing: str, work: Callable[[Any], T], *, starting: bool = False) -> T:
+    def run_raw(self, doing: str, work: Callable[[Any], T], *, starting: bool = False, at_most: float = math.inf) -> T:
         """Run a transaction, with retries after transient errors, until it has committed.
 
         `work` must first check what an earlier attempt has done, because the acknowledgment of a COMMIT may be lost.
         The rest is as in `repeated`.
         """
-        return self.repeated(doing, lambda: self.run_once(work), starting=starting)
+        return self.repeated(doing, lambda: self.run_once(work), starting=starting, at_most=at_most)
 
-    def repeated(self, doing: str, call: Callable[[], T], *, starting: bool = False) -> T:
+    def repeated(self, doing: str, call: Callable[[], T], *, starting: bool = False, at_most: float = math.inf) -> T:
         """Repeat a call after transient errors, until it succeeds.
 
         `doing` is the operation for messages, for example `"publishing to"`. With `starting` it fails at once if a
-        running server rejects the connection. Raises `TransientError` if the deadline has passed, and the driver's own
-        error if it is permanent.
+        running server rejects the connection. The deadline is `retry_deadline`, or `at_most` seconds. Raises
+        `TransientError` if it has passed, and the driver's own error if it is permanent.
         """
-        seconds = self.options.retry_deadline.total_seconds()
+        seconds = min(self.options.retry_deadline.total_seconds(), at_most)
         try:
             return retried(
                 call,
@@ -181,10 +186,18 @@ class SqlDatabase(ABC):
         """Return the reason for a warning about a retry, without secrets."""
         return self.reason(error) if isinstance(error, self.errors) else str(error)
 
-    def run(self, doing: str, work: Callable[[Any], T], *, step: str | None = None, starting: bool = False) -> T:
+    def run(
+        self,
+        doing: str,
+        work: Callable[[Any], T],
+        *,
+        step: str | None = None,
+        starting: bool = False,
+        at_most: float = math.inf,
+    ) -> T:
         """Run a transaction like `run_raw`, and translate a permanent error."""
         with self.translated_errors(f"{doing} {self.table}", step):
-            return self.run_raw(doing, work, starting=starting)
+            return self.run_raw(doing, work, starting=starting, at_most=at_most)
 
     def run_once(self, work: Callable[[Any], T]) -> T:
         """Run a transaction without retries. Raises the driver's error."""

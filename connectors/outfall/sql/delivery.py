@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import re
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, Self
@@ -27,12 +29,12 @@ from outfall.capabilities import (
     TargetContext,
     WriterInitContext,
 )
-from outfall.errors import ConfigurationError
+from outfall.errors import ConfigurationError, TransientError
 from outfall.options import options_in_save_mode
 from outfall.possession.possession import check as check_record
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink, Sink
-from outfall.sql.database import SqlDatabase
+from outfall.sql.database import FIRST_CONTACT, SqlDatabase
 from outfall.sql.dead_letters import DeadLetterTable, dead_letters
 from outfall.sql.dialect import Dialect, Found, SqlName, StagedRows, is_own
 from outfall.sql.options import SqlOptions
@@ -141,10 +143,13 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
     def check_schema(self, schema: pa.Schema) -> None:
         """Reject a schema that does not fit the table, with a reason for each column.
 
-        The server is queried only for a new schema; `check_target` checks it again in every epoch.
+        The server is queried only for a new schema, and waited for only by `check_target`, which knows whether the step
+        has ever reached it. It checks the schema again in every epoch.
         """
         if schema != self._schema:
-            self.database.run("checking", lambda session: self._check_columns(session, schema), starting=True)
+            with suppress(TransientError):
+                check = partial(self._check_columns, schema=schema)
+                self.database.run("checking", check, starting=True, at_most=0)
             self._schema = schema
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
@@ -162,7 +167,9 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
             target.check_support()
             return states
 
-        return self.database.run("checking", check, step=context.step_id, starting=True)
+        first = context.first_contact
+        at_most = FIRST_CONTACT if first else math.inf
+        return self.database.run("checking", check, step=context.step_id, starting=first, at_most=at_most)
 
     def open_target(self, context: TargetContext[Any]) -> None:
         open_tables(self._tables(context, self._table_options), partial(self._target, context=context), context)

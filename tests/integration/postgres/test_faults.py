@@ -327,7 +327,7 @@ def test_a_server_without_free_connections_is_named_and_waited_for(recovery: str
         for _ in range(4):
             others.enter_context(psycopg.connect(target.dsn))
         told = "one connection per running task and one for the driver; the server's max_connections is 5"
-        with pytest.raises(TransientError, match=rf"too many clients already.*max_connections of the server.*{told}"):
+        with pytest.raises(TransientError, match=rf"too many clients already.*{told}"):
             run(sink, recovery, 1, rows(2))
         others.close()
         until(lambda: answers(target), "a session being free", 30)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -19,11 +20,25 @@ from outfall.errors import (
     TargetError,
     TargetLostError,
     TargetNotEmptyError,
+    TransientError,
 )
 from outfall.protocol.step import EpochOptions
+from outfall.sql import delivery
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import CrashError, crash_at
-from tests.integration.support.sql import TABLE, UPSERT, Make, Table, first, listening, mostly_thorough, rows, run
+from tests.integration.support.sql import (
+    ON_EACH,
+    TABLE,
+    THOROUGH,
+    UPSERT,
+    Make,
+    Table,
+    first,
+    listening,
+    mostly_thorough,
+    rows,
+    run,
+)
 
 
 @contextmanager
@@ -379,3 +394,24 @@ def test_two_sinks_begin_at_once_in_a_database_without_a_ledger(target: Table, r
         thread.join(60)
     assert failed == []
     assert (target.count("t"), target.count("u")) == (1, 1)
+
+
+@ON_EACH
+@THOROUGH
+def test_a_wrong_address_ends_the_first_start_and_a_failover_not_the_next(
+    target: Table, recovery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivery, "FIRST_CONTACT", 0.3)
+    with target.proxy() as proxy:
+        port = proxy.port
+        run(target.sink(dsn=target.address(port)), recovery, 0, rows(1))
+    started = time.monotonic()
+    wrong = target.sink(dsn=target.address(port), retry_deadline="3 seconds")
+    wrong.check_schema(pa.schema({"id": pa.int64(), "name": pa.string()}))
+    with pytest.raises(TransientError, match=r"failed for 0.3 s"):
+        run(wrong, f"{recovery}-new", 0, rows(2))
+    assert time.monotonic() - started < 3
+    with pytest.raises(TransientError, match=r"failed for 3 s"):
+        run(wrong, recovery, 1, rows(2))
+    run(target.sink(), recovery, 1, rows(2))
+    assert target.ids() == [1, 2]

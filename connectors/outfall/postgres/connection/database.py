@@ -235,7 +235,7 @@ class PostgresDatabase(SqlDatabase):
             hidden = Redaction(str(given.get(name) or "") for name in ("password", "sslpassword"))
             error.args = tuple(hidden.hide(str(said)) for said in error.args)
             # libpq reports no code for errors while connecting. A ping shows whether a server runs (manual, PQping).
-            if psycopg.pq.PGconn.ping(conninfo.encode()) == psycopg.pq.Ping.OK:
+            if _answers(conninfo) or (self._verified() and _answers(_without_tls(given))):
                 refused = ConnectionRefusedByServerError(*error.args)
                 refused.sqlstate = _refusal(conninfo, self.options.connect_timeout.total_seconds())
                 raise refused from error
@@ -250,7 +250,7 @@ class PostgresDatabase(SqlDatabase):
         if given is None or _is_misread(dsn, given):
             # Without a quote and without a cause, because the unreadable text may be a password.
             raise ConfigurationError(
-                "the dsn cannot be parsed",
+                "the dsn is a URL of JDBC" if dsn.strip().startswith("jdbc:") else "the dsn cannot be parsed",
                 do="write postgresql://user@host:5432/database, with user and password percent-encoded (@ as %40, / as"
                 " %2F, % as %25), or key=value pairs",
             )
@@ -486,6 +486,16 @@ def _refusal(conninfo: str, seconds: float) -> str | None:
         found = re.search(rb'ErrorResponse\t.*? C "(\w{5})"', written.read())
         return found[1].decode() if found else None
     return None
+
+
+def _answers(conninfo: str) -> bool:
+    return psycopg.pq.PGconn.ping(conninfo.encode()) == psycopg.pq.Ping.OK
+
+
+def _without_tls(given: dict[str, Any]) -> str:
+    """Return the address of a server that may lack TLS, without the user."""
+    kept = {name: given[name] for name in ("host", "hostaddr", "port", "connect_timeout") if name in given}
+    return make_conninfo(**kept, sslmode="prefer", user="outfall", dbname="outfall")
 
 
 def _connect_until(client: psycopg.pq.abc.PGconn, deadline: float) -> None:
