@@ -32,7 +32,7 @@ _HERE = ("localhost", "127.0.0.1", "::1")
 _CONNECT_SECONDS = 10
 STRICT = "STRICT_ALL_TABLES"
 _SESSION = (
-    f"SET sql_mode = '{STRICT},NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO,NO_ZERO_DATE,NO_ZERO_IN_DATE',"
+    f"SET sql_mode = '{STRICT},NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO',"
     " time_zone = '+00:00', unique_checks = 1, foreign_key_checks = 1, sql_safe_updates = 0, sql_big_selects = 1,"
     " sql_select_limit = 18446744073709551615, max_sort_length = 65536, sort_buffer_size = 4194304"
 )

@@ -196,3 +196,23 @@ def test_a_lax_server_in_another_zone_changes_nothing(mortal: Server, tmp_path: 
         target.run("DROP TABLE t; CREATE TABLE t (v TINYINT)")
         with pytest.raises(ValueRefusedError):
             _send(target, tmp_path / "b", pa.int64(), 128)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mode", ["append", "upsert", "changes"])
+def test_a_default_of_zeros_of_a_column_that_no_row_has_is_kept(
+    server: MySQLServer, database: str, tmp_path: Path, mode: str
+) -> None:
+    """As old tables have them. Values of rows are never zeros."""
+    zeros = "day DATE NOT NULL DEFAULT '0000-00-00', at DATETIME NOT NULL DEFAULT '0000-00-00 00:00:00'"
+    target = Target(server, database)
+    target.run(f"SET sql_mode = ''; DROP TABLE t; CREATE TABLE t (id BIGINT PRIMARY KEY, lsn BIGINT, {zeros})")
+    options: dict[str, Any] = {"write_mode": mode} | ({} if mode == "append" else {"key_columns": "id"})
+    row: dict[str, Any] = {"id": 1, "lsn": 1}
+    if mode == "changes":
+        options |= {"operation_column": "op", "sequence_column": "lsn"}
+        row |= {"op": "u"}
+    for dead in (None, "dead"):
+        run(target.sink(dead_letter_table=dead, on_existing="resume", **options), tmp_path / str(dead), 0, [row])
+        row |= {"id": 2}
+    assert target.run("SELECT id, day, at FROM t") == [(str(n), "0000-00-00", "0000-00-00 00:00:00") for n in (1, 2)]
