@@ -48,14 +48,16 @@ class OutcomeHandler(Generic[E]):
         self._refusals = refusals
         self._jitter = jitter
 
+    def _requested_pause(self, outcome: RequestOutcome[E]) -> float:
+        """Return the seconds of the pause that the destination requested, as far as they are accepted."""
+        return min(outcome.after or 0.0, self._longest_pause)
+
     def handle(self, pending: PendingRequest[E], outcome: RequestOutcome[E], now: float) -> None:
         """Process one outcome, of a response or a timeout.
 
         Raises `OutfallError` if the retries of an entry are exhausted, an entry is rejected without a dead-letter sink,
         or the outcome has an error.
         """
-        if outcome.after is not None:
-            outcome = replace(outcome, after=min(outcome.after, self._longest_pause))
         items = pending.batch.items
         retried, split = pending.find(outcome.retry), pending.find(outcome.split)
         unprocessed = pending.find(outcome.unprocessed)
@@ -100,11 +102,11 @@ class OutcomeHandler(Generic[E]):
         # They failed together, so they wait together: as long as the entry with the most failures.
         tries = max(item.tries for item in items)
         elapsed = now - min(now if item.first_sent is None else item.first_sent for item in items)
-        pause = self._policy.pause(tries, elapsed, self._jitter, at_least=outcome.after or 0.0)
+        pause = self._policy.pause(tries, elapsed, self._jitter, at_least=self._requested_pause(outcome))
         if pause is None:
             if outcome.hold_host and outcome.after:
                 # For the next attempt of the task, which would otherwise send a request at once.
-                self._host.retry_gate.hold(now + outcome.after)
+                self._host.retry_gate.hold(now + self._requested_pause(outcome))
             raise self._exhausted(items, tries, elapsed, outcome)
         self._warn(items, tries, elapsed, outcome, now)
         if outcome.hold_host:

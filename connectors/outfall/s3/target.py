@@ -155,6 +155,10 @@ class PrefixPort(EpochPort[ObjectRecord], TargetContents):
         key = f"{self._store.options.root}{LAYOUT}"
         self._store.put(key, data, ContentType="application/json")
 
+    def remove_layout(self) -> None:
+        key = f"{self._store.options.root}{LAYOUT}"
+        self._store.demand(f"removing {self._store.url(key)}", "delete_object", Key=key)
+
     def earlier_layout(self, incarnation: str) -> DirectoryLayout | None:
         found = self._records.find(incarnation)
         return None if found is None else found.stored.layout

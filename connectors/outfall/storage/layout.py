@@ -95,6 +95,9 @@ class LayoutPlace(Protocol):
     def write_layout(self, data: bytes) -> None:
         """Write the layout durably."""
 
+    def remove_layout(self) -> None:
+        """Remove the layout."""
+
     def earlier_layout(self, incarnation: str) -> DirectoryLayout | None:
         """Return the layout that an earlier release stored for a step."""
 
@@ -152,7 +155,11 @@ def withdraw_layout(place: LayoutPlace, incarnation: str) -> None:
     """Restore the layout before a step that is withdrawn, and has published nothing."""
     found = place.read_layout()
     stored = None if found is None else _parsed(found)
-    if stored is not None and stored.next is not None and stored.incarnation == incarnation:
+    if stored is None or stored.next is None or stored.incarnation != incarnation:
+        return
+    if stored.layout is None:
+        place.remove_layout()
+    else:
         place.write_layout(StoredLayout(layout=stored.layout).model_dump_json().encode())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from outfall.errors import CommitRefusedError, TargetError
+from outfall.errors import CommitRefusedError, TargetError, ValueRefusedError
 from outfall.postgres import PostgresSink
 from outfall.postgres.catalogue.columns import read_columns
 from outfall.postgres.names import TableName
@@ -169,13 +169,14 @@ def test_percent_signs_in_names_of_keys_are_found_by_deletes_and_errors(dsn: str
         run(PostgresSink(dsn, ODD, on_existing="resume"), f"{recovery}-other", 0, [{"100%s": 2, "a%": "x"}])
 
 
-def test_a_null_in_a_key_is_not_removed(dsn: str, tmp_path: Path) -> None:
+def test_a_null_in_a_key_is_refused_and_removes_nothing(dsn: str, tmp_path: Path) -> None:
     target = Target(dsn, "CREATE TABLE t (id bigint UNIQUE, name text, version bigint)")
     target.run("INSERT INTO t VALUES (NULL, 'a', 0)")
     gone: list[dict[str, Any]] = [{"id": None, "gone": True}]
-    run(target.sink(write_mode="upsert", key_columns="id", delete_marker="gone"), str(tmp_path / "upsert"), 0, gone)
-    sink = target.sink(write_mode="delete", key_columns="id", on_existing="resume")
-    run(sink, str(tmp_path / "delete"), 0, [{"id": None}])
+    with pytest.raises(ValueRefusedError, match="key column 'id' is NULL"):
+        run(target.sink(write_mode="upsert", key_columns="id", delete_marker="gone"), str(tmp_path / "upsert"), 0, gone)
+    with pytest.raises(ValueRefusedError, match="key column 'id' is NULL"):
+        run(target.sink(write_mode="delete", key_columns="id"), str(tmp_path / "delete"), 0, [{"id": None}])
     assert target.run("SELECT name FROM t") == [("a",)]
 
 

@@ -55,9 +55,8 @@ def test_a_driver_that_dies_anywhere_leaves_each_row_once(seaweed: SeaweedFS, re
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize(
-    "step", [STEP_BETWEEN_TWO_OBJECTS, *map(thorough, ["s3: staged", "before PREPARED", "s3: completed#1"])]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("step", [STEP_BETWEEN_TWO_OBJECTS, "s3: staged", "before PREPARED", "s3: completed#1"])
 def test_a_server_that_is_killed_and_comes_back_loses_nothing_that_was_promised(
     seaweed: SeaweedFS, recovery: str, step: str
 ) -> None:

@@ -221,6 +221,11 @@ class FileStore(ABC):
     def write_layout(self, data: bytes) -> None:
         """Replace the layout of the directory, durably."""
 
+    def remove_layout(self) -> None:
+        """Remove the layout of the directory, durably."""
+        self.remove(LAYOUT)
+        self.sync([SIDECAR])
+
     def earlier_layout(self, incarnation: str) -> DirectoryLayout | None:
         """Return the layout that an earlier release stored for a step."""
         return DirectoryLayout.parse(self.content(layout_path(incarnation)))
