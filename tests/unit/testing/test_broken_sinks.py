@@ -82,7 +82,6 @@ SOUND = [
 @pytest.mark.parametrize(
     ("harness", "most_cases"),
     [
-        (SOUND[0], 2),
         *(pytest.param(sound, 3, marks=pytest.mark.thorough) for sound in SOUND),
         *(pytest.param(sound, None, marks=pytest.mark.long) for sound in SOUND),
     ],

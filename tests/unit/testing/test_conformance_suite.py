@@ -111,6 +111,7 @@ def test_pytest_fails_where_a_strict_claim_is_left_untried(tmp_path: Path) -> No
         lost(Suite(), tmp_path)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_the_name_of_a_check_that_stalls_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = run_conformance(filed.HoldsALockAcrossAttempts(), tmp_path, checks=["stalled_attempt", "one_epoch"])
