@@ -64,7 +64,7 @@ class EpochFunction(PickledWithVersion):
         column = batch.column(PART_COLUMN)
         rows = batch.drop_columns([PART_COLUMN])
         present = pc.unique(column).to_pylist()
-        if min(present) < 0:
+        if min(present, default=0) < 0:
             raise ValueRefusedError(
                 "a row's key is NULL",
                 step=self.ticket.step_id,
