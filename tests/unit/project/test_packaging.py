@@ -69,6 +69,7 @@ def test_ci_runs_the_test_command_of_the_readme_without_programs_and_then_all_el
         "set -euo pipefail",
         'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
         ".ci/space",
+        "unset PYTHONDONTWRITEBYTECODE",
         "export OUTFALL_TEST_WITHOUT_PROGRAMS=1",
         readme_command("Run the tests"),
         "unset OUTFALL_TEST_WITHOUT_PROGRAMS",
