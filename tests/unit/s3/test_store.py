@@ -115,7 +115,7 @@ def test_after_retry_deadline_the_error_says_how_long_it_was_tried_and_how_to_co
     fake.fail("get_object", timed_out(), times=10_000)
     with pytest.raises(
         TransientError,
-        match=r"reading s3://bkt/out/k failed for 1 s \(retry_deadline\)\. .*Timeout.* What to do: if the query has"
+        match=r"reading s3://bkt/out/k failed for [12] s \(retry_deadline\)\. .*Timeout.* What to do: if the query has"
         r" failed, start it again: no rows are lost\. For longer outages, raise retry_deadline",
     ):
         fake.sink(retry_deadline=0.6).store.get("out/k")
