@@ -48,11 +48,11 @@ class SourceOptions(SinkOptions):
         default=None,
         description="Batch jobs only: the number of this job's epoch, larger than all before. Requires `recovery`.",
     )
-    adopt_checkpoint: bool = Field(
+    adopt_checkpoint: bool | Literal["rerun"] = Field(
         default=False,
         description="Start at Spark's current batch id although the log is empty, for a query that wrote to another"
         " sink before. Its last batch must be committed: `commits` and `offsets` of the checkpoint end with the same"
-        " number.",
+        " number. Here, `rerun` means the same as `true`.",
     )
     commit_deadline: Duration = Field(default=timedelta(minutes=10), description="For how long a commit is retried.")
     on_known_failure: Literal["fail", "drop"] = Field(

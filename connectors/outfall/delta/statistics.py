@@ -6,6 +6,7 @@ PROTOCOL.md, "Per-file Statistics". A bound that is too narrow hides rows, so un
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -65,9 +66,11 @@ def statistics_of(written: pq.FileMetaData, schema: pa.Schema, indexed: Indexed)
     `written` is the footer of a file of `RowGroups`, or of Spark's writer: others have bounds that ignore NaN.
     """
     found: dict[str, Any] = {"numRecords": written.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
-    leaves = (leaf for field in schema for leaf in _leaves(field.type, (field.name,)))
+    leaves = [leaf for field in schema for leaf in _leaves(field.type, (field.name,))]
+    # Readers take the bounds of the field `b` of a column `a` for those of a column `a.b`.
+    named = Counter(".".join(path) for path, _ in leaves)
     for column, (path, kind) in enumerate(leaves):
-        if kind is None or not indexed.takes(column, path):
+        if kind is None or not indexed.takes(column, path) or named[".".join(path)] > 1:
             continue
         chunks = [written.row_group(group).column(column).statistics for group in range(written.num_row_groups)]
         if all(chunk is not None and chunk.has_null_count for chunk in chunks):

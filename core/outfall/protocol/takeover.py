@@ -110,8 +110,6 @@ def begin_batch(step: Step, view: JournalView, batch: int | None, query_id: str 
     options = step.options
     if batch is not None:
         check_batch(step.step_id, view, batch, adopt=options.adopt_checkpoint, any_later=options.any_later)
-        if view.begin is None and batch == options.open_before:
-            raise rerun_batch(step.step_id, batch)
     view = _resolved(step, view, first=first)
     epoch = None if batch is None else batch + view.drains
     if epoch is not None and epoch == view.completed:
@@ -165,6 +163,9 @@ def begin_epoch(
     expected = epoch if epoch is not None else expected_epoch(view, adopt=step.options.adopt_checkpoint)
     parts = listed_parts(step.step_id, sink, list(view.states))
     checked = check_target(step, view, epoch=expected, starting=starting)
+    # Last, so that a target that must be prepared first says so.
+    if view.begin is None and epoch is not None and epoch == step.options.open_before:
+        raise rerun_batch(step.step_id, epoch)
     begin = Begin(
         step=step.step_id,
         incarnation=view.incarnation or secrets.token_hex(8),

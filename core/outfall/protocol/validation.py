@@ -169,7 +169,11 @@ def unexpected_epoch(
     last = "no epoch is completed" if completed is None else f"epoch {completed} is the last completed one"
     if completed is None and expected == 0:
         why = f"{last}: the recovery data is new, but the query is not"
-        do = "restore the recovery data, or pass adopt_checkpoint=True to start it at this batch id"
+        # Spark has begun the batch by now: with True, the next run could not tell who has written rows of it.
+        do = (
+            "restore the recovery data; or, if the query wrote to another sink before, and no row of this batch is in"
+            ' the target, pass adopt_checkpoint="rerun" to start at it'
+        )
     elif completed is not None and found <= completed:
         why = f"{last}: Spark's checkpoint was rewound, or is another one"
         do = "restore the checkpoint and the recovery data from copies of the same time"
@@ -182,7 +186,7 @@ def unexpected_epoch(
 def rerun_batch(step_id: str, batch: int) -> OutfallError:
     """Return the error for a first batch that the query has begun with its earlier sink."""
     return UnexpectedEpochError(
-        f"Spark runs batch {batch} again, which it had begun and not committed before this sink",
+        f"Spark runs batch {batch} again, which it had begun and not committed before this run",
         step=step_id,
         why="the earlier sink may have written rows of this batch, and they would be written twice",
         do="run the earlier code once with trigger(availableNow=True), so that it ends after a committed batch; or,"

@@ -166,7 +166,7 @@ class _SourceWriter:
         checkpoint = SparkCheckpoint.at(self._options.checkpoint_location)
         options = EpochOptions(
             commit=self._options.commit_policy(),
-            adopt_checkpoint=self._options.adopt_checkpoint,
+            adopt_checkpoint=bool(self._options.adopt_checkpoint),
             any_later=any_later,
             final=final,
             make_source_durable=None if checkpoint is None else checkpoint.make_durable,

@@ -106,7 +106,10 @@ def test_migrate_from_foreachbatch(spark: SparkSession, dsn: str, tmp_path: Path
     with pytest.raises(StreamingQueryException) as refused:
         recipe.follow("After", {", adopt_checkpoint=True": ""})
     recipe.shows("Failure behavior", reason(refused.value))
-    recipe.follow("After")
+    # By now Spark has begun the batch.
+    with pytest.raises(StreamingQueryException, match="had begun and not committed before this run"):
+        recipe.follow("After")
+    recipe.follow("After", {"adopt_checkpoint=True": 'adopt_checkpoint="rerun"'})
     recipe.follow("Result")
     # Spark brings the batch again, as after a crash; and the option may be left out from here on.
     forget_commit(tmp_path / "chk" / "flights", 2)

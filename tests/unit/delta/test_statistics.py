@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -9,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +102,17 @@ def test_structs_have_statistics_and_what_is_in_lists_and_maps_has_none() -> Non
     found = statistics(table)
     assert found["minValues"] == {"s": {"x": 1, "deep": {"y.z": "a"}}, "after": 7}
     assert found["nullCount"] == {"s": {"x": 1, "deep": {"y.z": 1}}, "after": 0}
+
+
+def test_a_column_with_the_name_of_a_field_has_no_statistics_and_neither_has_the_field() -> None:
+    table = pa.table(
+        {"s.x": [1, None], "s": pa.array([{"x": 5, "y": 6}, None], pa.struct({"x": "int64", "y": "int64"}))}
+    )
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    found = json.loads(statistics_of(pq.read_metadata(sink), table.schema, Indexed()))
+    assert found["minValues"] == {"s": {"y": 6}}
+    assert found["nullCount"] == {"s": {"y": 1}}
 
 
 @pytest.mark.parametrize(

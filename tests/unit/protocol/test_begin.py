@@ -39,7 +39,7 @@ def test_an_empty_log_begins_at_batch_0() -> None:
 
 @pytest.mark.parametrize("epoch", [1, 5])
 def test_an_empty_log_refuses_any_other_batch(epoch: int) -> None:
-    with pytest.raises(UnexpectedEpochError, match="adopt_checkpoint=True") as caught:
+    with pytest.raises(UnexpectedEpochError, match='adopt_checkpoint="rerun"') as caught:
         completed(0).driver().coordinator().begin(epoch)
     assert f"Spark runs batch {epoch}, expected was 0" in str(caught.value)
 
