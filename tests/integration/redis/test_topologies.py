@@ -49,10 +49,11 @@ def test_a_failover_to_a_replica_that_lags(caplog: pytest.LogCaptureFixture) -> 
 
         with pytest.raises(TargetLostError, match="is behind the recovery data"):
             write(sink, [{"id": 3}], epoch=2, recovery=recovery)
-        # What was not replicated has failed: a restart writes it again.
+        assert rows_of(replica.client(), "r:*").keys() == {"r:1"}
+        # What was not replicated has failed: a restart writes it again. On a busy machine, the Sentinel may fail back.
         master.start()  # the Sentinel makes it the replica
         write(RedisSink(sentinel.url, "w:{id}", retry_deadline=60, **safe), [{"id": 2}], epoch=1, recovery=waited)
-        assert rows_of(replica.client(), "?:*").keys() == {"r:1", "w:1", "w:2"}
+        assert rows_of(replica.client(), "w:*").keys() == {"w:1", "w:2"}
 
 
 @pytest.mark.long
