@@ -1,4 +1,4 @@
-"""Opens filesystems, explains their errors, and creates directories durably."""
+"""Opens filesystems, gives their errors a meaning, and creates directories durably."""
 
 from __future__ import annotations
 
@@ -10,21 +10,10 @@ from contextlib import suppress
 from functools import wraps
 from typing import Any
 
-from outfall.errors import ConfigurationError, OutfallError, TransientError
-from outfall.location import HDFS, PACKAGES, Location
+from outfall.errors import ConfigurationError, OutfallError
+from outfall.location import HDFS, OBJECT_STORES, PACKAGES, Location
+from outfall.store_errors import Meaning, Operation, StoreError, is_known, meaning_of, no_bucket, store_error
 from outfall.trace_points import reached
-
-# By name, because the installed clients vary and none of them is loaded here.
-_UNSET = {
-    "azure.core.exceptions.ClientAuthenticationError",
-    "botocore.exceptions.NoAuthTokenError",
-    "botocore.exceptions.NoCredentialsError",
-    "botocore.exceptions.NoRegionError",
-    "botocore.exceptions.PartialCredentialsError",
-    "botocore.exceptions.ProfileNotFound",
-    "botocore.exceptions.SSOError",
-    "google.auth.exceptions.DefaultCredentialsError",
-}
 
 _MISTAKES = (TypeError, AttributeError, NameError, AssertionError, LookupError, NotImplementedError)
 """Programming errors, of Outfall or of the client, which a user cannot fix."""
@@ -78,24 +67,38 @@ def open_filesystem(location: Location, wanted_for: str) -> tuple[Any, str]:
     return filesystem, path
 
 
-def _explain_client(error: Exception, what: str) -> OutfallError:
-    """Return an error with a remedy for a client's error. `what` says what failed, as the beginning of a sentence."""
-    why = f"{type(error).__name__}: {error}"
-    if is_unset(error):
-        do = "provide credentials and region in the environment of the store's client, on driver and executors"
-        return ConfigurationError(what, why=why, do=do)
-    return TransientError(
-        what, why=why, do="check that the store is up and reachable at the address in its client's configuration"
-    )
+_OPERATIONS = {
+    "cat_file": Operation.READ,
+    "cat_ranges": Operation.READ,
+    "cp_file": Operation.COPY,
+    "find": Operation.LIST,
+    "info": Operation.READ,
+    "ls": Operation.LIST,
+    "makedirs": Operation.CREATE,
+    "mv": Operation.CREATE,
+    "open": Operation.READ,
+    "pipe_file": Operation.CREATE,
+    "put_file": Operation.CREATE,
+    "rm": Operation.DELETE,
+    "rm_file": Operation.DELETE,
+}
+"""By method of fsspec, what it does."""
+
+_WRITES_ANYWHERE = ("pipe_file", "put_file")
+"""Methods that, in an object store, miss nothing but the bucket."""
 
 
 class ExplainedClient:
-    """A filesystem whose methods raise only `OSError` and `OutfallError`."""
+    """A filesystem whose methods raise only `StoreError`, other `OSError`s and `OutfallError`.
 
-    def __init__(self, filesystem: Any, where: str) -> None:
-        """Wrap a filesystem; `where` is the location in it, for error texts."""
+    `FileNotFoundError` is about a file, never about a missing bucket or a missing right. Each refusal of an exclusive
+    create is a `FileExistsError`.
+    """
+
+    def __init__(self, filesystem: Any, scheme: str) -> None:
+        """Wrap a filesystem of a scheme of `Location`."""
         self._filesystem = filesystem
-        self._where = where
+        self._scheme = scheme
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Return a method of the filesystem."""
@@ -105,17 +108,35 @@ class ExplainedClient:
         def call(*args: Any, **options: Any) -> Any:
             try:
                 return method(*args, **options)
-            except (OSError, OutfallError, *_MISTAKES):
+            except (OutfallError, *_MISTAKES):
                 raise
             except Exception as error:
-                raise _explain_client(error, f"the object store's client failed at {self._where}") from error
+                explained = self.explained(error, name)
+                if explained is error:
+                    raise
+                raise explained from error
 
         return call
 
+    def explained(self, error: Exception, method: str) -> Exception:
+        """Return what an error of a method is raised as; the error itself if it is understood as it is."""
+        if isinstance(error, FileExistsError | StoreError):
+            return error
+        if not is_known(error):
+            if isinstance(error, FileNotFoundError) and not self._misses_bucket(error, method):
+                return error
+            if isinstance(error, OSError) and error.errno in _REMEDIES:
+                return error
+        meaning = meaning_of(error)
+        if meaning is Meaning.TAKEN:
+            return FileExistsError(str(error))
+        if isinstance(error, FileNotFoundError) and meaning is Meaning.TRANSIENT:
+            return no_bucket(error) if self._misses_bucket(error, method) else error
+        return store_error(error, self._scheme, _OPERATIONS.get(method))
 
-def is_unset(error: Exception) -> bool:
-    """Return whether a client reports missing or incomplete credentials."""
-    return any(f"{kind.__module__}.{kind.__name__}" in _UNSET for kind in type(error).__mro__)
+    def _misses_bucket(self, error: FileNotFoundError, method: str) -> bool:
+        # An error of a file on this host has its name.
+        return self._scheme in OBJECT_STORES and method in _WRITES_ANYWHERE and error.filename is None
 
 
 def remedy(error: OSError) -> str:

@@ -18,11 +18,12 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pydantic import SecretStr
 
-from outfall.errors import TargetError, TransientError
+from outfall.errors import TargetError
 from outfall.filesystems import make_durably, sync_directory
 from outfall.location import LOCAL, Location
 from outfall.options import resolve_secret
 from outfall.redaction import Redaction
+from outfall.store_errors import Operation, explained
 from outfall.tables.area import DataArea
 
 LOG = "_delta_log"
@@ -90,8 +91,11 @@ class TableLocation:
         try:
             yield
         except OSError as error:
-            raise TransientError(
+            raise explained(
+                error,
                 f"{doing} {self.url} failed",
+                url=self.url,
+                operation=Operation.READ,
                 why=self.summary(error),
                 do="check that the store is reachable from here, with the address and the credentials in"
                 " storage_options or the environment",

@@ -16,9 +16,10 @@ from outfall.delta.features import check_table_features
 from outfall.delta.options import DeltaArguments, DeltaOptions, check_environment
 from outfall.delta.partition_values import check_partitioning
 from outfall.delta.table import LoadedDelta
-from outfall.errors import ConfigurationError, TransientError
+from outfall.errors import ConfigurationError
 from outfall.location import masked
 from outfall.options import make_options, names_arguments
+from outfall.store_errors import Operation, explained
 from outfall.tables.keyed_sink import KeyedTableSink
 
 
@@ -140,8 +141,11 @@ class DeltaSink(KeyedTableSink):
             file.finish()
             area.delete(directory, [name])
         except OSError as error:
-            raise TransientError(
+            raise explained(
+                error,
                 f"cannot create a file in {self.target()}",
+                url=self.options.place.url,
+                operation=Operation.CREATE,
                 why=self.options.place.summary(error),
                 do="grant permission to write and delete there",
             ) from None

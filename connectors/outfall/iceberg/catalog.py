@@ -32,6 +32,7 @@ from outfall.iceberg.files import DURABLE_IO, is_local
 from outfall.location import masked
 from outfall.options import resolve_secret
 from outfall.redaction import Redaction
+from outfall.store_errors import Operation, explained
 
 _SECRET = re.compile(r"(secret|password|token|credential|key|sas|auth|header|cert)", re.IGNORECASE)
 _PLACE = re.compile(r"warehouse|.*(location|path)")
@@ -157,7 +158,10 @@ class Catalogue:
         if isinstance(error, FileNotFoundError):
             return TargetError(what, why=why, do="restore the table: files that its metadata names are missing")
         if isinstance(error, OSError):
-            return TargetError(what, why=why, do=remedy(error)) if is_of_disk(error) else TransientError(what, why=why)
+            if is_of_disk(error):
+                return TargetError(what, why=why, do=remedy(error))
+            do = f"check that the store of the catalog {self.name!r} is up, and reachable from the driver"
+            return explained(error, what, url=self.place, operation=Operation.READ, why=why, do=do)
         if self._opened is None:
             return ConfigurationError(
                 what, why=why, do=f"correct catalog_options, or pyiceberg's configuration of {self.name!r}"

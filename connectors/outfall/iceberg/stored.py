@@ -20,8 +20,9 @@ from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.transforms import IdentityTransform, UnknownTransform, VoidTransform
 from pyiceberg.types import DateType, IcebergType, IntegerType, LongType, StringType
 
-from outfall.errors import ConfigurationError, OutfallError, TransientError
+from outfall.errors import ConfigurationError, OutfallError
 from outfall.iceberg.partitions import text_of, transformed
+from outfall.store_errors import Operation, explained
 from outfall.tables.changes import Numbers
 from outfall.tables.stored_columns import FIELD_ID
 from outfall.tables.stored_rows import StoredRows
@@ -234,8 +235,10 @@ class IcebergRows(StoredRows):
                     ours = pc.equal(batch.column("file_path"), self.path)
                     yield batch.column("pos").filter(ours).to_numpy(zero_copy_only=False).astype(np.int64)
         except OSError as error:
-            raise TransientError(
+            raise explained(
+                error,
                 f"the delete file {deletes.file_path!r} of the table could not be read",
-                why=f"{type(error).__name__}: {error}",
+                url=deletes.file_path,
+                operation=Operation.READ,
                 do="check that the store is reachable from the driver, then start the query again: no rows are lost",
             ) from error

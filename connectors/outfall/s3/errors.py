@@ -17,8 +17,6 @@ from botocore.exceptions import (
     FlexibleChecksumError,
     HTTPClientError,
     IncompleteReadError,
-    NoCredentialsError,
-    PartialCredentialsError,
     ResponseStreamingError,
     SSLError,
     TokenRetrievalError,
@@ -27,6 +25,7 @@ from botocore.exceptions import ConnectionError as BotoConnectionError
 from botocore.parsers import ResponseParserError
 
 from outfall.errors import OutfallError, TargetError, TargetLostError, TransientError
+from outfall.store_errors import REMEDIES, Meaning, meaning_of, remedy_of
 
 FAILURES = (ClientError, BotoCoreError, ResponseParserError)
 """The exceptions of boto3."""
@@ -282,12 +281,22 @@ _CONTENTS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], str | N
 
 
 _RIGHTS = (
-    "grant s3:ListBucket and s3:ListBucketMultipartUploads on the bucket; s3:PutObject, s3:GetObject,"
+    "the sink requires s3:ListBucket and s3:ListBucketMultipartUploads on the bucket; s3:PutObject, s3:GetObject,"
     " s3:AbortMultipartUpload and s3:ListMultipartUploadParts on the prefix; and s3:DeleteObject below _outfall/;"
     ' for on_existing="overwrite" s3:DeleteObject on the prefix, for tags s3:PutObjectTagging, for acl s3:PutObjectAcl,'
     " and for encryption with a KMS key kms:GenerateDataKey and kms:Decrypt on the key"
 )
-_KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken")
+
+_REMEDIES = {
+    Meaning.CREDENTIALS: "provide credentials that boto3 finds on the driver and executors, or set session_factory",
+    Meaning.NO_BUCKET: "create the bucket, or correct its name, the region or the endpoint_url",
+    Meaning.CLOCK: "set the clock of the requesting host: S3 accepts requests whose time is at most 15 minutes off",
+    Meaning.UNTRUSTED: "make the driver and executors trust the certificate, for example with AWS_CA_BUNDLE, or correct"
+    " the endpoint_url",
+    Meaning.UNSUPPORTED: "leave out the option that the store does not support, or use another store",
+    Meaning.RETAINED: REMEDIES[Meaning.RETAINED],
+}
+"""Where the remedy is an option of the sink."""
 
 
 def translated(doing: str, error: BaseException, tried: float | None = None) -> OutfallError:
@@ -322,19 +331,7 @@ def describe(error: BaseException) -> str:
 
 
 def _remedy(error: BaseException) -> str:
-    if isinstance(error, NoCredentialsError | PartialCredentialsError) or code_of(error) in _KEYS:
-        return "provide credentials that boto3 finds on the driver and executors, or set session_factory"
-    if code_of(error) == "NoSuchBucket":
-        return "create the bucket, or correct its name, the region or the endpoint_url"
-    if code_of(error) == "RequestTimeTooSkewed":
-        return "set the clock of the requesting host: S3 accepts requests whose time is at most 15 minutes off"
-    if is_untrusted(error):
-        return (
-            "make the driver and executors trust the certificate, for example with AWS_CA_BUNDLE, or correct the"
-            " endpoint_url"
-        )
-    if is_not_implemented(error):
-        return "leave out the option that the store does not support, or use another store"
-    if isinstance(error, ClientError) and status_of(error) == 403:
-        return _RIGHTS
-    return "correct the options, the bucket or its policy"
+    meaning = Meaning.UNTRUSTED if is_untrusted(error) else meaning_of(error)
+    if meaning is Meaning.DENIED:
+        return f"{remedy_of(error)}: {_RIGHTS}"
+    return _REMEDIES.get(meaning, "correct the options, the bucket or its policy")

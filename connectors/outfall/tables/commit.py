@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import LostCommittableError, TransientError
+from outfall.store_errors import Operation, explained
 from outfall.tables.area import DataArea
 from outfall.tables.data_file import EpochFiles
 from outfall.tables.record import TableRecord
@@ -250,8 +251,10 @@ def _checking(area: DataArea, files: EpochFiles) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise TransientError(
+        raise explained(
+            error,
             f"the data files in {area.root}/{files.directory} could not be checked",
-            why=f"{type(error).__name__}: {error}",
+            url=area.root,
+            operation=Operation.READ,
             do="check that the store is reachable from the driver, then start the query again: no rows are lost",
         ) from error

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from outfall.errors import ConfigurationError, TransientError, ValueRefusedError
+from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.store_errors import Operation, explained
 from outfall.tables.area import DataArea
 from outfall.tables.changes import Keys
 from outfall.tables.data_file import EpochFiles, Layout
@@ -156,8 +157,10 @@ class RowsToMerge:
         try:
             return pq.ParquetFile(filesystem.open_input_file(f"{root}/{self._files.directory}/{name}"))
         except OSError as error:
-            raise TransientError(
+            raise explained(
+                error,
                 f"the staged file {name} of {self._files} could not be read",
-                why=f"{type(error).__name__}: {error}",
+                url=self._area.root,
+                operation=Operation.READ,
                 do="check that the store is reachable from the driver, then start the query again: no rows are lost",
             ) from error

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from outfall.errors import TransientError
+from outfall.errors import OutfallError
+from outfall.store_errors import Operation, explained
 from outfall.tables.stored_columns import as_stored, identity_in
 
 _BATCH_BYTES = 32 << 20
@@ -78,9 +79,11 @@ class StoredRows:
         if "opened" in self.__dict__:
             self.opened.close(force=True)
 
-    def _unreadable(self, error: OSError) -> TransientError:
-        return TransientError(
+    def _unreadable(self, error: OSError) -> OutfallError:
+        return explained(
+            error,
             f"the data file {self.path!r} of the table could not be read",
-            why=f"{type(error).__name__}: {error}",
+            url=self.path,
+            operation=Operation.READ,
             do="check that the store is reachable from the driver, then start the query again: no rows are lost",
         )

@@ -11,13 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.capabilities import Metrics, WriterInitContext
-from outfall.errors import TargetError, TransientError, ValueRefusedError
+from outfall.errors import TargetError, ValueRefusedError
 from outfall.formats.parquet import RowGroups
 from outfall.formats.partition_paths.directory_names import Distinct, split_rows
 from outfall.formats.strings import first_failing
 from outfall.row_logging import RowLog
 from outfall.storage.names import AttemptName
 from outfall.storage.writer import Output, OutputWriter
+from outfall.store_errors import Operation, explained
 from outfall.tables.area import NewFile, directory_of
 from outfall.tables.data_file import DataFile, TaskFiles
 from outfall.tables.options import TableOptions
@@ -101,11 +102,13 @@ class TableWriter(OutputWriter[Key, DataFile, TaskFiles]):
                 do="find that program, and start the query again",
             ) from error
         except OSError as error:
-            raise TransientError(
+            raise explained(
+                error,
                 f"writing a data file below {self._layout.area.root} failed",
+                url=self._layout.area.root,
+                operation=Operation.CREATE,
                 step=self._context.step_id,
                 epoch=self._context.epoch,
-                why=f"{type(error).__name__}: {error}",
                 do="check that the store is reachable from the executors, has free space, and permits them to write",
             ) from error
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from outfall.errors import ConfigurationError, OutfallError, TransientError
-from outfall.filesystems import is_unset, remedy
+from outfall.filesystems import remedy
 from outfall.location import HDFS, PACKAGES, REMOTE, Location, Purpose, UnsupportedSchemeError
 from outfall.plugins import RECOVERY
+from outfall.store_errors import StoreError, translated
 
 _OTHERS = (
     "an absolute path on a POSIX filesystem that driver and executors share and that has hard links"
@@ -63,6 +64,8 @@ def proposing(database: Callable[[], str | None]) -> Iterator[None]:
 
 _PLACE_IS_WRONG = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
+_THEN = "the next run continues from the recorded state"
+
 _RECOVERY = Purpose(
     "recovery location",
     REMOTE,
@@ -83,15 +86,6 @@ def recovery_location(text: str) -> Location:
         raise unsuitable(error.what, error.why) from None
 
 
-class StoreClientError(Exception):
-    """An error of a store's client that is not an OSError. For `translated_errors`."""
-
-    def __init__(self, error: Exception) -> None:
-        """Keep the error of the client."""
-        super().__init__(str(error))
-        self.error = error
-
-
 @contextmanager
 def translated_errors(doing: str, step_id: str | None, where: str) -> Iterator[None]:
     """Convert an error of the block into one that states operation, location, cause and remedy.
@@ -101,10 +95,11 @@ def translated_errors(doing: str, step_id: str | None, where: str) -> Iterator[N
     """
     try:
         yield
+    except StoreError as error:
+        what = f"{doing} in {where!r} failed"
+        raise translated(error, what, then=_THEN, refused=ConfigurationError, step=step_id) from error.__cause__
     except OSError as error:
         raise _explanation(error, f"{doing} in {where!r} failed", step_id) from error
-    except StoreClientError as error:
-        raise _client_explanation(error.error, f"{doing} in {where!r} failed", step_id) from error.error
 
 
 def _explanation(error: OSError, what: str, step_id: str | None) -> OutfallError:
@@ -112,14 +107,4 @@ def _explanation(error: OSError, what: str, step_id: str | None) -> OutfallError
     if error.errno in _PLACE_IS_WRONG or isinstance(error, PermissionError):
         place = "make every level of the path a directory that driver and executors can write, or "
         return unsuitable(what, why, step=step_id, place=place)
-    do = f"{remedy(error)}; the next run continues from the recorded state"
-    return TransientError(what, step=step_id, why=why, do=do)
-
-
-def _client_explanation(error: Exception, what: str, step_id: str | None) -> OutfallError:
-    why = f"{type(error).__name__}: {error}"
-    if is_unset(error):
-        do = "provide credentials and region in the environment of that client, on driver and executors"
-        return ConfigurationError(what, step=step_id, why=why, do=do)
-    do = "check that the store is up and reachable; the next run continues from the recorded state"
-    return TransientError(what, step=step_id, why=why, do=do)
+    return TransientError(what, step=step_id, why=why, do=f"{remedy(error)}; {_THEN}")

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import posixpath
 import threading
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 from fsspec.spec import AbstractFileSystem
 
-from outfall.errors import ConfigurationError, OutfallError
-from outfall.filesystems import open_filesystem
+from outfall.errors import ConfigurationError
+from outfall.filesystems import ExplainedClient, open_filesystem
 from outfall.location import PACKAGES, Location
 from outfall.recovery.file_log import STATES, FileLog, entry_name, temporary_name
-from outfall.recovery.location import StoreClientError, unsuitable
+from outfall.recovery.location import unsuitable
 from outfall.recovery.log import EntryExistsError
+from outfall.store_errors import Meaning, StoreError
 from outfall.trace_points import reached
 
 _memory = threading.Lock()
@@ -72,13 +73,14 @@ class ObjectLog(FileLog):
 class ObjectStore:
     """Lists, reads, removes, and creates objects exclusively. A missing object is not an error.
 
-    Failures are raised as OSError or `StoreClientError`, because the errors of a client depend on the store.
+    Failures are raised as `StoreError` or another `OSError`.
     """
 
     def __init__(self, location: Location) -> None:
         """Open the filesystem of a location, with credentials and errors as in `open_filesystem`."""
         self._location = location
-        self._fs, _ = open_filesystem(location, "recovery in")
+        self._filesystem, _ = open_filesystem(location, "recovery in")
+        self._fs = ExplainedClient(self._filesystem, location.scheme)
         # fsspec's memory filesystem checks and then writes. It is local to the process, so a lock makes this atomic.
         self._guard: AbstractContextManager[Any] = _memory if location.scheme == "memory" else nullcontext()
 
@@ -98,7 +100,7 @@ class ObjectStore:
     def _listed(self, directory: str) -> list[tuple[str, str]]:
         self._fs.invalidate_cache(directory)
         try:
-            with self._calling(), self._guard:
+            with self._guard:
                 found = self._fs.ls(directory, detail=True)
         except FileNotFoundError:
             return []
@@ -106,9 +108,16 @@ class ObjectStore:
 
     def load(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return the content of each object, `None` for a missing one."""
-        with self._calling():
-            found = self._fs.cat_ranges(list(paths), None, None, on_error="return") if paths else []
-            return [_content(result) for result in found]
+        found = self._fs.cat_ranges(list(paths), None, None, on_error="return") if paths else []
+        return [self._content(result) for result in found]
+
+    def _content(self, result: bytes | Exception) -> bytes | None:
+        if not isinstance(result, Exception):
+            return result
+        error = self._fs.explained(result, "cat_ranges")
+        if isinstance(error, FileNotFoundError):
+            return None
+        raise error from result
 
     def create(self, path: str, data: bytes) -> bool:
         """Create an object exclusively, and return whether this call has created it.
@@ -116,32 +125,25 @@ class ObjectStore:
         A client that receives no response retries its request, and the retry is then rejected because of the first one.
         A rejection therefore counts only if the object has other content. Two callers must not pass the same bytes.
         """
-        with self._calling():
-            return self._create(path, data)
-
-    def _create(self, path: str, data: bytes) -> bool:
         try:
             with self._guard:
                 self._fs.pipe_file(path, data, mode="create")
-        except Exception as error:
-            if not _is_taken(error):
-                raise
+        except FileExistsError:
             return self.load([path]) == [data]
         return True
 
     def put(self, path: str, data: bytes) -> None:
         """Write an object, and replace one of the same name."""
-        with self._calling():
-            self._fs.pipe_file(path, data)
+        self._fs.pipe_file(path, data)
 
     def remove(self, path: str) -> None:
         """Remove an object if it exists."""
-        with self._calling(), self._guard, suppress(FileNotFoundError):
+        with self._guard, suppress(FileNotFoundError):
             self._fs.rm_file(path)
 
     def remove_directory(self, directory: str) -> None:
         """Remove an empty directory of a filesystem that has directories; another one is kept."""
-        if getattr(self._fs, "has_directories", False):
+        if getattr(self._filesystem, "has_directories", False):
             with suppress(OSError):
                 self._fs.rmdir(directory)
 
@@ -154,39 +156,28 @@ class ObjectStore:
         if self._location.url() in _proved:
             return
         # fsspec's default implementation passes the probe, but checks first and writes later.
-        if not self._fs.async_impl and type(self._fs).pipe_file is AbstractFileSystem.pipe_file:
+        if not self._filesystem.async_impl and type(self._filesystem).pipe_file is AbstractFileSystem.pipe_file:
             raise self._no_exclusive_create("it checks first and writes later")
         try:
-            with self._calling():
-                self._probe(probe)
+            self._probe(probe)
         finally:
-            self.remove(probe)
+            with suppress(PermissionError):  # nothing depends on its removal
+                self.remove(probe)
         _proved.add(self._location.url())
 
     def _probe(self, path: str) -> None:
         try:
-            exclusive = self._create(path, b"first")
+            exclusive = self.create(path, b"first")
             reached("log: probe created")
-            exclusive = exclusive and not self._create(path, b"second")
-        except (TypeError, ValueError, NotImplementedError) as error:
+            exclusive = exclusive and not self.create(path, b"second")
+        except (TypeError, NotImplementedError) as error:
             raise self._no_exclusive_create(f"{type(error).__name__}: {error}") from error
-        except FileNotFoundError as error:
-            raise ConfigurationError(
-                f"nothing can be written to {self._location.url()!r}",
-                why=str(error),
-                do="create its bucket or container",
-            ) from error
+        except StoreError as error:
+            if error.meaning is Meaning.TRANSIENT and isinstance(error.__cause__, ValueError):
+                raise self._no_exclusive_create(str(error)) from error
+            raise
         if not exclusive:
             raise self._no_exclusive_create("an object was created twice")
-
-    @contextmanager
-    def _calling(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, OutfallError, StoreClientError):
-            raise
-        except Exception as error:
-            raise StoreClientError(error) from error
 
     def _no_exclusive_create(self, why: str) -> ConfigurationError:
         return unsuitable(
@@ -194,19 +185,3 @@ class ObjectStore:
             why=f"{why}, so that two drivers could write the same entry",
             place=f"upgrade {PACKAGES.get(self._location.scheme, 'it')} or the server behind it, or ",
         )
-
-
-def _is_taken(error: Exception) -> bool:
-    """Return whether an object was rejected because one of the name exists."""
-    # If the server's response does not name the failed condition (MinIO), s3fs raises a plain OSError.
-    answer = getattr(error.__cause__, "response", None)
-    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(answer, dict) else None
-    return isinstance(error, FileExistsError) or status == 412
-
-
-def _content(result: bytes | Exception) -> bytes | None:
-    if isinstance(result, FileNotFoundError):
-        return None
-    if isinstance(result, Exception):
-        raise result
-    return result

@@ -187,7 +187,7 @@ def test_an_upload_that_fails_fails_the_attempt(driver: WholeDriver, monkeypatch
         raise OSError("reset by peer")
 
     monkeypatch.setattr(type(worker(driver.sink).store._fs._filesystem), "put_file", fail)
-    with pytest.raises(TransientError, match=r"staging .*Reset by peer"):
+    with pytest.raises(TransientError, match=r"staging .*reset by peer"):
         part.prepare_commit()
 
 

@@ -14,6 +14,7 @@ from outfall.errors import (
     TargetAheadError,
     TargetLostError,
     TargetNotEmptyError,
+    TransientError,
     UnsharedTargetError,
 )
 from outfall.file import FileSink
@@ -320,3 +321,50 @@ def test_a_folder_marker_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     found = ["/marked/out/", "/marked/out/p=a/", "/marked/out/p=a/x.csv"]
     monkeypatch.setattr(MemoryFileSystem, "find", lambda *_: found)
     assert list(store.files()) == ["p=a/x.csv"]
+
+
+class ForbiddenError(Exception):
+    """As adlfs passes it on: no PermissionError."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(f"This request is not authorized.\nErrorCode:{code}")
+        self.error_code, self.status_code = code, 403
+
+
+@pytest.mark.parametrize("code", ["AuthorizationPermissionMismatch", "AuthenticationFailed"])
+def test_credentials_of_a_folder_may_begin_and_go_on(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Memory(f"folder-{code}")
+    listed = MemoryFileSystem.ls
+
+    def ls(self: Any, path: str, *args: Any, **options: Any) -> Any:
+        if not path.startswith(f"/folder-{code}/out"):
+            raise ForbiddenError(code)
+        return listed(self, path, *args, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "ls", ls)
+    driver = WholeDriver(remote(place))
+    driver.run(rows(1))
+    driver.run(rows(2))
+    assert place.ids() == [1, 2]
+
+
+def test_what_may_pass_above_the_target_is_no_missing_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Memory("above")
+    listed = MemoryFileSystem.ls
+
+    def ls(self: Any, path: str, *args: Any, **options: Any) -> Any:
+        if not path.startswith("/above/out"):
+            raise ConnectionResetError("reset")
+        return listed(self, path, *args, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "ls", ls)
+    with pytest.raises(TransientError, match="reset"):
+        WholeDriver(remote(place)).begin()
+
+
+def test_no_bucket_is_created(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the clients of object stores do for a directory in a bucket that does not exist."""
+    made: list[str] = []
+    monkeypatch.setattr(MemoryFileSystem, "makedirs", lambda _, path, **__: made.append(path))
+    WholeDriver(remote(Memory("unmade"))).begin()
+    assert "/unmade/out/_outfall" not in made

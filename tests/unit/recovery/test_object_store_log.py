@@ -15,12 +15,14 @@ from fsspec.registry import _registry
 from fsspec.spec import AbstractFileSystem
 
 from outfall.errors import ConfigurationError, TransientError
-from outfall.filesystems import _UNSET
 from outfall.recovery import CheckpointRecoveryConfig, EntryExistsError, RecoveryLog
 from outfall.recovery.log import state_name
+from outfall.store_errors import _CLASSES, Meaning
 from outfall.testing.recovery_contract import once_at
 from tests.unit.support.killed_log import check_killed_at_each_step
 from tests.unit.support.logs import files, opened
+
+_UNSET = sorted(name for name, meaning in _CLASSES.items() if meaning is Meaning.CREDENTIALS)
 
 
 class Store(MemoryFileSystem):  # type: ignore[misc]
@@ -211,7 +213,7 @@ def test_steps_of_a_store_that_cannot_be_asked_are_such_an_error(monkeypatch: py
         CheckpointRecoveryConfig(store(monkeypatch, Unreachable)).steps()
 
 
-@pytest.mark.parametrize("name", sorted(_UNSET))
+@pytest.mark.parametrize("name", _UNSET)
 def test_missing_credentials_are_a_wrong_configuration(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module, _, kind = name.rpartition(".")
     raised = type("Derived", (type(kind, (Exception,), {"__module__": module}),), {})("there are none")
@@ -220,7 +222,7 @@ def test_missing_credentials_are_a_wrong_configuration(name: str, monkeypatch: p
         opened(store(monkeypatch, Unreachable)).read()
 
 
-@pytest.mark.parametrize("name", sorted(_UNSET))
+@pytest.mark.parametrize("name", _UNSET)
 def test_these_errors_are_called_so_by_their_clients(name: str) -> None:
     module, _, kind = name.rpartition(".")
     assert issubclass(getattr(pytest.importorskip(module), kind), Exception)

@@ -43,7 +43,7 @@ class FileDeadLetters:
             self._filesystem, self._root = LocalFileSystem(), place.path
         else:
             opened, self._root = open_filesystem(place, "reading dead letters from")
-            self._filesystem = ExplainedClient(opened, place.url())
+            self._filesystem = ExplainedClient(opened, place.scheme)
         self._shown = place.url()
 
     def __call__(self) -> Iterator[FoundDeadLetter]:

@@ -1,4 +1,4 @@
-"""Writes to a disk completely, and adds the path to errors."""
+"""Writes to a disk completely, and adds the path to errors of disks and stores."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from outfall.errors import OutfallError, TransientError
 from outfall.filesystems import remedy
+from outfall.store_errors import StoreError, translated
 
 _IOV_MAX = 1024
 """Buffers per system call; Linux takes no more."""
@@ -20,13 +21,15 @@ def translated_errors(
 ) -> Iterator[None]:
     """Convert an `OSError` to an error that names the path, which errors of file descriptors do not have.
 
-    The `TransientError` also has the operation (`doing`, for example `"writing"`), the reason of the operating system,
-    and the consequence (`then`).
+    The error also has the operation (`doing`, for example `"writing"`), the reason of the operating system or of the
+    store, and the consequence (`then`). It is a `TransientError`, unless a store refuses the request for good.
     """
     try:
         yield
     except OutfallError:
         raise
+    except StoreError as error:
+        raise translated(error, f"{doing} {path} failed", then=then, part=part) from error.__cause__
     except OSError as error:
         raise TransientError(
             f"{doing} {path} failed",

@@ -21,6 +21,7 @@ from outfall.filesystems import ExplainedClient, open_filesystem
 from outfall.location import HDFS, Location
 from outfall.storage.layout import LAYOUT
 from outfall.storage.names import SIDECAR, SPARK_LOG, is_hidden
+from outfall.store_errors import Meaning, StoreError
 from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
 
@@ -52,7 +53,7 @@ class RemoteStore(FileStore):
         self.root = location.url()
         self.publishes_by_copy = location.scheme not in RENAMES
         filesystem, path = open_filesystem(location, "writing to")
-        self._fs = ExplainedClient(filesystem, self.root)
+        self._fs = ExplainedClient(filesystem, location.scheme)
         self._path = path.rstrip("/")
         self._scratch: str | None = None
 
@@ -189,7 +190,9 @@ class RemoteStore(FileStore):
         return data
 
     def create_record(self, record: FileRecord) -> None:
-        self._fs.makedirs(self.at(SIDECAR), exist_ok=True)
+        if not self.publishes_by_copy:
+            # Not in an object store: it has no directories, and its client would create a missing bucket.
+            self._fs.makedirs(self.at(SIDECAR), exist_ok=True)
         self.write_record(record)
 
     def write_layout(self, data: bytes) -> None:
@@ -252,12 +255,18 @@ class RemoteStore(FileStore):
                 yield f"{self.root}/{path}"
         above = posixpath.dirname(self._path)
         while above.strip("/"):
-            # A user without read access there cannot have written there either.
-            with suppress(PermissionError):
-                yield from (
-                    f"{above}/{SIDECAR}/{name}" for name in self._names(f"{above}/{SIDECAR}") if is_record(name)
-                )
+            yield from (f"{above}/{SIDECAR}/{name}" for name in self._names_above(above) if is_record(name))
             above = posixpath.dirname(above)
+
+    def _names_above(self, directory: str) -> list[str]:
+        try:
+            return self._names(f"{directory}/{SIDECAR}")
+        except StoreError as error:
+            if error.meaning is Meaning.TRANSIENT:
+                raise
+            # A user who may not list there cannot have written there either. For a path above that of its signature,
+            # Azure takes the signature of a directory for a wrong one.
+            return []
 
     def has_spark_log(self) -> bool:
         self._fs.invalidate_cache()
