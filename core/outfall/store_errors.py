@@ -60,7 +60,7 @@ _CODES = {
         "AuthorizationResourceTypeMismatch", "AuthorizationServiceMismatch", "AuthorizationSourceIPMismatch",
         "InsufficientAccountPermissions", "InvalidPayer",
     ),
-    Meaning.RETAINED: ("BlobImmutableDueToPolicy", "BlobImmutableDueToLegalHold"),
+    Meaning.RETAINED: ("BlobImmutableDueToPolicy", "BlobImmutableDueToLegalHold", "RetentionPolicyNotMet"),
     Meaning.NO_BUCKET: ("ContainerNotFound", "FilesystemNotFound", "NoSuchBucket", "NO_SUCH_BUCKET"),
     Meaning.BAD_NAME: ("InvalidBucketName", "InvalidResourceName", "KeyTooLongError"),
     Meaning.CREDENTIALS: (
@@ -111,7 +111,7 @@ _STATUS_IN_TEXT = re.compile(
     r"\b([45]\d\d) (?:Forbidden|Unauthorized|Bad Request|Not Implemented)|HTTP (?:status )?([45]\d\d)"
 )
 _REQUEST_IN_TEXT = re.compile(r"(?:during|when calling the) (\w+) operation")
-_RETENTION = re.compile(r"retention|object lock|immutab|legal hold|under active hold", re.IGNORECASE)
+_RETENTION = re.compile(r"retention|object lock|immutab|legal hold|under active hold|\bworm\b", re.IGNORECASE)
 
 _S3_REQUESTS = {
     "AbortMultipartUpload": "s3:AbortMultipartUpload",
@@ -162,8 +162,8 @@ REMEDIES = {
     Meaning.RETAINED: "exclude the directory from the policy that keeps objects (object lock, retention, immutability)",
     Meaning.NO_BUCKET: "create its bucket or container, or correct the name, the region or the endpoint",
     Meaning.BAD_NAME: "correct the name of the bucket or the container: the store does not allow it",
-    Meaning.CREDENTIALS: "provide credentials and region in the environment of the store's client, on driver"
-    " and executors",
+    Meaning.CREDENTIALS: "provide credentials and region in the environment or the options of the store's client,"
+    " on driver and executors",
     Meaning.UNTRUSTED: "make the driver and executors trust the certificate, or correct the endpoint",
     Meaning.CLOCK: "set the clock of the requesting host",
     Meaning.UNSUPPORTED: "use another store: this one does not support the request",
@@ -239,7 +239,7 @@ def scheme_of(url: str) -> str:
 def meaning_of(error: BaseException) -> Meaning:
     """Return what an error of a store's client means, by the first answer of the store in the chain of its causes."""
     found = _found(error)
-    if found is Meaning.DENIED and any(_RETENTION.search(str(each)) for each in _chain(error)):
+    if found in (Meaning.DENIED, Meaning.REFUSED) and any(_RETENTION.search(str(each)) for each in _chain(error)):
         return Meaning.RETAINED
     return found or Meaning.TRANSIENT
 

@@ -145,7 +145,7 @@ class RemotePort(FilePort[RemoteStore]):
 
     def read(self) -> FoundRecord[FileRecord] | None:
         record = self.store.read_record(self.incarnation)
-        return None if record is None else FoundRecord(record, tuple(self.store.claims(self.incarnation)))
+        return None if record is None else _found(record, self.store.claims(self.incarnation))
 
     def records(
         self, found: FoundRecord[FileRecord], context: TargetContext[Any] | CommitterInitContext
@@ -154,12 +154,19 @@ class RemotePort(FilePort[RemoteStore]):
         return [replace(begun, epoch=record.epoch) for begun in found.version] or [record]
 
     def update(self, change: Change[FileRecord]) -> FileRecord | None:
-        found = self.read()
-        if found is None:
+        store, record = self.store, self.store.read_record(self.incarnation)
+        if record is None:
             return None
+        claims = store.claims(self.incarnation)
+        found = _found(record, claims)
         after = change(found)
-        if after != found.stored:
-            self.store.write_record(after)
+        if after.epoch != found.stored.epoch:
+            opened = next(iter(found.version), found.stored.record)
+            store.claim(self.incarnation, replace(opened, epoch=after.epoch))
+            reached("file: epoch claimed")
+            for claim in claims:
+                if claim.epoch is not None and claim.epoch < after.epoch:
+                    store.tidy_claim(self.incarnation, claim)
         return after
 
     def open(self, context: TargetContext[Any], change: Change[FileRecord]) -> FileRecord | None:
@@ -169,17 +176,21 @@ class RemotePort(FilePort[RemoteStore]):
         record = store.read_record(self.incarnation)
         if record is None:
             return None
-        others = [begun for begun in store.claims(self.incarnation) if begun != mine]
+        others = [claim for claim in store.claims(self.incarnation) if claim != mine]
+        found = _found(record, others)
         try:
-            after = change(FoundRecord(record, tuple(others)))
+            after = change(found)
         except FencedError:
-            store.unclaim(self.incarnation, mine)
+            store.tidy_claim(self.incarnation, mine)
             raise
-        for begun in others:
-            store.unclaim(self.incarnation, begun)
-        # Only after a roll-back: another driver may have taken over since, and have written its epoch.
-        if after.epoch != record.epoch:
+        if after.epoch != found.stored.epoch:
+            # Rolled back. The claims of later epochs last, so that a crash lets the next run roll back again.
             store.write_record(after)
+            for claim in others:
+                store.unclaim(self.incarnation, claim)
+        for claim in others:
+            if claim.epoch is None:
+                store.tidy_claim(self.incarnation, claim)
         return after
 
     def create(self, context: TargetContext[Any]) -> None:
@@ -215,3 +226,15 @@ class RemotePort(FilePort[RemoteStore]):
             # An overwriting query removes the record and then lists the files. Its list may lack some of these.
             self.store.unpublish([file.path for file in files])
             raise overwritten(self.name)
+
+
+def _found(record: FileRecord, claims: Sequence[TargetRecord]) -> FoundRecord[FileRecord]:
+    """Return the record with the newest claimed epoch, and the newest BEGINs as its version.
+
+    Claims that may not be deleted remain, so older BEGINs do not count. Earlier releases wrote epochs into the record.
+    """
+    epoch = max((claim.epoch for claim in claims if claim.epoch is not None), default=-1)
+    begun = [claim for claim in claims if claim.epoch is None]
+    newest = max((claim.generation for claim in begun), default=0)
+    stored = record.model_copy(update={"epoch": max(record.epoch, epoch)})
+    return FoundRecord(stored, tuple(claim for claim in begun if claim.generation == newest))

@@ -23,6 +23,7 @@ from outfall.s3.errors import FAILURES, FailureKind, classify, is_not_implemente
 from outfall.s3.store import Store
 from outfall.storage.layout import DirectoryLayout
 from outfall.storage.names import SIDECAR
+from outfall.store_errors import Meaning, meaning_of
 from outfall.target_record import check_writing
 from outfall.trace_points import reached
 
@@ -206,7 +207,7 @@ class ObjectRecords:
         condition = {"IfNoneMatch": "*"}
         try:
             self._refused("put_object", Key=key, Body=b"1", **condition)
-            return self._refused("put_object", Key=key, Body=b"2", **condition) and self._refuses_to_complete(key)
+            return self._replaced("put_object", Key=key, Body=b"2", **condition) and self._refuses_to_complete(key)
         finally:
             with suppress(*FAILURES):
                 self._store.ask("delete_object", Key=key)
@@ -216,7 +217,7 @@ class ObjectRecords:
 
         An object that the test creates is removed. The key and the errors are as for `refuses_to_replace`.
         """
-        if self._refused("put_object", Key=key, Body=b"4", IfMatch=f'"{"0" * 32}"'):
+        if self._replaced("put_object", Key=key, Body=b"4", IfMatch=f'"{"0" * 32}"'):
             return True
         with suppress(*FAILURES):
             self._store.ask("delete_object", Key=key)
@@ -231,10 +232,22 @@ class ObjectRecords:
             parts = [{"PartNumber": 1} | {name: part[name] for name in part if name.startswith(("ETag", "Checksum"))}]
             parts[0].pop("ChecksumType", None)
             asked = {**upload, "MultipartUpload": {"Parts": parts}, "IfNoneMatch": "*"}
-            return self._refused("complete_multipart_upload", **asked)
+            return self._replaced("complete_multipart_upload", **asked)
         finally:
             with suppress(*FAILURES):
                 self._store.ask("abort_multipart_upload", **upload)
+
+    def _replaced(self, request: str, **arguments: object) -> bool:
+        """Return `_refused` of a request on an object that exists.
+
+        A policy that retains objects refuses it whatever its condition, so that nothing is known of the condition.
+        """
+        try:
+            return self._refused(request, **arguments)
+        except TargetError as error:
+            if error.__cause__ is None or meaning_of(error.__cause__) not in (Meaning.DENIED, Meaning.RETAINED):
+                raise
+            return False
 
     def _refused(self, request: str, **arguments: object) -> bool:
         """Return whether the store rejects a request because of its condition. Some do not support conditions."""

@@ -217,6 +217,27 @@ def test_a_store_that_replaces_objects_is_recognised_once_and_said(
     assert sum(body.count(b"\n") for body in fake.data().values()) == 6
 
 
+def test_a_policy_that_retains_objects_does_not_stop_the_test_of_the_store(
+    recovery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that ignores conditions, and a policy for all objects but the record."""
+    fake = FakeS3()
+    fake.knows_conditions = False
+    put = fake._put_object
+
+    def retained(**arguments: Any) -> Any:
+        if ".probe" in arguments["Key"] and arguments["Key"] in fake.objects:
+            raise answer(403, "AccessDenied")
+        return put(**arguments)
+
+    monkeypatch.setattr(fake, "_put_object", retained)
+    fake.fail("delete_object", answer(403, "AccessDenied"), times=99)
+    for epoch in range(2):
+        run(fake, recovery, epoch)
+    assert (fake.record().conditional, fake.record().matching) == (False, False)
+    assert sum(body.count(b"\n") for body in fake.data().values()) == 6
+
+
 def test_a_store_is_probed_once_and_leaves_nothing(recovery: str) -> None:
     fake = FakeS3()
     for epoch in range(3):

@@ -6,6 +6,7 @@ filesystem has an atomic one (HDFS), otherwise by a copy within the store, whose
 
 from __future__ import annotations
 
+import logging
 import os
 import posixpath
 import re
@@ -20,7 +21,7 @@ from outfall.file.stores.store import STAGING, FileRecord, FileStore, StagedFile
 from outfall.filesystems import ExplainedClient, open_filesystem
 from outfall.location import HDFS, Location
 from outfall.storage.layout import LAYOUT
-from outfall.storage.names import SIDECAR, SPARK_LOG, is_hidden
+from outfall.storage.names import BY_SPARK, SIDECAR, SPARK_LOG, AttemptName, is_hidden
 from outfall.store_errors import Meaning, StoreError
 from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
@@ -28,7 +29,13 @@ from outfall.trace_points import reached
 _PARALLEL = 16
 """Parallel requests while an epoch is published. They wait for the network and use little CPU."""
 
-_CLAIM = re.compile(r"([0-9a-f]+)-g(\d+)-(\w*)\.claim")
+_CLAIM = re.compile(r"([0-9a-f]+)-g(\d+)-(\w*?)(?:-e(\d+))?\.claim")
+_LAYOUT = re.compile(r"directory(?:-(\d+))?\.layout")
+
+log = logging.getLogger(__name__)
+
+_undeletable: set[str] = set()
+"""Directories in which this process may not delete, so that it does not try again and warns once."""
 
 RENAMES = frozenset({HDFS})
 """Schemes of filesystems with an atomic rename. For others, fsspec's rename is a copy and a removal."""
@@ -102,6 +109,24 @@ class RemoteStore(FileStore):
             if relative:
                 yield relative
 
+    def tidy(self, path: str) -> bool:
+        """Remove a file on whose removal nothing depends; return whether it was removed.
+
+        Where credentials or a policy do not allow that, the file remains, and a warning is logged once per process.
+        """
+        if self.root in _undeletable:
+            return False
+        try:
+            return self.remove(path)
+        except PermissionError as error:
+            _undeletable.add(self.root)
+            log.warning(
+                "%s: files below %s/ that are no longer needed remain, since they may not be deleted (%s). Rows are not"
+                " affected. To save their space, grant the right to delete there, and start the query again",
+                self.root, SIDECAR, error,
+            )  # fmt: skip
+            return False
+
     # --- writing
 
     def scratch(self, name: str) -> str:
@@ -169,7 +194,14 @@ class RemoteStore(FileStore):
         copied = self.size(file.path)
         if copied != file.size:
             raise OSError(f"the copy {published} has {copied} bytes, but {file.size} were recorded")
-        self.unstage(file.name)
+        self.tidy(f"{STAGING}/{file.name}")
+
+    def publish_rest(self, file: StagedFile) -> None:
+        self.tidy(f"{STAGING}/{file.name}")
+
+    def clean_up(self, name: AttemptName) -> bool:
+        # A directory of Spark's writer is in HDFS only, where who may write may also delete.
+        return self.unstage(name) if str(name).endswith(BY_SPARK) else self.tidy(f"{STAGING}/{name}")
 
     # --- possession
 
@@ -195,8 +227,27 @@ class RemoteStore(FileStore):
             self._fs.makedirs(self.at(SIDECAR), exist_ok=True)
         self.write_record(record)
 
+    def read_layout(self) -> bytes | None:
+        layouts = self._layouts()
+        return self.content(layouts[max(layouts)]) if layouts else None
+
     def write_layout(self, data: bytes) -> None:
-        self._fs.pipe_file(self.at(LAYOUT), data)
+        """Write the layout under the next number, because credentials or a policy may not allow to replace one."""
+        before = self._layouts()
+        number = max(before, default=-1) + 1
+        self._fs.pipe_file(self.at(f"{SIDECAR}/directory-{number}.layout" if number else LAYOUT), data)
+        reached("file: layout written")
+        for path in before.values():
+            self.tidy(path)
+
+    def remove_layout(self) -> None:
+        # The newest last: without it, an older one would count.
+        for _, path in sorted(self._layouts().items()):
+            self.remove(path)
+
+    def _layouts(self) -> dict[int, str]:
+        found = (match for match in map(_LAYOUT.fullmatch, self.names(SIDECAR)) if match)
+        return {int(match[1] or 0): f"{SIDECAR}/{match[0]}" for match in found}
 
     def write_record(self, record: FileRecord) -> None:
         """Write a step's record. If two drivers do so at once, the next reader finds one of the two."""
@@ -209,18 +260,25 @@ class RemoteStore(FileStore):
             self.unclaim(incarnation, begun)
 
     def claims(self, incarnation: str) -> list[TargetRecord]:
-        """Return the BEGINs that opened the directory, in their order: each has an object with its own name."""
+        """Return the claims of a step, in their order. Each is an object with its own name, so none is replaced.
+
+        Without an epoch: a BEGIN that opened the directory. With one: the epoch that was published after that BEGIN.
+        """
         found = [match for match in map(_CLAIM.fullmatch, self.names(SIDECAR)) if match and match[1] == incarnation]
-        begun = (TargetRecord(int(match[2]), match[3]) for match in found)
-        return sorted(begun, key=lambda record: (record.generation, record.token or ""))
+        claims = (TargetRecord(int(each[2]), each[3], None if each[4] is None else int(each[4])) for each in found)
+        return sorted(claims, key=lambda claim: (claim.generation, claim.token or "", claim.epoch or 0))
 
-    def claim(self, incarnation: str, begun: TargetRecord) -> None:
-        """Register a BEGIN that opens the directory."""
-        self._fs.pipe_file(self.at(_claim(incarnation, begun)), b"\n")
+    def claim(self, incarnation: str, claim: TargetRecord) -> None:
+        """Write a claim."""
+        self._fs.pipe_file(self.at(_claim(incarnation, claim)), b"\n")
 
-    def unclaim(self, incarnation: str, begun: TargetRecord) -> None:
-        """Remove the registration of a BEGIN."""
-        self.remove(_claim(incarnation, begun))
+    def unclaim(self, incarnation: str, claim: TargetRecord) -> None:
+        """Remove a claim."""
+        self.remove(_claim(incarnation, claim))
+
+    def tidy_claim(self, incarnation: str, claim: TargetRecord) -> None:
+        """Remove a claim on which nothing depends, see `tidy`."""
+        self.tidy(_claim(incarnation, claim))
 
     def unfinished_records(self, incarnation: str) -> list[str]:
         """Return the hidden files of a step's records that writers which died have left.
@@ -237,11 +295,11 @@ class RemoteStore(FileStore):
             f"{SIDECAR}/{name}" for name, record in meant if re.split(r"[-.]", record)[0] in (incarnation, "directory")
         ]
 
-    def probe(self) -> None:
-        """Write a hidden file and remove it."""
-        path = self.at(f"{SIDECAR}/probe-{uuid.uuid4().hex}")
-        self._fs.pipe_file(path, b"\n")
-        self._fs.rm_file(path)
+    def probe(self) -> bool:
+        """Write a hidden file and remove it; return whether it may be removed."""
+        path = f"{SIDECAR}/probe-{uuid.uuid4().hex}"
+        self._fs.pipe_file(self.at(path), b"\n")
+        return self.tidy(path)
 
     # --- first contact
 
@@ -285,5 +343,6 @@ class RemoteStore(FileStore):
             reached("file: log of Spark deleted")
 
 
-def _claim(incarnation: str, record: TargetRecord) -> str:
-    return f"{SIDECAR}/{incarnation}-g{record.generation}-{record.token or ''}.claim"
+def _claim(incarnation: str, claim: TargetRecord) -> str:
+    epoch = "" if claim.epoch is None else f"-e{claim.epoch}"
+    return f"{SIDECAR}/{incarnation}-g{claim.generation}-{claim.token or ''}{epoch}.claim"

@@ -167,6 +167,14 @@ class FileStore(ABC):
         Raises `FileNotFoundError` if it is not staged, or no longer.
         """
 
+    def publish_rest(self, file: StagedFile) -> None:
+        """Finish the publication of a file that exists, complete, in staging and under its published path."""
+        raise NotImplementedError
+
+    def clean_up(self, name: AttemptName) -> bool:
+        """Remove a staged file that will never be published; return whether it was removed."""
+        return self.unstage(name)
+
     def staged_names(self) -> list[AttemptName]:
         """Return the names of all staged files, and of the directories that Spark's writer fills, of all writers."""
         return [name for name in map(AttemptName.parse, self.names(STAGING)) if name is not None]

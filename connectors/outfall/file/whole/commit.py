@@ -63,8 +63,10 @@ class FileStaging(StagingArea[StagedFile]):
         if size != staged.size:
             raise self._changed(f"{self._store.staging}/{staged.name}", size, staged)
         reached("file: publishing")
+        # What is half moved is not copied again: the copy is complete, and perhaps may not be replaced.
+        publish = self._store.publish_rest if half_moved else self._store.publish
         try:
-            self._store.publish(staged)
+            publish(staged)
         except FileNotFoundError as error:
             raise NotPublishedError(Obstacle.UNCLEAR, "another driver has published it") from error
         reached("file: published")

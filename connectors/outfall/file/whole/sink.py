@@ -67,11 +67,11 @@ class WholeFiles(Files, DynamicSink[Any], SupportsCommitter[StagedFile]):
     def clean_up(self, context: CleanUpContext) -> int:
         store = self.store
         with translated_errors("cleaning up", store.staging):
-            old = _older(store, context)
-            for name in old:
-                store.unstage(name)
+            removed = 0
+            for name in _older(store, context):
+                removed += store.clean_up(name)
                 reached("file: cleaned up")
-        return len(old)
+        return removed
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         store = self.store
@@ -153,7 +153,7 @@ class RemoteWholeFiles(WholeFiles):
         removed, store = super().clean_up(context), self.store
         with translated_errors("cleaning up", store.root):
             unfinished = store.unfinished_records(context.incarnation)
-            return removed + sum(store.remove(path) for path in unfinished)
+            return removed + sum(store.tidy(path) for path in unfinished)
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         store = self.store
@@ -172,5 +172,6 @@ class RemoteWholeFiles(WholeFiles):
     def check_connection(self) -> Sequence[str]:
         store = self.store
         with translated_errors("writing to", store.root):
-            store.probe()
-        return [f"files can be created and removed below {store.root}"]
+            deletes = store.probe()
+        found = "created and removed" if deletes else "created, and not removed: those that are not needed remain,"
+        return [f"files can be {found} below {store.root}"]
