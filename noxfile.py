@@ -14,6 +14,7 @@ import sys
 import tarfile
 import tempfile
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import nox
@@ -277,17 +278,28 @@ def peers(session: nox.Session) -> None:
     session.run("python", "-m", "tests.peers.support.postgres_binaries")
     session.run("python", "-m", "tests.peers.support.debian")
     part = "--slice" in session.posargs
-    pytest = ("python", "-m", "pytest", *IN_PARALLEL)
+    failed = []
     for area in [name for name in session.posargs if name in PEERS] or PEERS:
-        only = ("-m", "not long") if part else ()
-        if (ROOT / "tests" / "peers" / area).is_dir():
-            session.run(*pytest, f"tests/peers/{area}", *PEER_OPTIONS.get(area, ()), *only)
-        for peer in PEERS[area]:
-            folders = [area, SHARED_TESTS[area]] if area in SHARED_TESTS else [area]
-            if chosen := [f"tests/integration/{name}" for name in (PEER_SLICES.get(peer, ()) if part else folders)]:
-                served = ("python", "-m", "tests.peers.serve", peer)
-                selected = ("-k", area, "-m", "not long and not thorough" if part else "not long")
-                session.run(*served, *pytest, *chosen, *selected)
+        for command in _peer_commands(area, part=part):
+            # One failure must not hide those of the other areas.
+            try:
+                session.run(*command)
+            except nox.command.CommandFailed:
+                failed.append(area)
+    if failed:
+        session.error(f"failed: {', '.join(dict.fromkeys(failed))}")
+
+
+def _peer_commands(area: str, *, part: bool) -> Iterator[tuple[str, ...]]:
+    """Return the runs of pytest for an area of the peers, or for its slice."""
+    pytest = ("python", "-m", "pytest", *IN_PARALLEL)
+    if (ROOT / "tests" / "peers" / area).is_dir():
+        yield (*pytest, f"tests/peers/{area}", *PEER_OPTIONS.get(area, ()), *(("-m", "not long") if part else ()))
+    for peer in PEERS[area]:
+        folders = [area, SHARED_TESTS[area]] if area in SHARED_TESTS else [area]
+        if chosen := [f"tests/integration/{name}" for name in (PEER_SLICES.get(peer, ()) if part else folders)]:
+            served = ("python", "-m", "tests.peers.serve", peer)
+            yield (*served, *pytest, *chosen, "-k", area, "-m", "not long and not thorough" if part else "not long")
 
 
 @nox.session

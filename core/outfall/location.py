@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outfall.errors import ConfigurationError
+from outfall.urls import masked
 
 LOCAL = "file"
 
@@ -34,8 +35,6 @@ PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az"
 
 # Not urlsplit: Hadoop takes `%20`, `?` and `#` in a checkpoint location literally.
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(.*)", re.DOTALL)
-_BEFORE_AT = re.compile(r"([^:/]*:/{0,2}|//)(.*)@", re.DOTALL)
-_PORT = re.compile(r"\[[^\]]*\](:\d{1,5})?|[^:]*:\d{1,5}")
 _ROOTLESS = {"memory", HDFS}
 """Schemes whose URLs may omit the host. HDFS then uses the configured cluster."""
 _WITH_CONTAINER = {"abfs", "abfss", "az"}
@@ -99,7 +98,7 @@ class Location:
 def _local(path: str, text: str, purpose: Purpose) -> Location:
     if not path.startswith("/"):
         raise ConfigurationError(
-            f"the {purpose.what} {text!r} is relative",
+            f"the {purpose.what} {masked(text)!r} is relative",
             why="driver, executors and the next run may have different working directories",
             do="give an absolute path or a URL",
         )
@@ -137,7 +136,7 @@ def _remote(scheme: str, rest: str, text: str, purpose: Purpose) -> Location:
     root, _, path = rest[2:].partition("/")
     if not root and purpose.schemes[scheme] not in _ROOTLESS:
         raise ConfigurationError(
-            f"the {purpose.what} {text!r} names no bucket or container", do=f"write {scheme}://bucket/path"
+            f"the {purpose.what} {masked(text)!r} names no bucket or container", do=f"write {scheme}://bucket/path"
         )
     # Normalized below the root, so that `..` never leads to another bucket.
     below = posixpath.normpath(f"/{path}").strip("/")
@@ -163,17 +162,3 @@ def _refuse_secrets(scheme: str, rest: str, text: str, purpose: Purpose) -> None
             why="locations are written to logs and records",
             do="remove them, and provide credentials in the filesystem's environment or in fsspec's configuration",
         )
-
-
-def masked(text: str) -> str:
-    """Return the text of a location without possible secrets: user, password, query, fragment.
-
-    A password may contain a slash. After a name with a colon, unless a port follows, all text up to the last `@` is
-    therefore treated as the password.
-    """
-    found = _BEFORE_AT.match(text)
-    if found is not None:
-        root, slash, _ = found[2].partition("/")
-        if not slash or (":" in root and not _PORT.fullmatch(root)):
-            text = f"{found[1]}***@{text[found.end() :]}"
-    return re.split(r"[?#]", text)[0]

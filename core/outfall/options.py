@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
-from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
@@ -25,8 +24,8 @@ from pydantic_core import ErrorDetails, PydanticUndefined
 from outfall.capabilities import SaveMode
 from outfall.errors import ConfigurationError
 from outfall.existing import EXISTING, ON_EXISTING, Existing
-from outfall.location import masked
 from outfall.serde import parse_json
+from outfall.urls import masked, split_server
 
 __all__ = [
     "Alias",
@@ -57,6 +56,7 @@ _UNITS = {
 }  # fmt: skip
 _DURATIONS = {"day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1000, "millisecond": 1}
 _SIZES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
+_HTTP = ("http", "https")
 _ALIKE, _EQUALLY = 0.6, 0.05
 _LONGEST = 100
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
@@ -70,11 +70,7 @@ def parse_endpoint(value: Any) -> Any:
     """
     if value is None:
         return None
-    parts = urlsplit(str(value))
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("must be an http or https URL")
-    if "@" in parts.netloc or parts.query or parts.fragment:
-        raise ValueError("must contain no credentials and no query: credentials come from the client's own chain")
+    split_server(str(value), _HTTP, "an http or https URL", "credentials come from the client's own chain")
     return value
 
 
@@ -473,7 +469,7 @@ def _with_value(text: str, value: Any) -> str:
 def _masked(value: Any) -> Any:
     """Return a value for an error text, with URLs without credentials."""
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
-    return masked(value) if isinstance(value, str) and ":/" in value else value
+    return masked(value) if isinstance(value, str) and (":/" in value or "@" in value) else value
 
 
 _UNKNOWN = "unknown"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from outfall.location import masked
+from outfall.urls import masked
 
 MASK = "***"
 

@@ -21,9 +21,9 @@ from outfall.async_sink.responses import LARGEST, parsed_object, read_body, unre
 from outfall.aws.errors import classify, code_of, is_stale
 from outfall.capabilities import SupportsTarget
 from outfall.errors import ConfigurationError, TransientError
-from outfall.location import masked
 from outfall.options import Duration, SinkOptions, parse_endpoint
 from outfall.process_clients import ProcessClients, hide_secrets
+from outfall.urls import masked
 
 E = TypeVar("E")
 

@@ -17,10 +17,10 @@ from outfall.delta.options import DeltaArguments, DeltaOptions, check_environmen
 from outfall.delta.partition_values import check_partitioning
 from outfall.delta.table import LoadedDelta
 from outfall.errors import ConfigurationError
-from outfall.location import masked
 from outfall.options import make_options, names_arguments
 from outfall.store_errors import Operation, explained
 from outfall.tables.keyed_sink import KeyedTableSink
+from outfall.urls import masked
 
 
 class DeltaSink(KeyedTableSink):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from typing import Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import ByteSize, Field, field_validator, model_validator
 
@@ -17,6 +16,7 @@ from outfall.location import HDFS, REMOTE, Location, Purpose
 from outfall.options import Duration, SinkOptions, parse_pairs
 from outfall.storage.names import within_own
 from outfall.storage.options import StorageOptions
+from outfall.urls import split_url
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)")
 
@@ -212,7 +212,7 @@ def _local(rest: str) -> str:
         raise ValueError("a file: URI must contain an absolute path")
     if not rest.startswith("//"):
         return rest
-    host = urlsplit(f"file:{rest}").netloc
+    host = split_url(f"file:{rest}").netloc
     if host not in ("", "localhost"):
-        raise ValueError(f"a file: URI must not name the host {host!r}; use a path that is mounted on every host")
+        raise ValueError("a file: URI must not name another host; use a path that is mounted on every host")
     return rest[2 + len(host) :]

@@ -26,10 +26,10 @@ from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.http.connecting import client_certificate, trusted
 from outfall.http.options import HttpOptions
 from outfall.http.transport import Headers
-from outfall.location import masked
 from outfall.options import resolve_secret
 from outfall.redaction import Redaction
 from outfall.serde import parse_json
+from outfall.urls import masked
 
 
 class Credentials(ABC):

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, ByteSize, Field, SecretStr, field_validator, model_validator
 
@@ -14,6 +13,7 @@ from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings
 from outfall.http.statuses import Verdict, parse_exceptions
 from outfall.http.templates import UrlTemplate
 from outfall.options import Duration, Pairs
+from outfall.urls import split_url
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OWN_HEADERS = {
@@ -188,7 +188,7 @@ class HttpOptions(AsyncSinkOptions):
     @classmethod
     def _token_url(cls, value: str | None) -> str | None:
         if value is not None:
-            split = urlsplit(value)
+            split = split_url(value)
             if split.scheme != "https" and not (split.scheme == "http" and split.hostname in _HERE):
                 raise ValueError("must be an https:// URL: RFC 6749 sends the client's secret there")
         return value

@@ -16,8 +16,8 @@ from outfall.http.records import HttpRecord
 from outfall.http.redaction import masked_location
 from outfall.http.statuses import Statuses, Verdict
 from outfall.http.transport import ExchangeError, Fault, Response
-from outfall.location import masked
 from outfall.row_logging import RowLog
+from outfall.urls import masked
 
 _HINTS = {
     401: "correct the credentials",

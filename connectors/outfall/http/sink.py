@@ -25,8 +25,8 @@ from outfall.http.options import HttpArguments, HttpOptions
 from outfall.http.partition import HttpPartition
 from outfall.http.records import HttpRecord, HttpRecordSerializer, by_content
 from outfall.http.templates import UrlTemplate, check_column, origin
-from outfall.location import masked
 from outfall.options import make_options, names_arguments
+from outfall.urls import masked
 from outfall.wrappers import WithDeadLetters
 
 if TYPE_CHECKING:

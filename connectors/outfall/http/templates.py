@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.location import masked
+from outfall.urls import masked, split_url
 from outfall.values import spark_type
 
 
@@ -116,12 +116,8 @@ def _moves(url: str) -> bool:
 
 
 def _check(url: str) -> None:
-    try:
-        split = urlsplit(url)
-        port = split.port
-    except ValueError:
-        raise ValueError("must be a URL such as https://host/path") from None
-    if split.scheme not in ("http", "https") or not split.hostname or port == 0:
+    split = split_url(url)
+    if split.scheme not in ("http", "https") or not split.hostname or split.port == 0:
         raise ValueError("must be an absolute URL, https:// or http://")
     if "@" in split.netloc:
         raise ValueError("must not contain user and password: set username and password")

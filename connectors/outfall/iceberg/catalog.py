@@ -29,10 +29,10 @@ from pyiceberg.utils.config import Config
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.filesystems import remedy, sync_directory
 from outfall.iceberg.files import DURABLE_IO, is_local
-from outfall.location import masked
 from outfall.options import resolve_secret
 from outfall.redaction import Redaction
 from outfall.store_errors import Operation, explained
+from outfall.urls import masked
 
 _SECRET = re.compile(r"(secret|password|token|credential|key|sas|auth|header|cert)", re.IGNORECASE)
 _PLACE = re.compile(r"warehouse|.*(location|path)")

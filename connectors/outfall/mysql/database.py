@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 import pymysql
 from pydantic import SecretStr
@@ -22,6 +22,7 @@ from outfall.mysql.options import MySQLOptions
 from outfall.options import nearest_name, resolve_secret
 from outfall.sql.database import Result, SqlDatabase
 from outfall.sql.log_location import REFERENCES, ServerUrl
+from outfall.urls import split_url
 
 _LONGEST_SILENCE = 60
 """Seconds for which a transaction of the driver may do nothing. Then the server ends it, so that a stopped driver does
@@ -254,7 +255,11 @@ def parse_dsn(dsn: str) -> tuple[ServerUrl, SecretStr | None]:
     Raises `ConfigurationError` without a quote, because text that cannot be parsed may be a password.
     """
     scheme, found, _ = dsn.partition("://")
-    split = urlsplit(dsn.strip())
+    do = "write mysql://user@host:3306/database, with user and password percent-encoded (@ as %40, / as %2F, % as %25)"
+    try:
+        split = split_url(dsn.strip())
+    except ValueError:
+        raise ConfigurationError("the dsn cannot be parsed", do=do) from None
     user, _, host = split.netloc.rpartition("@")
     user, colon, password = user.partition(":")
     given = dict(parse_qsl(split.query, keep_blank_values=True))
@@ -263,8 +268,7 @@ def parse_dsn(dsn: str) -> tuple[ServerUrl, SecretStr | None]:
     if not fits or "@" in user + password + path + split.fragment or split.fragment:
         raise ConfigurationError(
             "the dsn is a URL of JDBC" if dsn.strip().startswith("jdbc:") else "the dsn cannot be parsed",
-            do="write mysql://user@host:3306/database, with user and password percent-encoded (@ as %40, / as %2F,"
-            " % as %25)",
+            do=do,
         )
     for name in given:
         if name not in PARAMETERS:

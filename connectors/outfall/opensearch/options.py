@@ -10,6 +10,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from outfall.opensearch.names import refusal
 from outfall.options import Duration, Names
+from outfall.urls import split_server
 from outfall.versioned import Deletes, TombstoneOptions, VersionedSettings
 
 _HERE = ("localhost", "127.0.0.1", "::1")
@@ -76,11 +77,8 @@ class OpenSearchOptions(TombstoneOptions):
     @field_validator("url")
     @classmethod
     def _address(cls, value: str) -> str:
-        parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError("must be an http or https URL")
-        if "@" in parts.netloc or parts.query or parts.fragment:
-            raise ValueError("must contain no credentials and no query: use username, password and the other options")
+        form = "an http or https URL"
+        split_server(value, ("http", "https"), form, "use username, password and the other options")
         return value.rstrip("/")
 
     @field_validator("index")

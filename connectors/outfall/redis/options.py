@@ -16,6 +16,7 @@ from pydantic import ByteSize, Field, SecretStr, field_validator, model_validato
 from outfall.errors import ValueRefusedError
 from outfall.options import Duration
 from outfall.redis.packing import joined
+from outfall.urls import split_server
 from outfall.versioned import VersionedOptions, VersionedSettings
 
 Layout = Literal["hash", "json", "value"]
@@ -90,11 +91,8 @@ class RedisOptions(VersionedOptions):
     @field_validator("url")
     @classmethod
     def _address(cls, value: str) -> str:
-        parts = urlsplit(value)
-        if parts.scheme not in ("redis", "rediss") or not parts.hostname:
-            raise ValueError("must be redis://host:port/database, or rediss:// for TLS")
-        if "@" in parts.netloc or parts.query or parts.fragment:
-            raise ValueError("must contain no credentials and no query: use username, password and the other options")
+        form = "redis://host:port/database, or rediss:// for TLS"
+        parts = split_server(value, ("redis", "rediss"), form, "use username, password and the other options")
         database = parts.path.strip("/")
         if database and not database.isdecimal():
             raise ValueError("the path must be the number of a database")

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from pydantic import SecretStr
 
 from outfall.errors import ConfigurationError
 from outfall.options import nearest_name, parse_duration, resolve_secret
 from outfall.recovery.log import check_step_id
+from outfall.urls import split_url
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 _LONGEST_TIMEOUT = timedelta(minutes=10)
@@ -55,10 +56,18 @@ def server_url(text: object, scheme: str, secrets: tuple[str, ...]) -> ServerUrl
     )
     if not isinstance(text, str) or "://" not in text:
         raise ConfigurationError(f"a recovery location is not a {scheme} URL", do=do)
-    split = urlsplit(text)
+    try:
+        split = split_url(text)
+    except ValueError as error:
+        raise ConfigurationError(f"a recovery location in {scheme}: is invalid", why=str(error), do=do) from None
     user, _, host = split.netloc.rpartition("@")
     given = dict(parse_qsl(split.query, keep_blank_values=True))
-    literal = [name for name in secrets if name in given and not given[name].startswith(REFERENCES)]
+    # A misspelled name of the password too.
+    literal = [
+        name
+        for name, value in given.items()
+        if (name in secrets or "passw" in name.lower()) and not value.startswith(REFERENCES)
+    ]
     problem = None
     if literal or ":" in user:
         problem = "it contains a password, which would be shown wherever the location is"

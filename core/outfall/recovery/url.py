@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit
 
 from outfall import plugins
 from outfall.capability_checks import resolve
 from outfall.errors import ConfigurationError
-from outfall.location import LOCAL, REMOTE, masked
+from outfall.location import LOCAL, REMOTE
 from outfall.recovery.checkpoint import CheckpointRecoveryConfig
 from outfall.recovery.location import proposing
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.sqlite import SCHEME, SqliteRecoveryConfig
+from outfall.urls import masked, scheme_of
 
 
 def recovery_config_for(sink: Any, location: str | RecoveryConfig) -> RecoveryConfig:
@@ -38,7 +38,7 @@ def recovery_config(location: str | RecoveryConfig) -> RecoveryConfig:
         raise ConfigurationError(
             f"a recovery location is a URL or a RecoveryConfig, not {location!r}", do="pass an absolute path or a URL"
         )
-    scheme = urlsplit(location).scheme
+    scheme = scheme_of(location)
     if scheme == SCHEME:
         return SqliteRecoveryConfig(_directory(location))
     if scheme and scheme != LOCAL and scheme not in REMOTE:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from outfall.errors import ConfigurationError
 from outfall.location import LOCAL
@@ -23,6 +22,7 @@ from outfall.spark.epoch_writer import EpochWriter
 from outfall.spark.query_identity import RunningQuery, is_connect, is_open_in, is_stream_thread, query_in, running_query
 from outfall.spark.settings import AdoptCheckpoint, NullKey, StepSettings
 from outfall.spark.version_check import PickledWithVersion
+from outfall.urls import scheme_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -268,7 +268,7 @@ def checkpoint_recovery(checkpoint: str | os.PathLike[str] | None) -> str:
             do="pass the query's checkpoint location, or recovery=",
         )
     location = os.fspath(checkpoint)
-    if not os.path.isabs(location) and not urlsplit(location).scheme:
+    if not os.path.isabs(location) and not scheme_of(location):
         raise ConfigurationError(
             f"the checkpoint location {location!r} is relative",
             why="Spark and its workers may run in different directories",

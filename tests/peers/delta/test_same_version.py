@@ -94,13 +94,13 @@ def test_rows_whose_version_is_replaced_while_they_are_made_durable_are_committe
     make_durable = TableLocation.make_durable
     with insert_held_at(held, jvm, 2) as finish:
 
-        def settle_meanwhile(place: TableLocation, version: int) -> None:
+        def replaced_meanwhile(place: TableLocation, version: int) -> None:
             if version == 2:
                 assert os.path.exists(shore.path / "_delta_log" / f"{2:020}.json")
                 finish()
             make_durable(place, version)
 
-        monkeypatch.setattr(TableLocation, "settle", settle_meanwhile)
+        monkeypatch.setattr(TableLocation, "make_durable", replaced_meanwhile)
         driver.write(1, rows(2))
     driver.write(2, rows(3))
     assert jvm.ids() == [1, 2, 3, 70]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from outfall.location import masked
 from outfall.redaction import without_credentials
+from outfall.urls import masked
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from fsspec.registry import _registry
 
 from outfall.errors import ConfigurationError
-from outfall.location import masked
 from outfall.recovery import CheckpointRecoveryConfig, recovery_config
+from outfall.urls import masked
 
 
 @pytest.mark.parametrize(

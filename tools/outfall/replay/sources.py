@@ -6,18 +6,18 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from pydantic import SecretStr
 
 from outfall.errors import ConfigurationError, missing_extra
-from outfall.location import masked
 from outfall.options import make_options, resolve_secret
 from outfall.replay.dead_letters import FoundDeadLetter, dead_letter_of
 from outfall.replay.files import FileDeadLetters
 from outfall.serde import parse_json
 from outfall.sql.dead_letters import stored_dead_letters
 from outfall.sql.dialect import Dialect
+from outfall.urls import masked, scheme_of, split_url
 
 if TYPE_CHECKING:
     from outfall.kafka.client import KafkaClients
@@ -37,7 +37,7 @@ def dead_letters_at(location: str) -> Source:
     librdkafka properties as in recovery locations. Passwords are given as `env:NAME` or `file:PATH`. Raises
     `ConfigurationError` if the location is invalid or contains a secret, and `ImportError` if an extra is missing.
     """
-    scheme = urlsplit(location).scheme.lower()
+    scheme = scheme_of(location)
     if scheme in ("postgresql", "postgres", "mysql", "mariadb"):
         return _table(location)
     if scheme == "kafka":
@@ -58,7 +58,10 @@ def _reference(location: str, name: str, value: str) -> str:
 
 
 def _table(location: str) -> Source:
-    split = urlsplit(location)
+    try:
+        split = split_url(location)
+    except ValueError as error:
+        raise _refused(location, str(error), "write postgresql://user@host/database?table=NAME") from None
     given = dict(parse_qsl(split.query, keep_blank_values=True))
     if split.password is not None:
         raise _refused(location, "it contains a password", "append ?password=env:NAME or ?password=file:PATH instead")

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from outfall.errors import ConfigurationError, missing_extra
 from outfall.kafka.idle import Idle
 from outfall.kafka.options import ClientOptions, check_brokers
 from outfall.options import parse_duration
 from outfall.recovery.log import RecoveryConfig, RecoveryLog, check_step_id
+from outfall.urls import masked, split_url
 
 if TYPE_CHECKING:
     from outfall.kafka.partition import KafkaPartition
@@ -137,10 +138,13 @@ def recovery_from_url(url: str) -> KafkaRecoveryConfig:
 
     Raises `ConfigurationError` if the URL is invalid; its text shows nothing of a query.
     """
-    split = urlsplit(url)
-    masked = f"kafka://{split.netloc.rpartition('@')[2]}{split.path}"
+    do = "write kafka://host:9092/prefix, and secrets as ?sasl.password=env:NAME"
+    try:
+        split = split_url(url)
+    except ValueError as error:
+        raise ConfigurationError("a recovery location in kafka: is invalid", why=str(error), do=do) from None
     problem = ""
-    if "@" in split.netloc or split.fragment:
+    if "@" in url or split.fragment:
         problem = "it contains credentials or a fragment"
     elif not split.netloc or not split.path.strip("/") or "/" in split.path.strip("/"):
         problem = "it does not have brokers and one prefix"
@@ -149,11 +153,7 @@ def recovery_from_url(url: str) -> KafkaRecoveryConfig:
     if literal:
         problem = f"it contains a secret: {', '.join(literal)}"
     if problem:
-        raise ConfigurationError(
-            f"the recovery location {masked!r} is invalid",
-            why=problem,
-            do="write kafka://host:9092/prefix, and secrets as ?sasl.password=env:NAME",
-        )
+        raise ConfigurationError(f"the recovery location {masked(url)!r} is invalid", why=problem, do=do)
     own = {name: given[name] for name in _OWN if name in given}
     return KafkaRecoveryConfig(
         split.netloc,

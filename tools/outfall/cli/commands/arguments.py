@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import click
 from click.shell_completion import CompletionItem
@@ -27,6 +26,7 @@ from outfall.recovery.sqlite import SqliteRecoveryConfig
 from outfall.recovery.url import recovery_config
 from outfall.serde import parse_json
 from outfall.source_options import build_sink, split_options
+from outfall.urls import scheme_of
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def recovery_location(text: str) -> RecoveryConfig:
         raise click.BadParameter("the location is empty: give a path, a URL, or . for the current directory")
     try:
         # Relative to the current directory: unlike a query, the command runs in one process.
-        return recovery_config(text if urlsplit(text).scheme else os.path.abspath(os.path.expanduser(text)))
+        return recovery_config(text if scheme_of(text) else os.path.abspath(os.path.expanduser(text)))
     except ConfigurationError as error:
         raise click.BadParameter(str(error)) from error
 
