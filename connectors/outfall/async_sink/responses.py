@@ -87,12 +87,13 @@ def _pieces(response: Any, decode: bool) -> Iterator[bytes]:
             yield piece
 
 
-def parsed_object(body: Body, what: str) -> dict[str, Any]:
+def parsed_object(body: Body, what: str, hide: Callable[[str], str] = str) -> dict[str, Any]:
     """Return the JSON object of a response.
 
     Args:
         body: the response body.
         what: the response, as an error names it.
+        hide: masks secrets in the text that the error shows.
 
     Raises:
         TransientError: it is incomplete, no JSON object, or nested too deeply. What the server did is unknown.
@@ -106,7 +107,7 @@ def parsed_object(body: Body, what: str) -> dict[str, Any]:
         if isinstance(found, dict):
             return found
         why = "it is not a JSON object that can be read"
-    raise unreadable(what, f"{why}: it begins with {body.data[:_SHOWN].decode(errors='replace')!r}")
+    raise unreadable(what, f"{why}: it begins with {hide(body.data[:_SHOWN].decode(errors='replace'))!r}")
 
 
 _SHOWN = 200

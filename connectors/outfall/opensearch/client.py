@@ -6,7 +6,7 @@ import base64
 import gzip
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -21,6 +21,7 @@ from outfall.async_sink.responses import LARGEST, Body, head_within, parsed_obje
 from outfall.errors import ConfigurationError, TargetError, TransientError, missing_extra
 from outfall.options import resolve_secret
 from outfall.process_clients import ProcessClients
+from outfall.redaction import Redaction
 from outfall.serde import parse_json
 from outfall.versioned import RecordStore
 
@@ -94,12 +95,16 @@ class OpenSearchClient:
         """Read the secrets. Raises `ConfigurationError` if one cannot be read, and `ImportError` without boto3."""
         self._access = access
         self._headers = {"Content-Type": "application/json"}
+        secrets = []
         if access.username is not None or access.password is not None:
             password = "" if access.password is None else resolve_secret(access.password)
             pair = base64.b64encode(f"{access.username or ''}:{password}".encode()).decode()
             self._headers["Authorization"] = f"Basic {pair}"
+            secrets = [password, pair]
         if access.api_key is not None:
-            self._headers["Authorization"] = f"ApiKey {resolve_secret(access.api_key)}"
+            secrets = [resolve_secret(access.api_key)]
+            self._headers["Authorization"] = f"ApiKey {secrets[0]}"
+        self._hidden = Redaction(secrets)
         self._signer = _signer() if access.aws_region else None
         try:
             self._pool = urllib3.PoolManager(
@@ -140,10 +145,16 @@ class OpenSearchClient:
         deadline = time.monotonic() + self._access.read_timeout
         content = read_body(found, most=LARGEST, deadline=deadline)
         after = retry_after(found.headers.get("Retry-After"), longest=_DAY)
+        # A cluster or a gateway may repeat what it was sent. Signed requests have credentials of their own.
+        signed = [headers[name] for name in _SIGNED if name in headers] if self._signer else []
+
+        def hide(text: str) -> str:
+            return self._hidden.hide(text, signed)
+
         if found.status >= 300:
-            return ClusterResponse(found.status, _error_in(content), after)
+            return ClusterResponse(found.status, _hidden_strings(_error_in(content), hide), after)
         what = f"the response of {self._access.url} with status {found.status}"
-        return ClusterResponse(found.status, parsed_object(content, what), after)
+        return ClusterResponse(found.status, _hidden_errors(parsed_object(content, what, hide), hide), after)
 
     def _signed(self, method: str, url: str, body: bytes | None, headers: Mapping[str, str]) -> dict[str, str]:
         session, request_of, auth_of = self._signer or _signer()
@@ -179,6 +190,29 @@ def _error_in(content: Body) -> Any:
         return content.data[:_SHOWN].decode(errors="replace")
 
 
+def _hidden_strings(value: Any, hide: Callable[[str], str]) -> Any:
+    """Hide secrets in all strings of a JSON value, which are shortened."""
+    if isinstance(value, str):
+        return hide(value[:_SHOWN])
+    if isinstance(value, dict):
+        return {hide(key): _hidden_strings(item, hide) for key, item in value.items()}
+    return [_hidden_strings(item, hide) for item in value] if isinstance(value, list) else value
+
+
+def _hidden_errors(body: dict[str, Any], hide: Callable[[str], str]) -> dict[str, Any]:
+    """Hide secrets in the errors of single documents."""
+    for found in (*_list(body.get("items")), *_list(body.get("docs"))):
+        for item in (found, *found.values()) if isinstance(found, dict) else ():
+            if isinstance(item, dict) and "error" in item:
+                item["error"] = _hidden_strings(item["error"], hide)
+    return body
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+_SIGNED = ("Authorization", "X-Amz-Security-Token")
 _SHOWN = 1000
 """Maximum number of bytes of a response that is no JSON."""
 _DAY = 86_400.0

@@ -377,7 +377,7 @@ def _items(response: ClusterResponse, count: int) -> list[dict[str, Any]]:
     found = [next(iter(item.values()), None) if isinstance(item, dict) else None for item in _listed(items)]
     if len(found) == count and all(isinstance(item, dict) and type(item.get("status")) is int for item in found):
         return found  # type: ignore[return-value]
-    raise unreadable(f"the response to {count} writes", f"it has not one status for each: {str(response.body)[:200]}")
+    raise unreadable(f"the response to {count} writes", "it has not one status for each")
 
 
 def _docs(response: ClusterResponse, count: int) -> list[dict[str, Any]]:
@@ -385,7 +385,7 @@ def _docs(response: ClusterResponse, count: int) -> list[dict[str, Any]]:
     docs = [doc for doc in _listed(response.body.get("docs")) if isinstance(doc, dict)]
     if len(docs) == count and all("error" in doc or not doc.get("found") or "_version" in doc for doc in docs):
         return docs
-    raise unreadable(f"the response to {count} reads", f"it has not one document for each: {str(response.body)[:200]}")
+    raise unreadable(f"the response to {count} reads", "it has not one document for each")
 
 
 def _listed(value: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import re
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pydantic import SecretStr
+from urllib3 import HTTPResponse
 
 from outfall.async_sink import ErrorAction
 from outfall.capabilities import Guarantee
@@ -216,3 +218,30 @@ def test_requests_carry_the_credentials(monkeypatch: pytest.MonkeyPatch) -> None
     signed = signing._signed("POST", f"{URL}/_bulk", b"x", {"Content-Type": "application/json"})
     assert "Credential=key/" in signed["Authorization"]
     assert "/eu-central-1/es/aws4_request" in signed["Authorization"]
+
+
+@pytest.mark.parametrize("auth", ["password", "api_key", "aws"])
+@pytest.mark.parametrize("status", [200, 400, 403, 500])
+def test_what_a_cluster_repeats_of_its_request_is_hidden(
+    monkeypatch: pytest.MonkeyPatch, status: int, auth: str
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2-word")
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "hunter2-token")
+    secret = SecretStr("hunter2-word")
+    given: dict[str, dict[str, Any]] = {
+        "password": {"username": "u", "password": secret}, "api_key": {"api_key": secret}, "aws": {"aws_region": "r"},
+    }  # fmt: skip
+    client = OpenSearchClient(access(**given[auth]))
+
+    def request(method: str, url: str, *, headers: dict[str, str], **_: Any) -> HTTPResponse:
+        echo = " ".join(f"{name}: {value}" for name, value in headers.items())
+        error = {"error": {"type": "t", "reason": echo, "caused_by": [echo]}}
+        body = {"items": [{"index": {"status": 400} | error}], "docs": [error]} if status == 200 else error
+        return HTTPResponse(io.BytesIO(json.dumps(body).encode()), status=status, preload_content=False)
+
+    monkeypatch.setattr(client._pool, "request", request)
+    shown = str(client.send("POST", "/_bulk", b"x"))
+    assert "***" in shown
+    pair = base64.b64encode(b"u:hunter2-word").decode()
+    assert not [text for text in ("hunter2", pair, "Signature=") if text in shown]
