@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from outfall.dead_letter import DeadLetter
     from outfall.sinks import StatelessSinkPartition
+    from outfall.target_record import TargetRecord
 
 X = TypeVar("X")
 S = TypeVar("S")
@@ -434,6 +435,34 @@ class SupportsTarget(DeclaresKind, ABC, Generic[S]):
             TargetAheadError: The target contains later epochs than were recorded.
         """
         return {}
+
+    def find_moved(self, context: TargetContext[S], recorded: str) -> TargetRecord | None:
+        """Find the step's record in a target that has another name than recorded, for `outfall move`. Changes nothing.
+
+        Called on the driver, before recorded epochs of earlier runs are resolved. Implement it if `target` contains an
+        address and the target keeps a record of the step.
+
+        Args:
+            context: The state of the recovery data. Its generation and token are those of the newest BEGIN, so that
+                `outfall.target_record.check_opening` compares the record with it.
+            recorded: What `target` returned for that BEGIN.
+
+        Returns:
+            The record. `None`, the default, means that the target keeps none: the user then decides.
+
+        Raises:
+            ConfigurationError: More than the address has changed.
+            TargetLostError: The target has no record of the step, or an older one.
+            FencedError: Another driver has opened the target.
+        """
+        return None
+
+    def move_target(self, context: TargetContext[S], recorded: str) -> None:
+        """Rename what the target keeps under a name that contains the recorded address. Must be idempotent.
+
+        Called after `find_moved` with the same arguments, before recorded epochs are resolved. Without effect by
+        default.
+        """
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
         """Return a copy that treats existing data in the target according to a save mode of Spark.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from decimal import Decimal
@@ -75,6 +76,9 @@ class DynamoDBRequestSink(AwsSink[KeyedRow], VersionedSink):
 
     def name(self) -> str:
         return str(self.options.table)
+
+    def without_address(self, target: str) -> str:
+        return re.split("[/:]", target)[-1]
 
     def requires(self) -> Sequence[str]:
         found = super().requires()

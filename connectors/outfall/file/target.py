@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Any
@@ -11,15 +12,18 @@ from typing import Any
 from outfall.capabilities import TargetContext
 from outfall.file.first_contact import check_usable
 from outfall.file.options import FileOptions
+from outfall.file.possession import DirectoryPort
 from outfall.file.stores.disk import translated_errors
 from outfall.file.stores.local import LocalStore
 from outfall.file.stores.locks import Patience
 from outfall.filesystems import make_durably
 from outfall.formats import suffix
+from outfall.possession.possession import find_moved
 from outfall.sinks import Sink
 from outfall.storage.names import SIDECAR
 from outfall.storage.rolling import RollBounds
 from outfall.storage.sink import StorageSink
+from outfall.target_record import TargetRecord
 
 
 class Files(StorageSink, Sink[Any]):
@@ -39,6 +43,14 @@ class Files(StorageSink, Sink[Any]):
 
     def target(self) -> str:
         return self.options.path if self.options.remote else f"file:{self.options.path}"
+
+    @abstractmethod
+    def port(self, incarnation: str) -> DirectoryPort[Any, Any]:
+        """Return the directory as the target of one step."""
+
+    def find_moved(self, context: TargetContext[Any], recorded: str) -> TargetRecord | None:
+        with translated_errors("checking", self.options.path):
+            return find_moved(self.port(context.incarnation), context)
 
     def place(self) -> str:
         return f"{self.options.path}/" if self.options.remote else f"file:{_identity(self.options.path)}"

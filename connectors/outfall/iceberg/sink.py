@@ -12,11 +12,14 @@ import pyarrow as pa
 from outfall.errors import ConfigurationError, TargetError, TransientError
 from outfall.iceberg.options import MAIN, IcebergArguments, IcebergOptions
 from outfall.options import make_options, names_arguments
+from outfall.possession.possession import check_same_name
 from outfall.tables.keyed_sink import KeyedTableSink
 
 if TYPE_CHECKING:
+    from outfall.capabilities import TargetContext
     from outfall.iceberg.catalog import Catalogue
     from outfall.iceberg.table import IcebergTable
+    from outfall.target_record import TargetRecord
 
 _CLOCKS_DIFFER = 60
 """Seconds by which Iceberg's Java library lets the time of a change be before the previous one."""
@@ -88,6 +91,11 @@ class IcebergSink(KeyedTableSink):
         named = self.options.catalog != type(self.options).model_fields["catalog"].default
         catalog = self.options.catalog if named else self.catalogue.place
         return f"{catalog} {self.options.table}{branch}"
+
+    def find_moved(self, context: TargetContext[Any], recorded: str) -> TargetRecord | None:
+        # The record is one of the table, with all its branches.
+        check_same_name(self.target().partition(", branch ")[2], recorded.partition(", branch ")[2], "the branch")
+        return super().find_moved(context, recorded)
 
     def place(self) -> str:
         return f"{self.catalogue.place} {self.options.table} {self.options.on}"

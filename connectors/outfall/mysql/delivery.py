@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from outfall.capabilities import Guarantee
+from outfall.capabilities import Guarantee, TargetContext
 from outfall.mysql.columns import check_rights, find_table, read_columns
 from outfall.mysql.database import MySQLDatabase, MySQLSession
 from outfall.mysql.dialect import MySQLDialect
 from outfall.mysql.names import MySQLName
 from outfall.mysql.options import MySQLOptions
-from outfall.mysql.own_tables import ledger_ddl
+from outfall.mysql.own_tables import MySQLLedger, ledger_ddl
 from outfall.mysql.types import arrow_type
+from outfall.possession.possession import check_same_name, find_moved
+from outfall.sql.database import FIRST_CONTACT
 from outfall.sql.delivery import StagedEpochs
-from outfall.sql.dialect import Found, SqlName
+from outfall.sql.dialect import Found, SqlName, compose
+from outfall.sql.target import SqlTarget, StepTables
+from outfall.sql.tombstones import tombstones_name
+from outfall.target_record import TargetRecord
 
 
 class MySQLDelivery(StagedEpochs):
@@ -39,6 +45,46 @@ class MySQLDelivery(StagedEpochs):
 
     def guarantee(self) -> Guarantee:
         return Guarantee.EXACTLY_ONCE
+
+    def find_moved(self, context: TargetContext[Any], recorded: str) -> TargetRecord | None:
+        def find(session: MySQLSession) -> TargetRecord:
+            return find_moved(SqlTarget(self._known_as(context, recorded), None, session), context)
+
+        return self.database.run("checking", find, step=context.step_id, starting=True, at_most=FIRST_CONTACT)
+
+    def move_target(self, context: TargetContext[Any], recorded: str) -> None:
+        """Rename the ledger's row and the table of deleted keys, whose names contain that of the database."""
+        tables = self._known_as(context, recorded)
+
+        def rename(session: MySQLSession) -> None:
+            if self._tables(context).ledger.read(session, lock=True) is None:
+                tables.ledger.rename(session)
+            if tables.tombstones is not None:
+                former = tombstones_name(tables.dialect, self.table, (self._former(recorded), self.found()[1]))
+                if read_columns(session, former) and not read_columns(session, tables.tombstones.table):
+                    session.execute(compose("RENAME TABLE {} TO {}", former.sql, tables.tombstones.table.sql))
+
+        tables.run("moving", rename)
+
+    def _known_as(self, context: TargetContext[Any], recorded: str) -> StepTables[Any]:
+        """Return the tables of a step, whose row in the ledger may still have the name of another database."""
+        dialect, step = self.dialect(), context.step_id
+        databases = (self.database.database_name(), self._former(recorded))
+        named = self.table.found_in(databases[0])
+        names = [(f"{named.schema}.{named.name}", step), (f"{databases[1]}.{named.name}", step)]
+        own = MySQLName(self.options.metadata_schema, "ledger")
+        return replace(
+            self._tables(context, starting=True), ledger=MySQLLedger(dialect, own, names, context.incarnation, step)
+        )
+
+    def _former(self, recorded: str) -> str:
+        """Return the database of a recorded table. Raises `ConfigurationError` if it is another table."""
+        database, _, table = recorded.removeprefix("mysql:").partition("/")
+        if table == str(self.table):
+            return self.table.schema or database
+        schema, _, name = table.rpartition(".")
+        check_same_name(self.table.name, name, "MySQLSink")
+        return schema or database
 
     def requires(self) -> Sequence[str]:
         return ("a server that keeps committed transactions (innodb_flush_log_at_trx_commit is 1)", *self._retained())

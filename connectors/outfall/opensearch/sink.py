@@ -91,6 +91,9 @@ class OpenSearchRequestSink(VersionedSink):
         where = self.options.index or f"by {self.options.index_column}"
         return f"opensearch:{urlsplit(self.options.url).netloc}/{where}"
 
+    def without_address(self, target: str) -> str:
+        return target.partition("/")[2]
+
     def host(self) -> str:
         return str(self.options.url)
 

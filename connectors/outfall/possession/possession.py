@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from outfall.capabilities import CommitterInitContext, TargetContext
-from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError
-from outfall.possession.record import missing_record, overwritten
+from outfall.errors import ConfigurationError, TargetError, TargetLostError, TargetNotEmptyError
+from outfall.possession.record import missing_record, no_record, overwritten
 from outfall.target_record import TargetRecord, check_opening, check_publishing, check_record, is_ahead
 from outfall.trace_points import reached
 
@@ -201,6 +201,31 @@ def check(port: TargetPort[R], context: TargetContext[Any]) -> FoundRecord[R] | 
     if context.completed is None and not settled:
         port.check_existing(context)
     return found if ahead else None
+
+
+def find_moved(port: TargetPort[R], context: TargetContext[Any]) -> TargetRecord:
+    """Return the record of a step in a target that has another name than recorded. Changes nothing.
+
+    Called by `SupportsTarget.find_moved`. Raises `TargetLostError` if the target has no record of the step or an older
+    one, and `FencedError` if a BEGIN that is not in the log has opened it.
+    """
+    found = port.read()
+    if found is None:
+        raise no_record(port.where, context)
+    records = port.records(found, context)
+    for record in records:
+        check_opening(port.where, record, context)
+    return records[-1]
+
+
+def check_same_name(now: str, recorded: str, sink: str) -> None:
+    """Reject a target whose own name differs from the recorded one, and not only its address."""
+    if now != recorded:
+        raise ConfigurationError(
+            f"{sink} writes to {now!r} now, and {recorded!r} is recorded",
+            why="a target that has moved keeps its own name, and only its address changes",
+            do="restore the earlier name, or start with a new checkpoint or another step_id",
+        )
 
 
 def open_target(port: RecordPort[O], context: TargetContext[Any], ahead: FoundRecord[O] | None) -> None:

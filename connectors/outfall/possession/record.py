@@ -76,6 +76,16 @@ def missing_record(where: str, name: str, written: int, **place: Any) -> TargetL
     )
 
 
+def no_record(where: str, context: TargetContext[Any]) -> TargetLostError:
+    """Return the error of a target that has no record of a step, which therefore has not moved there."""
+    return TargetLostError(
+        f"{where} has no record of this step (incarnation {context.incarnation})",
+        step=context.step_id,
+        why="it is another target, or was moved without Outfall's own records, or no epoch was written yet",
+        do="name the target that has moved, and move Outfall's records with it",
+    )
+
+
 def overwritten(name: str) -> TargetLostError:
     """Return the error of a record that disappeared while its query runs."""
     return TargetLostError(

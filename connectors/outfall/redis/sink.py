@@ -75,6 +75,9 @@ class RedisRequestSink(VersionedSink):
     def target(self) -> str:
         return f"redis:{place(self.options.url)} {self.options.key}"
 
+    def without_address(self, target: str) -> str:
+        return target.partition(" ")[2]
+
     def host(self) -> str:
         return place(self.options.url)
 

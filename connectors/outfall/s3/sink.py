@@ -23,7 +23,7 @@ from outfall.capabilities import (
 )
 from outfall.errors import ConfigurationError
 from outfall.options import make_options, names_arguments
-from outfall.possession.possession import check, open_target
+from outfall.possession.possession import check, find_moved, open_target
 from outfall.s3.clean_up import abort_uploads, dead_pieces, delete_pieces, find_uploads
 from outfall.s3.commit import S3Staging
 from outfall.s3.connection import ConnectionCheck
@@ -42,6 +42,7 @@ from outfall.sinks import DynamicSink
 from outfall.storage.commit import StorageCommitter
 from outfall.storage.layout import withdraw_layout
 from outfall.storage.sink import StorageSink
+from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
 
 
@@ -156,6 +157,9 @@ class S3Sink(
     def port(self, incarnation: str, step_id: str) -> PrefixPort:
         """Return the prefix as the target of one step."""
         return PrefixPort(self.store, incarnation, step_id)
+
+    def find_moved(self, context: TargetContext[Any], recorded: str) -> TargetRecord | None:
+        return find_moved(self.port(context.incarnation, context.step_id), context)
 
     def check_target(self, context: TargetContext[Any]) -> TargetCheck[Any]:
         self.options.customer_key()  # fails early if the key is missing

@@ -32,6 +32,7 @@ from outfall.capabilities import (
 from outfall.errors import ConfigurationError, TransientError
 from outfall.options import options_in_save_mode
 from outfall.possession.possession import check as check_record
+from outfall.possession.possession import check_same_name, find_moved
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink, Sink
 from outfall.sql.database import FIRST_CONTACT, SqlDatabase
@@ -44,6 +45,7 @@ from outfall.sql.table import Table
 from outfall.sql.target import SqlTarget, StepTables, open_tables
 from outfall.sql.tombstones import Tombstones
 from outfall.sql.writer import StagingWriter
+from outfall.target_record import TargetRecord
 
 _LOG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """The name of a table that can be the name of a log."""
@@ -102,6 +104,15 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
     def target(self) -> str:
         # Without host and port, because a server may move. The ledger proves that it is the same database.
         return f"{self.kind().partition('/')[0]}:{self.database.database_name()}/{self.table}"
+
+    def find_moved(self, context: TargetContext[Any], recorded: str) -> TargetRecord | None:
+        check_same_name(str(self.table), recorded.partition("/")[2], self.dialect().sink)
+
+        def find(session: Any) -> TargetRecord:
+            self._found = self._found or self.find(session)
+            return find_moved(self._target(session, context), context)
+
+        return self.database.run("checking", find, step=context.step_id, starting=True, at_most=FIRST_CONTACT)
 
     def recovery_location(self) -> str | None:
         found = self.database.log_url()

@@ -126,6 +126,11 @@ class StepLedger(ABC):
         found = session.execute(query, self.key).fetchone()
         return None if found is None else int(found[0])
 
+    def rename(self, session: Session) -> None:
+        """Give a row with any name of the table the first one."""
+        query = compose("UPDATE {} SET target = %(target0)s WHERE {}", self.name, self.mine)
+        session.execute(query, self.key)
+
     def read_published(
         self, session: Session, context: CommitterInitContext, attempts: Sequence[StagedRows], *, lock: bool = False
     ) -> LedgerRow:

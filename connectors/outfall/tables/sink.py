@@ -33,7 +33,7 @@ from outfall.capabilities import (
 from outfall.errors import ConfigurationError, TransientError
 from outfall.formats.types import check_names
 from outfall.options import options_in_save_mode
-from outfall.possession.possession import check
+from outfall.possession.possession import check, find_moved
 from outfall.retry_log import Retry, RetryLog
 from outfall.retry_loop import retried
 from outfall.serde import ModelSerializer
@@ -46,6 +46,7 @@ from outfall.tables.table import FileLayout, LoadedTable
 from outfall.tables.target import TablePort, clear_attempts, leftovers, revoke_older, trees_of_spark, unnamed
 from outfall.tables.write_mode import AddFiles, WriteMode
 from outfall.tables.writer import TableWriter
+from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
 
 log = logging.getLogger(__name__)
@@ -170,9 +171,15 @@ class TableSink(
             self._check_columns(self._loaded(), schema)
             self._rows = schema
 
+    def find_moved(self, context: TargetContext[Any], recorded: str) -> TargetRecord | None:
+        return find_moved(self._port(self._loaded(), context), context)
+
+    def _port(self, table: LoadedTable | None, context: TargetContext[Any]) -> TablePort:
+        return TablePort(self.target(), table, context.incarnation, self.options.existing)
+
     def check_target(self, context: TargetContext[Any]) -> TargetCheck[Any]:
         table = self._loaded()
-        check(TablePort(self.target(), table, context.incarnation, self.options.existing), context)
+        check(self._port(table, context), context)
         if self._rows is not None:
             self._check_columns(table, self._rows)
         return TargetCheck({}, table)

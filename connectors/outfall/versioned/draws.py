@@ -130,6 +130,16 @@ class VersionPort(RecordPort[VersionRecord]):
             " ones, so it overwrites existing rows",
         )
 
+    def rename_from(self, former: VersionPort) -> None:
+        """Give the record of another name this one, unless that has happened."""
+        found = former.read()
+        if found is None:
+            return
+        # In this order: an interrupted call leaves both, and the next one removes the former.
+        if self.read() is None:
+            self.store.replace(self.name, None, found.stored.model_dump_json())
+        former.store.replace(former.name, found.version, None)
+
     def check_existing(self, context: TargetContext[Any]) -> None:
         pass  # rows of other writers remain
 

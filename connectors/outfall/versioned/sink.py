@@ -13,9 +13,17 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.async_sink import AsyncSink, BlockingSinkPartition
-from outfall.capabilities import CleanUpContext, Guarantee, SupportsTarget, TargetContext, WriterInitContext
+from outfall.capabilities import (
+    CleanUpContext,
+    Guarantee,
+    SupportsTarget,
+    TargetContext,
+    WriterInitContext,
+    shown_name,
+)
 from outfall.errors import ConfigurationError, OutfallError, StaleWriterError, ValueRefusedError
-from outfall.possession.possession import check, open_target
+from outfall.possession.possession import check, check_same_name, find_moved, open_target
+from outfall.target_record import TargetRecord
 from outfall.versioned.draws import COUNTER, RecordStore, RetryingStore, Version, VersionPort, version_of
 from outfall.versioned.options import VersionedOptions
 from outfall.versioned.outcomes import Answer, counted
@@ -55,6 +63,21 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
     def owns_target(self) -> bool:
         return False  # others may write to it
 
+    def without_address(self, target: str) -> str:
+        """Return what a name that `target` returned, now or earlier, contains beside an address."""
+        return target
+
+    def find_moved(self, context: TargetContext[Any], recorded: str) -> TargetRecord | None:
+        check_same_name(self.without_address(self.target()), self.without_address(recorded), shown_name(self))
+        if not self._settings.versions:
+            return None
+        port = self._port(context.incarnation)
+        return find_moved(port if port.read() else self._port(context.incarnation, recorded), context)
+
+    def move_target(self, context: TargetContext[Any], recorded: str) -> None:
+        if self._settings.versions:
+            self._port(context.incarnation).rename_from(self._port(context.incarnation, recorded))
+
     def check_schema(self, schema: pa.Schema) -> None:
         settings = self._settings
         check_columns(schema, self.key_columns(), settings.order_column, settings.delete_marker)
@@ -91,9 +114,10 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
     def _settings(self) -> VersionedOptions:
         return self.options  # type: ignore[no-any-return]
 
-    def _port(self, incarnation: str) -> VersionPort:
+    def _port(self, incarnation: str, target: str | None = None) -> VersionPort:
+        """Return the target of a step, with the record for this name or another one that it had."""
         # Two sinks of one step may write to one target, and each has a record.
-        which = hashlib.blake2b(self.target().encode(), digest_size=4).hexdigest()
+        which = hashlib.blake2b((target or self.target()).encode(), digest_size=4).hexdigest()
         store = RetryingStore(self.records(), self._settings.retry_deadline.total_seconds())
         return VersionPort(store, f"step:{incarnation}:{which}")
 

@@ -183,6 +183,13 @@ class SeenSink(
         # With another number of parts, a source partition would reach a part that has not seen its offsets.
         return f"{self._options.parts} parts"
 
+    def find_moved(self, context: TargetContext[SeenState], recorded: str) -> None:
+        raise ConfigurationError(
+            f"the sink has {self.target()} now, and {recorded} are recorded",
+            why="a part has seen the offsets of its own source partitions only",
+            do="restore the earlier number of parts",
+        )
+
     def bind(self, context: WriterInitContext) -> Self:
         bound = copy.copy(self)
         bound._key = context.key

@@ -35,6 +35,8 @@ class EpochOptions:
     """Whether epochs may skip numbers, as in batch jobs with an epoch."""
     end_of_input: bool = False
     """Whether each epoch is the end of the input, so that sinks deliver buffered rows, as in batch jobs."""
+    moved: bool = False
+    """Whether targets may have other names than recorded: see `outfall.protocol.moving`."""
     worker_count: int = 0
     key: str | None = None
     """The routing column, if there is one."""

@@ -26,6 +26,7 @@ from outfall.errors import FencedError, OutfallError, UnexpectedEpochError
 from outfall.protocol.epoch_commit import EpochCommit
 from outfall.protocol.journal import Journal, JournalView
 from outfall.protocol.messages import Ticket
+from outfall.protocol.moving import move_targets
 from outfall.protocol.states import carried_to_tasks
 from outfall.protocol.step import RunPosition, Step
 from outfall.protocol.target import check_target, clean_up_context, clean_up_target, open_target
@@ -106,8 +107,10 @@ def begin_batch(step: Step, view: JournalView, batch: int | None, query_id: str 
     `view` is the log, read to its end. `batch` is `None` if only the tasks learn it. The `first` epoch of a run logs
     the start line.
     """
-    check_identity(step.step_id, step.resolved, view, query_id)
     options = step.options
+    check_identity(step.step_id, step.resolved, view, query_id, moved=options.moved)
+    if options.moved:
+        move_targets(step.step_id, step.resolved, view)
     if batch is not None:
         check_batch(step.step_id, view, batch, adopt=options.adopt_checkpoint, any_later=options.any_later)
     view = _resolved(step, view, first=first)

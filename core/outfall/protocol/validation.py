@@ -20,11 +20,13 @@ from outfall.protocol.journal import JournalView
 from outfall.protocol.states import state_names
 
 
-def check_identity(step_id: str, sink: ResolvedSink, view: JournalView, query_id: str | None) -> None:
+def check_identity(
+    step_id: str, sink: ResolvedSink, view: JournalView, query_id: str | None, *, moved: bool = False
+) -> None:
     """Reject recovery data of another query, sink or target.
 
-    Raises `FencedError` if the step continues in another store. `ForeignRecordsError` names the recorded and the
-    current value.
+    With `moved`, targets may have other names than recorded: see `outfall.protocol.moving`. Raises `FencedError` if the
+    step continues in another store. `ForeignRecordsError` names the recorded and the current value.
     """
     if view.moved_to is not None:
         raise FencedError(
@@ -37,42 +39,51 @@ def check_identity(step_id: str, sink: ResolvedSink, view: JournalView, query_id
     if begin is None:
         return
     check_query(step_id, view.query_id, query_id)
-    compared: list[tuple[str, str | None, str | None]] = [("sink", begin.sink, sink.kind())]
-    if not begin.children:
-        compared.append(("target", begin.target, sink.target()))
-    for what, recorded, found in compared:
-        if recorded != found:
-            raise ForeignRecordsError(
-                f"the recovery data is of the {what} {recorded}, not of {found}",
-                step=step_id,
-                do=f"restore the earlier {what}, or start with a new checkpoint or another step_id",
-            )
-    check_children(step_id, sink, view)
+    if begin.sink != sink.kind():
+        raise ForeignRecordsError(
+            f"the recovery data is of the sink {begin.sink}, not of {sink.kind()}",
+            step=step_id,
+            do="restore the earlier sink, or start with a new checkpoint or another step_id",
+        )
+    if not begin.children and not moved and begin.target != sink.target():
+        raise ForeignRecordsError(
+            f"the recovery data is of the target {begin.target}, not of {sink.target()}",
+            step=step_id,
+            do=f"restore the earlier target; if the target itself has moved, {_MOVE}; otherwise start with a new"
+            " checkpoint or another step_id",
+        )
+    _check_children(step_id, sink, view, moved=moved)
 
 
-def check_children(step_id: str, sink: ResolvedSink, view: JournalView) -> None:
+def _check_children(step_id: str, sink: ResolvedSink, view: JournalView, *, moved: bool) -> None:
     """Reject a change of the recorded children. Additions are accepted.
 
     Raises `ForeignRecordsError`, which names each child that is missing or has another target than before.
     """
     children = sink.children()
-    problems = []
+    problems, elsewhere = [], False
     for name, was in (view.begin.children if view.begin else {}).items():
         child = children.get(name)
         if child is None:
             problems.append(f"{name} ({was.sink}, target {was.target}) is missing")
-        elif was.sink != child.kind() or (was.target != child.target() and not child.children()):
-            problems.append(
-                f"{name} was {was.sink}, target {was.target}, and is {child.kind()}, target {child.target()}"
-            )
+            continue
+        same = was.sink == child.kind()
+        if same and (moved or was.target == child.target() or child.children()):
+            continue
+        elsewhere = elsewhere or same
+        problems.append(f"{name} was {was.sink}, target {was.target}, and is {child.kind()}, target {child.target()}")
     if problems:
         raise ForeignRecordsError(
             f"the sinks in {sink.name} are not the recorded ones: {'; '.join(problems)}",
             step=step_id,
             why="each has its part of the recovery data under its name, or under its position in a list of sinks",
-            do="give each sink its earlier name or position (a new sink a new name, or the end of the list), or start"
-            " with a new checkpoint or another step_id",
+            do="give each sink its earlier name or position (a new sink a new name, or the end of the list)"
+            + (f"; if a target itself has moved, {_MOVE}" if elsewhere else "")
+            + "; or start with a new checkpoint or another step_id",
         )
+
+
+_MOVE = "stop the query and run outfall move with the sink's new options"
 
 
 def expected_epoch(view: JournalView, *, adopt: bool) -> int | None:

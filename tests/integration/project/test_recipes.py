@@ -429,6 +429,23 @@ def test_move_a_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_move_a_target(spark: SparkSession, tmp_path: Path) -> None:
+    recipe = Recipe("move-a-target.md", tmp_path, {})
+    source = tmp_path / "in" / "flights"
+    put(source, "0.json", *flights(0, 3))
+    recipe.follow("The query")
+    put(source, "1.json", *flights(3, 6))
+    shutil.copytree(tmp_path / "lake" / "flights", tmp_path / "lake" / "trips")
+    with pytest.raises(StreamingQueryException) as refused:
+        recipe.follow("The query", {"/data/lake/flights": "/data/lake/trips"})
+    recipe.shows("Failure behavior", reason(refused.value))
+    shutil.rmtree(tmp_path / "lake" / "trips")
+    recipe.follow("Move it")
+    assert found_ids(tmp_path / "lake" / "trips") == list(range(6))
+    recipe.check_all_was_tried()
+
+
+@pytest.mark.thorough
 def test_rolling_upgrade(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = Recipe("rolling-upgrade.md", tmp_path, {})
     source = tmp_path / "in" / "flights"

@@ -21,6 +21,7 @@ _MODULES = {
     "drain": "recovery_data",
     "export": "export",
     "gc": "gc",
+    "move": "recovery_data",
     "repair": "repair",
     "replay": "replay",
     "report": "report",

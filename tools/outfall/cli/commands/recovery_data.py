@@ -1,4 +1,4 @@
-"""`outfall drain`, `copy`, `accept` and `reset`: operations on a step's recovery data while no query runs."""
+"""`outfall drain`, `copy`, `move`, `accept` and `reset`: operations on a step's recovery data while no query runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import closing
 
 import click
 
+from outfall.capability_checks import resolve
 from outfall.cli.commands.arguments import (
     ChosenSink,
     complete_location,
@@ -21,9 +22,13 @@ from outfall.cli.commands.output import print_json, say
 from outfall.errors import RecordError
 from outfall.metrics.step_status import read_status
 from outfall.protocol import draining
+from outfall.protocol.clock import SystemClock
 from outfall.protocol.coordinator import EpochCoordinator
+from outfall.protocol.journal import Journal
+from outfall.protocol.moving import MovedTarget, find_moved
 from outfall.protocol.states import ROWS_DRAINED
 from outfall.protocol.step import EpochOptions
+from outfall.protocol.validation import check_identity
 from outfall.recovery.copying import copy_step
 from outfall.recovery.log import RecoveryConfig, ServerChange
 from outfall.redaction import without_credentials
@@ -71,6 +76,56 @@ def copy(source: RecoveryConfig, target: RecoveryConfig, step: str, as_json: boo
         return
     say(f"{copied.entries} entries and {copied.states} large states, {copied.bytes:,} bytes, copied and compared")
     say(f"start the query with recovery={target.url()!r}")
+
+
+@click.command()
+@recovery_argument
+@step_argument
+@sink_options
+@click.option("--yes", is_flag=True, help="Move the step. Without it, nothing is changed.")
+@json_option
+def move(recovery: RecoveryConfig, step: str, chosen: ChosenSink, yes: bool, as_json: bool) -> None:
+    """Continue a step in a target that has moved or was renamed.
+
+    Use it if a query reports that its recovery data is of another target, and that target is the same one under another
+    address. Stop the query first: a running query is fenced and fails. Give the sink with its new options. The step's
+    record in the target must match the recovery data. A recorded epoch is published first. Without --yes, the command
+    only shows what it has found, and exits with code 1 if the step has to be moved.
+    """
+    sink = chosen.make()
+    with closing(recovery.open(step)) as log:
+        view = Journal(log, step, SystemClock()).read()
+        if view.begin is None:
+            raise nothing_recorded(recovery, step)
+        check_identity(step, resolve(sink), view, None, moved=True)
+        found = find_moved(step, resolve(sink), view)
+    moves = bool(found) and yes
+    if moves:
+        options = EpochOptions(commit=chosen.commit_policy(), moved=True)
+        with closing(EpochCoordinator(sink, step, recovery, options=options)) as coordinator:
+            coordinator.begin(None)
+    if as_json:
+        print_json({"step": step, "targets": found, "moved": moves})
+    else:
+        for line in _moves_in_words(found):
+            say(line)
+        if moves:
+            say("moved; start the query with the new options")
+    if found and not yes:
+        say("nothing was changed; add --yes to move the step", err=True)
+        raise click.exceptions.Exit(1)
+
+
+def _moves_in_words(found: Sequence[MovedTarget]) -> Iterator[str]:
+    if not found:
+        yield "the targets have their recorded names; there is nothing to move"
+    for each in found:
+        yield without_credentials(f"{f'{each.child}: ' if each.child else ''}from {each.recorded} to {each.now}")
+        if each.record is None:
+            yield "  the sink keeps no record there: nothing proves that this is the same target"
+        else:
+            epoch = "none" if each.record.epoch is None else each.record.epoch
+            yield f"  the step's record is there: generation {each.record.generation}, last published epoch {epoch}"
 
 
 @click.command()
