@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shlex
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
@@ -28,6 +29,26 @@ _REMEDIES = {
     errno.EACCES: "correct its owner or mode",
     errno.EPERM: "correct its owner, mode or attributes",
 }
+
+
+class IrregularFileError(OSError):
+    """Something else than a file stands under its name, or a file that nobody has written so large."""
+
+
+def read_regular(path: str, largest: int | None = None) -> bytes:
+    """Return the content of a file on a disk.
+
+    Raises `IrregularFileError` for a pipe or a device, which could be read without end, and for a file of more than
+    `largest` bytes; and `OSError`.
+    """
+    # Otherwise opening a pipe waits for a writer.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise IrregularFileError(errno.EINVAL, "it is not a regular file", path)
+        if largest is not None and status.st_size > largest:
+            raise IrregularFileError(errno.EFBIG, f"it has {status.st_size:,} bytes", path)
+        return file.read()
 
 
 def open_filesystem(location: Location, wanted_for: str) -> tuple[Any, str]:

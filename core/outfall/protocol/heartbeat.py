@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from outfall.recovery.entries import Count, Moment
 from outfall.recovery.log import RecoveryConfig, RecoveryLog, heartbeat_name
 from outfall.retry_log import Retry, watched_by
 
@@ -42,11 +43,11 @@ class Heartbeat(BaseModel):
     epoch: int | None
     """`None` before the epoch is known."""
     phase: Phase
-    since: datetime
+    since: Moment
     """The time of the first failed attempt, UTC."""
-    at: datetime
+    at: Moment
     """The time of the last failed attempt, UTC."""
-    attempts: int
+    attempts: Count
     """The number of failed attempts since then."""
     place: str
     """The server, bucket or step with the outage, without credentials."""

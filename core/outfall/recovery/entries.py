@@ -14,7 +14,7 @@ import secrets
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from outfall.errors import RecordError
 from outfall.recovery.log import LogEntry, RecoveryLog
@@ -32,31 +32,45 @@ CARRIED = 64 * 1024 * 1024
 T = TypeVar("T")
 
 
+def _in_utc(time: datetime) -> datetime:
+    return time.astimezone(UTC)
+
+
 class StoredModel(BaseModel):
     """Base of all stored models. Ignores unknown fields: a newer release raises `format` if one must not be ignored."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+
+Moment = Annotated[
+    datetime, Field(ge=datetime(2, 1, 1, tzinfo=UTC), lt=datetime(9999, 1, 1, tzinfo=UTC)), AfterValidator(_in_utc)
+]
+"""A time that has a date in every zone."""
+Seconds = Annotated[float, Field(ge=-1e12, le=1e12)]
+"""A duration whose sums are finite."""
+Count = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+"""A number that can be shown and divided."""
 
 
 class BlobRef(StoredModel):
     """A large state or committable next to the log."""
 
     name: str
-    length: int
+    length: Count
     sha256: str
 
 
 class BufferedRecord(StoredModel):
     """Rows in a state that are not in the target."""
 
-    rows: int
-    oldest: datetime | None = None
+    rows: Count
+    oldest: Moment | None = None
 
 
 class StoredValue(StoredModel):
     """A serialized value: the version of its serializer, and its bytes as text, as base64 or next to the log."""
 
-    version: int
+    version: Count
     text: str | None = None
     base64: str | None = None
     blob: BlobRef | None = None
@@ -82,16 +96,16 @@ class StoredCommittable(StoredModel):
     """A committable with its origin."""
 
     value: StoredValue
-    worker_index: int
+    worker_index: Count
     part: str | None = None
 
 
 class WinningAttempt(StoredModel):
     """The winning attempt of a part."""
 
-    generation: int
-    epoch: int
-    attempt: int
+    generation: Count
+    epoch: Count
+    attempt: Count
 
 
 class _Entry(StoredModel):
@@ -99,7 +113,7 @@ class _Entry(StoredModel):
     """The lowest format that a release must know to read this entry: not that of the writer."""
     step: str
     incarnation: str
-    time: datetime = Field(default_factory=lambda: datetime.now(UTC))
+    time: Moment = Field(default_factory=lambda: datetime.now(UTC))
 
 
 class ChildRecord(StoredModel):
@@ -107,7 +121,7 @@ class ChildRecord(StoredModel):
 
     sink: str
     target: str | None
-    since: int = 0
+    since: Count = 0
     """The first epoch that it could receive: 0, unless it was added later."""
 
 
@@ -115,7 +129,7 @@ class Begin(_Entry):
     """A driver takes over the step. The number of the entry is its generation."""
 
     kind: Literal["begin"] = "begin"
-    epoch: int | None
+    epoch: Count | None
     """`None` if the API learns it only in the tasks, and any is valid."""
     outfall: str
     """The version that wrote the entry."""
@@ -133,7 +147,7 @@ class Begin(_Entry):
     """States adopted from other steps."""
     drain: bool = False
     """Whether this epoch has no batch and delivers the buffered rows of earlier epochs."""
-    drains: int = 0
+    drains: Count = 0
     """The number of earlier drains: the epoch's number is the batch id plus this number."""
     children: dict[str, ChildRecord] = {}
     """The sinks in a composite sink by name; those of an inner composite sink as `child.grandchild`."""
@@ -143,30 +157,30 @@ class Prepared(_Entry):
     """All tasks returned their results, and their data is durable. The epoch is finished from this record."""
 
     kind: Literal["prepared"] = "prepared"
-    epoch: int
-    generation: int
+    epoch: Count
+    generation: Count
     query_id: str | None
     states: dict[str, StoredValue] = {}
     writer_states: list[StoredValue] = []
     committables: list[StoredCommittable] = []
-    counts: dict[str, int] = {}
-    seconds: float = 0.0
+    counts: dict[str, Count] = {}
+    seconds: Seconds = 0.0
 
 
 class Committing(_Entry):
     """From here on, committables of the epoch may be published."""
 
     kind: Literal["committing"] = "committing"
-    epoch: int
-    generation: int
+    epoch: Count
+    generation: Count
 
 
 class Committed(_Entry):
     """All committables of one child are published and not committed again."""
 
     kind: Literal["committed"] = "committed"
-    epoch: int
-    generation: int
+    epoch: Count
+    generation: Count
     child: str
 
 
@@ -174,23 +188,23 @@ class Completed(_Entry):
     """The epoch is applied."""
 
     kind: Literal["completed"] = "completed"
-    epoch: int
-    generation: int
-    prepared: int
+    epoch: Count
+    generation: Count
+    prepared: Count
     """The number of the PREPARED entry."""
-    counts: dict[str, int] = {}
-    seconds: float = 0.0
-    task_seconds: float = 0.0
+    counts: dict[str, Count] = {}
+    seconds: Seconds = 0.0
+    task_seconds: Seconds = 0.0
     """The duration from BEGIN to PREPARED; the rest of `seconds` is the commit."""
     guarantee: str = ""
     drain: bool = False
-    drains: int = 0
-    held_since: datetime | None = None
+    drains: Count = 0
+    held_since: Moment | None = None
     """The write time of the oldest row that is still buffered."""
-    published: dict[str, int] = {}
+    published: dict[str, Count] = {}
     """The newest epoch that was published to each target, carried forward. The keys are the names of children, as in
     `Begin.children`, or the empty name for a sink that is not composite."""
-    totals: dict[str, int] = {}
+    totals: dict[str, Count] = {}
     """The sums of `counts` since the step's first epoch, carried forward, except peaks and `rows_held`. Also `epochs`,
     `restarts` (how often an epoch began again), and the milliseconds `task_ms` and `commit_ms`."""
 
@@ -199,8 +213,8 @@ class Abandoned(_Entry):
     """Data of the epoch was lost before any was published, and none of it can be published any more."""
 
     kind: Literal["abandoned"] = "abandoned"
-    epoch: int
-    generation: int
+    epoch: Count
+    generation: Count
     reason: str
 
 
@@ -208,9 +222,9 @@ class Skipped(_Entry):
     """Spark replayed a completed epoch. Its rows were read and dropped."""
 
     kind: Literal["skipped"] = "skipped"
-    epoch: int
-    drains: int = 0
-    counts: dict[str, int] = {}
+    epoch: Count
+    drains: Count = 0
+    counts: dict[str, Count] = {}
 
 
 class Moved(_Entry):

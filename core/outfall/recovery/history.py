@@ -149,7 +149,7 @@ def written_epochs(epochs: Iterable[EpochSummary]) -> list[EpochSummary]:
 
 def rows_per_second(epoch: EpochSummary) -> float:
     """Return the rows per second of an epoch, from BEGIN to COMPLETED."""
-    return epoch.delivered_rows / epoch.seconds if epoch.seconds > 0 else 0.0
+    return epoch.delivered_rows / max(epoch.seconds, 1e-9) if epoch.seconds > 0 else 0.0
 
 
 _COUNTERS: dict[str, tuple[str, Callable[[EpochSummary], int]]] = {

@@ -7,13 +7,17 @@ import os
 from contextlib import suppress
 
 from outfall.errors import ConfigurationError
-from outfall.filesystems import make_durably, sync_directory
+from outfall.filesystems import make_durably, read_regular, sync_directory
 from outfall.recovery.file_log import STATES, FileLog, entry_name, temporary_name
 from outfall.recovery.location import unsuitable
 from outfall.recovery.log import EntryExistsError
 from outfall.trace_points import reached
 
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+
+
+LARGEST = 1 << 30
+"""The size in bytes above which a file is no entry: large states and committables are stored next to the log."""
 
 
 class LocalLog(FileLog):
@@ -35,8 +39,7 @@ class LocalLog(FileLog):
 
     def _load(self, path: str) -> bytes | None:
         try:
-            with open(path, "rb") as file:
-                return file.read()
+            return read_regular(path, None if path.endswith(".state") else LARGEST)
         except FileNotFoundError:
             return None
 

@@ -6,8 +6,8 @@ import errno
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from outfall.errors import ConfigurationError, OutfallError, TransientError
-from outfall.filesystems import remedy
+from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError
+from outfall.filesystems import IrregularFileError, remedy
 from outfall.location import HDFS, PACKAGES, REMOTE, Location, Purpose, UnsupportedSchemeError
 from outfall.plugins import RECOVERY
 from outfall.store_errors import StoreError, translated
@@ -95,6 +95,13 @@ def translated_errors(doing: str, step_id: str | None, where: str) -> Iterator[N
     """
     try:
         yield
+    except (IrregularFileError, MemoryError) as error:
+        raise RecordError(
+            f"{doing} in {where!r} failed",
+            step=step_id,
+            why="it does not fit into memory" if isinstance(error, MemoryError) else str(error),
+            do="restore the recovery data from a copy, or start the query with a new checkpoint",
+        ) from error
     except StoreError as error:
         what = f"{doing} in {where!r} failed"
         raise translated(error, what, then=_THEN, refused=ConfigurationError, step=step_id) from error.__cause__

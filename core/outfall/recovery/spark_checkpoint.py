@@ -25,7 +25,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from outfall.errors import ConfigurationError, RecordError
+from outfall.filesystems import read_regular
 from outfall.location import LOCAL, Location
+from outfall.recovery.local_log import LARGEST
 from outfall.recovery.location import recovery_location, translated_errors
 from outfall.serde import parse_json
 
@@ -164,8 +166,7 @@ class SparkCheckpoint:
     def query_id(self) -> str | None:
         """Return the query id; `None` if it cannot be read."""
         try:
-            with open(self.path("metadata"), encoding="utf-8") as file:
-                return str(parse_json(file.read())["id"])
+            return str(parse_json(read_regular(self.path("metadata"), LARGEST).decode())["id"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -187,8 +188,7 @@ class SparkCheckpoint:
     def format_of(self, name: str) -> str:
         """Return the version in the first line of a file, `v1`; empty if there is none."""
         try:
-            with open(self.path(name), encoding="utf-8") as file:
-                found = file.readline().strip()
+            found = read_regular(self.path(name), LARGEST).decode().partition("\n")[0].strip()
         except (OSError, ValueError):
             return ""
         return found if re.fullmatch(r"v[0-9]+", found) else ""
@@ -274,8 +274,7 @@ class SparkCheckpoint:
                     yield from (name for name in inner if os.path.isdir(self.path(name)))
 
     def _lines(self, name: str) -> list[str]:
-        with open(self.path(name), encoding="utf-8") as file:
-            return file.read().split("\n")
+        return read_regular(self.path(name), LARGEST).decode().split("\n")
 
 
 def newest_batches(checkpoint: str) -> tuple[int, int] | None:
@@ -317,8 +316,7 @@ def _names(directory: str) -> list[str]:
 
 def _mismatch(path: str, checksum: str, size: int, *, thoroughly: bool) -> str | None:
     try:
-        with open(checksum, "rb") as file:
-            sums = file.read()
+        sums = read_regular(checksum, LARGEST)
     except FileNotFoundError:
         return None
     if len(sums) <= _CRC_HEADER:

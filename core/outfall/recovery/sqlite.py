@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from outfall.errors import ConfigurationError
+from outfall.filesystems import read_regular
 from outfall.location import LOCAL, Location, Purpose
-from outfall.recovery.local_log import replace_file
+from outfall.recovery.local_log import LARGEST, replace_file
 from outfall.recovery.location import translated_errors
 from outfall.recovery.log import (
     LogEntry,
@@ -195,7 +196,7 @@ class SqliteLog(RecoveryLog):
                 # One file may be removed meanwhile; the others must still be returned.
                 with suppress(FileNotFoundError):
                     if name.endswith(".heartbeat"):
-                        found.append(Path(self._heartbeats, name).read_bytes())
+                        found.append(read_regular(str(Path(self._heartbeats, name)), LARGEST))
             return found
 
     def _clean_up_heartbeats(self, generation: float) -> None:
