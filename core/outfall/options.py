@@ -413,7 +413,7 @@ def _validated(model: type[O], options: Iterable[tuple[str, str | None, Any]], o
             continue
         alias = model.aliases.get(name, Alias(name))
         if alias.option in given_as:
-            problems.append((name, f"given twice, also as {given_as[alias.option]}"))
+            problems.append((name, f"given twice, also as {given_as[alias.option]}; omit one of them"))
             continue
         given_as[alias.option] = name
         try:

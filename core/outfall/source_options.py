@@ -24,6 +24,8 @@ from outfall.options import (
 )
 from outfall.protocol.commit_retry import CommitPolicy
 
+SPARKS_NAME = "checkpointLocation"
+
 
 class SourceOptions(SinkOptions):
     """Options of `format("outfall")` itself. All other options go to the sink."""
@@ -79,6 +81,14 @@ def split_options(options: Mapping[str, str]) -> tuple[SourceOptions, dict[str, 
             'the option "sink" is missing',
             do=f"add .option(\"sink\", …), in SQL INSERT INTO t WITH (sink = '…', …); the sinks are:"
             f" {', '.join(_sink_names())}",
+        )
+    if len(spelled := [name for name in api if plain_name(name) == "checkpointlocation"]) > 1:
+        # Spark ignores case.
+        other = next((name for name in spelled if name.lower() != SPARKS_NAME.lower()), spelled[-1])
+        raise ConfigurationError(
+            f"the checkpoint is given twice, as {SPARKS_NAME} and as {other}",
+            why=f"Spark keeps its own files at {SPARKS_NAME}, and knows no other name for it",
+            do=f"omit {other}",
         )
     return parse_options(SourceOptions, api), rest
 

@@ -222,3 +222,9 @@ def test_a_function_names_its_version_before_its_state_is_unpickled(
     monkeypatch.setattr(version_check, "outfall_version", lambda: "9.9")
     with pytest.raises(TerminalError, match=r"outfall 0\S+ sent a ForEachBatch to a process with outfall 9\.9"):
         pickle.loads(data)
+
+
+@pytest.mark.parametrize("spelled", ["checkpointLocation", "checkpointlocation"])
+def test_a_checkpoint_that_is_given_twice_keeps_the_name_that_spark_reads(spelled: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"omit checkpoint_location\.$"):
+        split_options({"sink": "file", "checkpoint_location": "/a", spelled: "/a"})
