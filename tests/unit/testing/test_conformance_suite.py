@@ -87,6 +87,16 @@ def test_a_claim_of_exactly_once_is_not_green_while_a_check_is_left_untried(tmp_
     assert f"Not tried: lost_before_committing; not run: {len(CHECKS) - 3} of {len(CHECKS)} checks." in str(report)
 
 
+def test_a_check_that_lost_nothing_says_so(tmp_path: Path) -> None:
+    class LosesFiles(databases.CommitsWithoutStagedRows):
+        lose = SinkHarness.lose
+
+    report = run_conformance(LosesFiles(), tmp_path, checks=["lost_before_committing", "lost_after_committing"])
+    assert [result.outcome for result in report.results] == ["not tried", "not tried"]
+    assert report.results[0].text.startswith("the epoch created no file to remove, and the test has no lose()")
+    assert not report.passed
+
+
 @pytest.mark.parametrize(
     ("strict", "claim", "passes"), [(False, None, True), (True, None, False), (None, Guarantee.AT_LEAST_ONCE, True)]
 )

@@ -139,6 +139,27 @@ class Database(SinkHarness):
             db.execute("DELETE FROM staged WHERE name = ?", [committable[0]])
 
 
+class CarelessMover(Mover):
+    """Takes any number of rows for those that were staged."""
+
+    def move_all(self, db: sqlite3.Connection, requests: Sequence[CommitRequest[list[str]]]) -> None:
+        for request in requests:
+            name, work = request.committable
+            if not db.execute("INSERT OR IGNORE INTO ledger VALUES (?)", [work]).rowcount:
+                request.signal_already_committed()
+            else:
+                self.move(db, name)
+
+
+class CarelessSink(DatabaseSink):
+    committer = CarelessMover
+
+
+@found_by("lost_before_committing", "data of one of its committables was lost")
+class CommitsWithoutStagedRows(Database):
+    sink = CarelessSink
+
+
 class Transaction:
     """A transaction that nobody but its end closes, as of many libraries."""
 

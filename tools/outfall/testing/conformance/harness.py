@@ -110,7 +110,8 @@ class SinkHarness(ABC):
     def lose(self, target: Any, committable: Any) -> None:
         """Remove the data of an unpublished committable, as a lifecycle rule or a lost disk does.
 
-        Default for a directory: removes every file that the epoch created.
+        Default for a directory: removes every file that the epoch created. If there is none, as in a database in a
+        directory, the checks that need it are not tried.
         """
         raise NotImplementedError
 
