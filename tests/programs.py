@@ -23,6 +23,8 @@ PACKAGES = {
     "mariadbd": "mariadb-server",
     "mkfs.ext4": "e2fsprogs",
     "mvn": "maven",
+    "node": "nodejs",
+    "npm": "npm",
     "pgbouncer": "pgbouncer",
     "postgres": "postgresql",  # with ICU, which PyPI's server lacks
     "prometheus": "prometheus",

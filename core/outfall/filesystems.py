@@ -105,7 +105,7 @@ _OPERATIONS = {
 }
 """By method of fsspec, what it does."""
 
-_WRITES_ANYWHERE = ("pipe_file", "put_file")
+_MISS_A_BUCKET = ("find", "pipe_file", "put_file")
 """Methods that, in an object store, miss nothing but the bucket."""
 
 
@@ -157,7 +157,7 @@ class ExplainedClient:
 
     def _misses_bucket(self, error: FileNotFoundError, method: str) -> bool:
         # An error of a file on this host has its name.
-        return self._scheme in OBJECT_STORES and method in _WRITES_ANYWHERE and error.filename is None
+        return self._scheme in OBJECT_STORES and method in _MISS_A_BUCKET and error.filename is None
 
 
 def remedy(error: OSError) -> str:

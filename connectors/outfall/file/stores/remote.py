@@ -12,6 +12,7 @@ import posixpath
 import re
 import shutil
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
@@ -34,6 +35,7 @@ _LAYOUT = re.compile(r"directory(?:-(\d+))?\.layout")
 
 log = logging.getLogger(__name__)
 
+_telling = threading.Lock()
 _undeletable: set[str] = set()
 """Directories in which this process may not delete, so that it does not try again and warns once."""
 
@@ -119,7 +121,10 @@ class RemoteStore(FileStore):
         try:
             return self.remove(path)
         except PermissionError as error:
-            _undeletable.add(self.root)
+            with _telling:
+                if self.root in _undeletable:  # another thread was faster
+                    return False
+                _undeletable.add(self.root)
             log.warning(
                 "%s: files below %s/ that are no longer needed remain, since they may not be deleted (%s). Rows are not"
                 " affected. To save their space, grant the right to delete there, and start the query again",
