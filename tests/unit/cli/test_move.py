@@ -100,7 +100,8 @@ def test_another_directory_is_refused_and_nothing_changes(tmp_path: Path) -> Non
         (tmp_path / "nothing", "has no record of this step"),
         (old, "is behind the recovery data"),
     ):
-        assert text in failed("move", step.recovery, "sink", "--sink", "file", "-o", f"path={place}", "--yes")
+        for yes in ((), ("--yes",)):
+            assert text in failed("move", step.recovery, "sink", "--sink", "file", "-o", f"path={place}", *yes)
     assert tree(tmp_path) == before
 
 
@@ -123,16 +124,23 @@ def test_each_sink_of_a_fan_out_is_moved_on_its_own(tmp_path: Path, monkeypatch:
 
 
 def test_without_a_record_the_user_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    renamed: list[str] = []
+
     class Elsewhere(StagingSink):
         def target(self) -> str:
             return "elsewhere"
+
+        def move_target(self, context: TargetContext[Any], recorded: str) -> None:
+            renamed.append(recorded)
 
     Elsewhere.__qualname__, Elsewhere.__module__ = "StagingSink", StagingSink.__module__
     setup, recovery = Staging(), str(tmp_path / "rec")
     LocalDriver(setup.sink(), recovery).run_epoch(0, [["a"]])
     named = importable(monkeypatch, Elsewhere(setup.warehouse))
     assert "nothing proves that this is the same target" in failed("move", recovery, "sink", "--sink", named)
+    assert renamed == []
     done("move", recovery, "sink", "--sink", named, "--yes")
+    assert renamed == ["warehouse"]
     LocalDriver(Elsewhere(setup.warehouse), recovery).run_epoch(1, [["b"]])
 
 
