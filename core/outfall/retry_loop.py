@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import tenacity
 
+from outfall.first_contact import fails_at_once, patience
 from outfall.retry_log import Retry, RetryLog
 
 T = TypeVar("T")
@@ -34,8 +35,10 @@ def retried(
     `passes` says whether an error is transient. Raises the error of the last attempt: permanent, or the first one after
     the deadline. `describe` is called with the error before each pause, and returns what is logged. It is required with
     `log`, without which retries are silent.
+
+    At the first contact of a step, `outfall.first_contact` shortens the deadline, and wrong addresses are permanent.
     """
-    started = now()
+    started, deadline = now(), patience(deadline)
 
     def warn(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -50,7 +53,7 @@ def retried(
         sleep(seconds)
 
     retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(passes),
+        retry=tenacity.retry_if_exception(lambda error: passes(error) and not fails_at_once(error)),
         wait=tenacity.wait_random_exponential(multiplier=first_wait, max=longest_wait),
         stop=lambda _: now() - started >= deadline,
         sleep=pause,

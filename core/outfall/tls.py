@@ -18,3 +18,16 @@ def system_authorities() -> str | None:
     found = ssl.get_default_verify_paths()
     files = [found.cafile] if found.cafile else [os.path.join(found.capath or "", name) for name in _BUNDLES]
     return next((file for file in files if os.path.isfile(file)), None)
+
+
+def verifying_context(authorities: str | None) -> ssl.SSLContext:
+    """Return a context that verifies certificates and host names.
+
+    It trusts the authorities in a file (PEM), or the system's. Raises `OSError` if the file cannot be read.
+    """
+    context = ssl.create_default_context(cafile=authorities)
+    system = system_authorities()
+    if authorities is None and system is not None:
+        # Python's OpenSSL may look for them elsewhere too.
+        context.load_verify_locations(system)
+    return context

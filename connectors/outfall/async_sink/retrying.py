@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
 
 from outfall.errors import TerminalError, TransientError, ValueRefusedError
+from outfall.retry_log import Retry, RetryLog
+from outfall.retry_loop import retried
+
+T = TypeVar("T")
+
+_retries = RetryLog(logging.getLogger(__name__))
 
 
 class ErrorAction(Enum):
@@ -127,3 +135,16 @@ class RetryPolicy:
         if pause <= left:
             return pause
         return left if at_least > 0 and left > 0 else None
+
+
+def patiently(where: str, doing: str, call: Callable[[], T], deadline: float) -> T:
+    """Repeat a call after a `TransientError`, for `deadline` seconds. `where` and `doing` are for warnings."""
+    return retried(
+        call,
+        passes=lambda error: isinstance(error, TransientError),
+        deadline=deadline,
+        first_wait=0.1,
+        longest_wait=5.0,
+        log=_retries,
+        describe=lambda error: Retry(where, doing, str(error)),
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Self, TypeVar
 
@@ -13,6 +13,7 @@ from outfall.async_sink.host_state import HostState, RetryBudget, shared_host_st
 from outfall.async_sink.limiting import AimdLimiter, Limiter
 from outfall.async_sink.options import AsyncSinkOptions
 from outfall.async_sink.partition import AsyncSinkPartition
+from outfall.async_sink.retrying import patiently
 from outfall.capabilities import (
     BufferedRows,
     DeclaresGuarantee,
@@ -29,6 +30,7 @@ from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.sinks import DynamicSink
 
 E = TypeVar("E")
+T = TypeVar("T")
 
 
 class AsyncSink(
@@ -85,6 +87,10 @@ class AsyncSink(
         """Return this process's state of the host."""
         key = (class_name(self), self.host(), self.options.model_dump_json(include=_SHARED))
         return shared_host_state(key, lambda: HostState(self.limiter(), RetryBudget(self.options.retry_budget)))
+
+    def patiently(self, doing: str, call: Callable[[], T]) -> T:
+        """Repeat a call after a `TransientError`, until `retry_deadline`. `doing` is the operation, for warnings."""
+        return patiently(str(self.host()), doing, call, self.options.retry_deadline.total_seconds())
 
     def guarantee(self) -> Guarantee:
         return Guarantee.AT_LEAST_ONCE

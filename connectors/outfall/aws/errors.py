@@ -94,6 +94,8 @@ def translated(what: str, error: BaseException, *, failed: str, do: str) -> Outf
             why=str(error),
             do="create it, or correct its name, the region, the endpoint_url or the account of the credentials",
         )
+    if isinstance(error, SSLError):
+        do = "let driver and executors trust the certificate, for example with AWS_CA_BUNDLE; or correct endpoint_url"
     if classify(error) is ErrorAction.RETRY and not is_stale(error):
         return TransientError(
             f"{what} does not respond",

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from decimal import Decimal
 from itertools import repeat
 from typing import Any, Unpack
@@ -24,6 +24,7 @@ from outfall.dynamodb.attributes import Attribute, Item, check_types, items_of, 
 from outfall.dynamodb.options import DynamoDBOptions, DynamoDBSettings
 from outfall.dynamodb.table import RECORD_KEYS, DynamoDBRecords, DynamoDBTable, describe
 from outfall.errors import ConfigurationError, OutfallError, ValueRefusedError
+from outfall.first_contact import one_attempt
 from outfall.options import make_options, names_arguments
 from outfall.versioned import Answer, KeyedBatch, KeyedRow, Outcomes, Version, VersionedPartition, VersionedSink
 from outfall.wrappers import WithDeadLetters
@@ -67,6 +68,8 @@ class DynamoDBRequestSink(AwsSink[KeyedRow], VersionedSink):
     sends_json = True
     _table: DynamoDBTable | None = None
     """Known once the table was described. Not pickled: a task describes it again."""
+    _schema: pa.Schema | None = None
+    """The columns of the rows, once the driver knows them."""
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_table": None}
@@ -86,15 +89,18 @@ class DynamoDBRequestSink(AwsSink[KeyedRow], VersionedSink):
         return (*found, "no task that is suspended for longer than ttl and then writes") if ends else found
 
     def table(self) -> DynamoDBTable:
-        """Describe the table, once per sink. Raises `TargetError` or `TransientError`."""
+        """Describe the table, once per sink. Raises `TargetError`, or `TransientError` after `retry_deadline`."""
         if self._table is None:
-            client = self.client()
-            try:
-                self._table = describe(client, self.options.table)
-            except OutfallError as error:
-                self.renew(client, error.__cause__)
-                raise
+            self._table = self.patiently("describing the table", self._described)
         return self._table
+
+    def _described(self) -> DynamoDBTable:
+        client = self.client()
+        try:
+            return describe(client, self.options.table)
+        except OutfallError as error:
+            self.renew(client, error.__cause__)
+            raise
 
     def key_columns(self) -> Sequence[str]:
         return list(self.table().keys)
@@ -104,6 +110,12 @@ class DynamoDBRequestSink(AwsSink[KeyedRow], VersionedSink):
         return DynamoDBRecords(self.client(), options.records, options.table)
 
     def check_schema(self, schema: pa.Schema) -> None:
+        """Reject columns that do not fit the table, which only `check_target` waits for."""
+        with one_attempt():
+            self._check_columns(schema)
+        self._schema = schema
+
+    def _check_columns(self, schema: pa.Schema) -> None:
         super().check_schema(schema)
         options: DynamoDBOptions = self.options
         check_types(schema, options.set_columns)
@@ -130,11 +142,12 @@ class DynamoDBRequestSink(AwsSink[KeyedRow], VersionedSink):
                 do="enable TTL on the table; or omit ttl and write the column",
             )
 
-    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+    def check_server(self, context: TargetContext[Any]) -> None:
+        if self._schema is not None:
+            self._check_columns(self._schema)
         if context.starting:
             for finding in self._findings():
                 _log.warning("%s: %s", self.target(), finding)
-        return super().check_target(context)
 
     def check_connection(self) -> Sequence[str]:
         table = self.table()

@@ -7,12 +7,12 @@ import os
 import socket
 import ssl
 from collections.abc import Sequence
-from typing import Any
 
 import certifi
 import urllib3
 
-from outfall.errors import ConfigurationError, TargetError
+from outfall.errors import ConfigurationError, TargetError, TransientError
+from outfall.first_contact import NEVER_TLS, causes_of, is_unknown, never_passes
 from outfall.http.options import HttpOptions
 from outfall.http.templates import origin
 from outfall.http.transport import Fault
@@ -57,8 +57,8 @@ def client_certificate(options: HttpOptions) -> str | tuple[str, str] | None:
 def reach(options: HttpOptions) -> Sequence[str]:
     """Open a connection, with TLS if the URL requires it, and close it.
 
-    Raises `TargetError` if the server does not respond, or TLS fails, and `ConfigurationError` if the trusted
-    certificates cannot be read.
+    Raises `TransientError` if the server does not respond, `TargetError` if its name is unknown or TLS fails, and
+    `ConfigurationError` if the trusted certificates cannot be read.
     """
     scheme, host, port = origin(options.url)
     context = tls_context(options) if scheme == "https" else None
@@ -69,7 +69,7 @@ def reach(options: HttpOptions) -> Sequence[str]:
             with context.wrap_socket(plain, server_hostname=host) as secure:
                 version = secure.version()
     except OSError as error:
-        raise TargetError(
+        raise (TransientError if never_passes(error) is None else TargetError)(
             f"{host}:{port} cannot be reached from here",
             why=f"{type(error).__name__}: {error}",
             do="correct the url, open the network path, or add the certificate authority to ca_bundle",
@@ -89,13 +89,11 @@ def translated(error: BaseException, place: str) -> tuple[Fault, str]:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return Fault.CONFIGURATION, f"the certificate of {place} is not trusted: {cause.verify_message}"
         if isinstance(cause, socket.gaierror):
-            unknown = cause.errno in (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
-            fault = Fault.CONFIGURATION if unknown else Fault.NOT_SENT
+            fault = Fault.CONFIGURATION if is_unknown(cause) else Fault.NOT_SENT
             return fault, f"the name of {place} cannot be resolved: {cause.strerror}"
     if any(isinstance(cause, ssl.SSLError) for cause in causes):
         reasons = [cause.reason for cause in causes if isinstance(cause, ssl.SSLError)]
-        never = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL", "NO_PROTOCOLS_AVAILABLE"}
-        fault = Fault.CONFIGURATION if never & set(reasons) else Fault.NOT_SENT
+        fault = Fault.CONFIGURATION if NEVER_TLS & set(reasons) else Fault.NOT_SENT
         return fault, f"{place} does not support a common TLS version or cipher: {reasons[0] or 'unknown reason'}"
     codes = [cause.errno for cause in causes if isinstance(cause, OSError) and cause.errno is not None]
     if codes:
@@ -105,15 +103,3 @@ def translated(error: BaseException, place: str) -> tuple[Fault, str]:
     # The only trace of a proxy's response that opens no tunnel is the text of `http.client`'s error.
     summary = next((str(cause) for cause in causes if type(cause) is OSError), type(error).__name__)
     return Fault.NOT_SENT, f"{place} cannot be reached ({summary})"
-
-
-def causes_of(error: BaseException) -> list[BaseException]:
-    """Yield the error and all its causes: each library wraps them in its own way."""
-    found: list[BaseException] = []
-    waiting: list[Any] = [error]
-    while waiting:
-        cause = waiting.pop(0)
-        if isinstance(cause, BaseException) and cause not in found:
-            found.append(cause)
-            waiting += [cause.__cause__, cause.__context__, getattr(cause, "reason", None), *cause.args]
-    return found

@@ -13,7 +13,8 @@ from requests.adapters import HTTPAdapter
 from requests.auth import AuthBase
 
 from outfall.async_sink.responses import read_body
-from outfall.http.connecting import causes_of, client_certificate, translated, trusted
+from outfall.first_contact import causes_of
+from outfall.http.connecting import client_certificate, translated, trusted
 from outfall.http.options import HttpOptions
 from outfall.http.templates import origin
 from outfall.http.transport import Call, ExchangeError, Fault, Response, Transport

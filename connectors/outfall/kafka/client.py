@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 from outfall.errors import ConfigurationError, OutfallError, TransientError, missing_extra
+from outfall.first_contact import UnexpectedProtocolError
 from outfall.kafka.options import ClientOptions
 from outfall.retry_log import Retry, RetryLog
 from outfall.retry_loop import retried
+from outfall.tls import system_authorities
 
 try:
     from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -94,12 +97,21 @@ class KafkaClients:
         self._consumer: Consumer | None = None
         self._admin: AdminClient | None = None
         self._refused: KafkaError | None = None
+        self._wrong: dict[str, KafkaError] = {}
+        """By address, what no outage explains."""
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """Return the properties of a client that logs to this module's logger."""
+        given = self._options.resolved()
+        encrypted = "ssl" in given.get("security.protocol", "").lower()
+        # librdkafka's OpenSSL would look for them itself, in places of its own.
+        authorities = (
+            system_authorities() if encrypted and not any(name.startswith("ssl.ca") for name in given) else None
+        )
         return {
             "reconnect.backoff.ms": _RECONNECT,
-            **self._options.resolved(),
+            **({} if authorities is None else {"ssl.ca.location": authorities}),
+            **given,
             "bootstrap.servers": self.where,
             "error_cb": self._note,
             "logger": _log,
@@ -186,6 +198,7 @@ class KafkaClients:
         """
         self._hear()
         self._refused = None
+        self._wrong = {}
 
     def explain(self, error: KafkaException | KafkaError, doing: str) -> OutfallError:
         """Convert a client error to an Outfall error."""
@@ -194,6 +207,8 @@ class KafkaClients:
             return TransientError(f"{doing} at {self.where} failed", why=self._options.masked(str(error)))
         if self._refused is not None and not is_permanent(known):
             known = self._refused
+        elif is_transient(known):
+            known = self._wrong_address() or known
         # Brokers close a connection of another protocol without a word.
         protocol = self._options.get("security.protocol", "plaintext").upper()
         then = f"if they are, check that they have a listener for security.protocol={protocol} there; {self._then}"
@@ -233,8 +248,14 @@ class KafkaClients:
 
     def _try_again(self, error: BaseException) -> bool:
         self._hear()
-        known = error_of(error)
+        known, wrong = error_of(error), self._wrong_address()
+        if wrong is not None:
+            error.__cause__ = _as_os_error(wrong)
         return known is not None and self.waits_for(known)
+
+    def _wrong_address(self) -> KafkaError | None:
+        """Return why none of the brokers can ever be reached, if no outage explains it."""
+        return next(iter(self._wrong.values())) if len(self._wrong) > self.where.count(",") else None
 
     def _hear(self) -> None:
         """Let the clients report on their connections."""
@@ -248,6 +269,8 @@ class KafkaClients:
         """Store the reports of the connections: a request that fails because of them only reports a timeout."""
         if error.code() in ACCESS:
             self._refused = error
+        if _as_os_error(error) is not None:
+            self._wrong[error.str().partition("/bootstrap")[0]] = error
         _log.info("Kafka at %s: %s", self.where, self._options.masked(str(error)))
 
 
@@ -255,6 +278,19 @@ def error_of(error: BaseException) -> KafkaError | None:
     """Return librdkafka's own error of an exception."""
     first: Any = error.args[0] if isinstance(error, KafkaException) and error.args else None
     return first if isinstance(first, KafkaError) else None
+
+
+def _as_os_error(error: KafkaError) -> OSError | None:
+    """Return a report of an address that no outage explains as other drivers report it; otherwise `None`."""
+    if error.code() == KafkaError._RESOLVE and any(text in error.str() for text in _UNKNOWN_NAME):
+        return socket.gaierror(socket.EAI_NONAME, error.str())
+    if error.code() == KafkaError._BAD_MSG and "Invalid response size" in error.str():
+        return UnexpectedProtocolError(error.str())
+    return None
+
+
+_UNKNOWN_NAME = ("Name or service not known", "nodename nor servname", "No address associated with hostname")
+"""How C libraries say that a name does not exist."""
 
 
 def is_transient(error: KafkaError) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from outfall.async_sink import RefusedEntry, RequestOutcome
 from outfall.async_sink.responses import unreadable
 from outfall.aws.client import AwsPartition, AwsSink, ConnectionOptions
 from outfall.aws.errors import AT_FAULT
+from outfall.capabilities import TargetContext
 from outfall.errors import ConfigurationError, OutfallError
 from outfall.kinesis.records import AwsRecord, AwsRecordSerializer
 from outfall.values import spark_type
@@ -69,6 +70,11 @@ class StreamSink(AwsSink[AwsRecord]):
                 f"the data column {self.options.data!r} is {spark_type(kind)}, and data must be binary or a string",
                 do="cast it, or omit data to send rows as JSON",
             )
+
+    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+        if context.first_contact:
+            self.patiently("checking the stream", self.check_connection)
+        return {}
 
     def check_connection(self) -> Sequence[str]:
         client = self.client()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -22,8 +21,10 @@ from pymysql.connections import Connection, MySQLResult
 from pymysql.constants import ER, SERVER_STATUS
 
 from outfall.errors import ConfigurationError
+from outfall.first_contact import UnexpectedProtocolError
 from outfall.redaction import Redaction
 from outfall.sql.log_location import ServerUrl
+from outfall.tls import verifying_context
 
 PARAMETERS = ("password", "tls", "tls_ca")
 """The parameters of a URL."""
@@ -163,9 +164,11 @@ class MySQLServer:
             connection = LoadConnection(
                 host=host, port=port, user=unquote(urlsplit(str(self.url)).username or "") or None,
                 database=self.database(), charset="utf8mb4", connect_timeout=self.connect_timeout,
-                read_timeout=self.timeout, write_timeout=self.timeout, autocommit=True, local_infile=True,
+                read_timeout=self.connect_timeout, write_timeout=self.timeout, autocommit=True, local_infile=True,
                 init_command=_SESSION, **self._tls(), **given,
             )  # fmt: skip
+            # PyMySQL has no other place for it. Until here, a proxy may accept the connection and never respond.
+            connection._read_timeout = self.timeout
             _wait_for_others(connection)
             return connection
         except RuntimeError as error:
@@ -175,6 +178,10 @@ class MySQLServer:
                 do="install that package on each host that connects; or use TLS (tls=verify or tls=prefer, and a server"
                 " that has it), over which the methods of MySQL need none",
             ) from error
+        except pymysql.InternalError as error:
+            raise pymysql.OperationalError(2007, f"the server does not speak MySQL's protocol ({error})") from (
+                UnexpectedProtocolError(str(error))
+            )
         except pymysql.MySQLError as error:
             # The server has received the password, and its message may repeat it.
             hidden = Redaction([password or ""])
@@ -208,7 +215,7 @@ class MySQLServer:
             return {}
         authority = self.url.parameters.get("tls_ca")
         try:
-            return {"ssl": ssl.create_default_context(cafile=authority)}
+            return {"ssl": verifying_context(authority)}
         except OSError as error:
             raise ConfigurationError(
                 f"the certificate authority {authority!r} cannot be read",

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.capabilities import Guarantee, TargetContext
+from outfall.first_contact import first_contact
 from outfall.mysql.columns import check_rights, find_table, read_columns
 from outfall.mysql.database import MySQLDatabase, MySQLSession
 from outfall.mysql.dialect import MySQLDialect
@@ -17,7 +18,6 @@ from outfall.mysql.options import MySQLOptions
 from outfall.mysql.own_tables import MySQLLedger, ledger_ddl
 from outfall.mysql.types import arrow_type
 from outfall.possession.possession import check_same_name, find_moved
-from outfall.sql.database import FIRST_CONTACT
 from outfall.sql.delivery import StagedEpochs
 from outfall.sql.dialect import Found, SqlName, compose
 from outfall.sql.target import SqlTarget, StepTables
@@ -50,7 +50,8 @@ class MySQLDelivery(StagedEpochs):
         def find(session: MySQLSession) -> TargetRecord:
             return find_moved(SqlTarget(self._known_as(context, recorded), None, session), context)
 
-        return self.database.run("checking", find, step=context.step_id, starting=True, at_most=FIRST_CONTACT)
+        with first_contact(context.step_id):
+            return self.database.run("checking", find, step=context.step_id, starting=True)
 
     def move_target(self, context: TargetContext[Any], recorded: str) -> None:
         """Rename the ledger's row and the table of deleted keys, whose names contain that of the database."""

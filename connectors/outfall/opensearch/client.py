@@ -23,6 +23,7 @@ from outfall.options import resolve_secret
 from outfall.process_clients import ProcessClients
 from outfall.redaction import Redaction
 from outfall.serde import parse_json
+from outfall.tls import verifying_context
 from outfall.versioned import RecordStore
 
 PASSING = (429, 500, 502, 503, 504)
@@ -109,8 +110,7 @@ class OpenSearchClient:
         try:
             self._pool = urllib3.PoolManager(
                 maxsize=access.connections,
-                cert_reqs="CERT_REQUIRED",
-                ca_certs=access.ca_bundle,
+                ssl_context=verifying_context(access.ca_bundle) if access.url.startswith("https:") else None,
                 timeout=urllib3.Timeout(connect=access.connect_timeout, read=access.read_timeout),
                 retries=False,  # the base retries and counts
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Unpack, cast
 from urllib.parse import quote, urlsplit
@@ -145,15 +145,14 @@ class OpenSearchRequestSink(VersionedSink):
                 )
         check_schema(_JSON, schema)
 
-    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+    def check_server(self, context: TargetContext[Any]) -> None:
         # An alias may stand for another index in each epoch.
         self._check_index(self.access().client(), starting=context.starting)
-        return super().check_target(context)
 
     def open_target(self, context: TargetContext[Any]) -> None:
         super().open_target(context)
         if self.options.versions and self.options.index is not None:
-            self._map_fields(self.access().client())
+            self.patiently("mapping the fields of the versions", lambda: self._map_fields(self.access().client()))
 
     def check_connection(self) -> Sequence[str]:
         client = self.access().client()

@@ -14,15 +14,18 @@ from pydantic import SecretStr
 import redis
 from outfall.async_sink import ErrorAction
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
+from outfall.first_contact import UNTRUSTED, UnexpectedProtocolError, causes_of, never_passes
 from outfall.options import resolve_secret
 from outfall.process_clients import ProcessClients
 from outfall.redis.packing import RECORDS, bulk
+from outfall.tls import system_authorities
 from outfall.versioned import RecordStore
 from redis.backoff import NoBackoff
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
     ConnectionError,
+    InvalidResponse,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -32,7 +35,7 @@ from redis.exceptions import (
     TimeoutError,
 )
 from redis.retry import Retry
-from redis.sentinel import Sentinel
+from redis.sentinel import MasterNotFoundError, Sentinel
 
 _PASSING = (
     "ASK", "BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "MOVED", "NOREPLICAS", "OOM", "READONLY",
@@ -68,7 +71,8 @@ def classify(error: BaseException) -> ErrorAction:
     code = code_of(error)
     if isinstance(error, AuthenticationError | AuthorizationError) or code in ("NOPERM", "NOAUTH", "WRONGPASS"):
         return ErrorAction.FATAL
-    if isinstance(error, ConnectionError) and isinstance(error.__cause__ or error.__context__, ssl.SSLError):
+    lost = isinstance(error, ConnectionError | RedisClusterException)
+    if lost and any(isinstance(cause, ssl.SSLError) for cause in causes_of(error)):
         return ErrorAction.FATAL
     if isinstance(error, ConnectionError | TimeoutError | OSError | TransientError) or code in _PASSING:
         return ErrorAction.RETRY
@@ -119,7 +123,7 @@ class RedisAccess:
         if self.url.startswith("rediss://"):
             # No certificate is accepted unchecked.
             shared |= {"ssl_cert_reqs": "required", "ssl_check_hostname": True}
-            files = {"ssl_ca_certs": self.ca_bundle, "ssl_certfile": self.client_certificate,
+            files = {"ssl_ca_certs": self.ca_bundle or system_authorities(), "ssl_certfile": self.client_certificate,
                      "ssl_keyfile": self.client_key}  # fmt: skip
             shared |= {name: path for name, path in files.items() if path}
         own = {
@@ -131,7 +135,7 @@ class RedisAccess:
             return kind.from_url(self.url, **shared, **own)
         parts = urlsplit(self.url)
         shared |= {"ssl": parts.scheme == "rediss"}
-        watching: Any = Sentinel([(parts.hostname, parts.port or 26379)], sentinel_kwargs=shared)  # type: ignore[no-untyped-call]
+        watching: Any = _Sentinel([(parts.hostname, parts.port or 26379)], sentinel_kwargs=shared)  # type: ignore[no-untyped-call]
         return watching.master_for(self.sentinel, db=int(parts.path.strip("/") or 0), **shared, **own)
 
     def node_of(self, key: bytes) -> Any:
@@ -191,6 +195,17 @@ def place(url: str) -> str:
     return f"{parts.hostname}:{parts.port or 6379}/{parts.path.strip('/') or '0'}"
 
 
+class _Sentinel(Sentinel):
+    def discover_master(self, service_name: str) -> Any:
+        try:
+            return super().discover_master(service_name)  # type: ignore[no-untyped-call]
+        except MasterNotFoundError:
+            # Its text shows the client, and not why the Sentinel does not respond. Asked again, that says it.
+            for sentinel in self.sentinels:
+                sentinel.sentinel_masters()
+            raise MasterNotFoundError(f"no master {service_name!r} is known or up") from None
+
+
 @contextmanager
 def errors_of(access: RedisAccess, what: str) -> Iterator[Any]:
     """Yield a client, and translate its errors to `OutfallError`s that state what failed."""
@@ -208,6 +223,8 @@ def errors_of(access: RedisAccess, what: str) -> Iterator[Any]:
 
 def _translated(access: RedisAccess, what: str, error: Exception) -> OutfallError:
     text = f"Redis at {place(access.url)}: {what} failed"
+    if isinstance(error, InvalidResponse) or "Protocol Error: " in str(error):  # the client of a cluster repeats it
+        error.__cause__ = UnexpectedProtocolError("the server does not speak Redis's protocol")
     if isinstance(error, ValueError) and not isinstance(error, RedisError):
         return ConfigurationError(text, why=str(error), do="correct the url and the certificate files")
     if classify(error) is ErrorAction.RETRY:
@@ -216,7 +233,10 @@ def _translated(access: RedisAccess, what: str, error: Exception) -> OutfallErro
             why=summary(error),
             do="try again; if the error persists, check the server, its address and the network",
         )
+    wrong = never_passes(error)
     do = "correct username, password, the certificates, or the permissions of the ACL user"
+    if wrong is not None:
+        do = f"{wrong.do}{' (ca_bundle)' if wrong is UNTRUSTED else ''}"
     told = str(error).lower()
     if access.cluster and ("not enabled" in told or "cluster support disabled" in told):
         do = "omit cluster: the server is a single one"

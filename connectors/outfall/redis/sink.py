@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Unpack
 
 import pyarrow as pa
@@ -111,10 +111,9 @@ class RedisRequestSink(VersionedSink):
                 do="correct value_column, or cast the column",
             )
 
-    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+    def check_server(self, context: TargetContext[Any]) -> None:
         if context.starting:
-            self._check_server()
-        return super().check_target(context)
+            self._check_durable()
 
     def check_connection(self) -> Sequence[str]:
         with errors_of(self.access(), "the check of the connection") as client:
@@ -130,7 +129,7 @@ class RedisRequestSink(VersionedSink):
         expiring = self.options.ttl is not None or self.options.delete_marker is not None
         return forgets(client, cluster=self.options.cluster, expiring=expiring, waiting=self.options.wait_replicas > 0)
 
-    def _check_server(self) -> None:
+    def _check_durable(self) -> None:
         """Explain why the server's settings break the guarantee. Raises `TargetError` with `require_durable`."""
         with errors_of(self.access(), "reading the settings") as client:
             found, unread = self._forgets(client)

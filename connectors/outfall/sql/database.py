@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from outfall.errors import OutfallError, TransientError
+from outfall.first_contact import fails_at_once, patience
 from outfall.retry_log import Retry, RetryLog
 from outfall.retry_loop import retried
 from outfall.sql.log_location import ServerUrl
@@ -23,10 +23,6 @@ _retries = RetryLog(logging.getLogger(__name__))
 
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 15.0
-
-FIRST_CONTACT = 20.0
-"""Seconds until a server that a step has never reached counts as wrongly addressed. Later, a restart of the query may
-meet a failover."""
 
 
 class Result(Protocol):
@@ -147,22 +143,22 @@ class SqlDatabase(ABC):
         """The table as in the options, for messages."""
         return self.options.table
 
-    def run_raw(self, doing: str, work: Callable[[Any], T], *, starting: bool = False, at_most: float = math.inf) -> T:
+    def run_raw(self, doing: str, work: Callable[[Any], T], *, starting: bool = False) -> T:
         """Run a transaction, with retries after transient errors, until it has committed.
 
         `work` must first check what an earlier attempt has done, because the acknowledgment of a COMMIT may be lost.
         The rest is as in `repeated`.
         """
-        return self.repeated(doing, lambda: self.run_once(work), starting=starting, at_most=at_most)
+        return self.repeated(doing, lambda: self.run_once(work), starting=starting)
 
-    def repeated(self, doing: str, call: Callable[[], T], *, starting: bool = False, at_most: float = math.inf) -> T:
+    def repeated(self, doing: str, call: Callable[[], T], *, starting: bool = False) -> T:
         """Repeat a call after transient errors, until it succeeds.
 
         `doing` is the operation for messages, for example `"publishing to"`. With `starting` it fails at once if a
-        running server rejects the connection. The deadline is `retry_deadline`, or `at_most` seconds. Raises
-        `TransientError` if it has passed, and the driver's own error if it is permanent.
+        running server rejects the connection. Raises `TransientError` if `retry_deadline` has passed, and the driver's
+        own error if it is permanent.
         """
-        seconds = min(self.options.retry_deadline.total_seconds(), at_most)
+        seconds = patience(self.options.retry_deadline.total_seconds())
         try:
             return retried(
                 call,
@@ -177,7 +173,7 @@ class SqlDatabase(ABC):
             if not self.is_transient(error, starting=starting):
                 raise
             raise TransientError(
-                f"{doing} {self.table} in {self.name()} failed for {seconds:g} s",
+                f"{doing} {self.table} in {self.name()} failed{'' if fails_at_once(error) else f' for {seconds:g} s'}",
                 why=self.reason(error),
                 do=f"{self.remedy(error)}; the next run of the query finishes recorded epochs",
             ) from error
@@ -186,18 +182,10 @@ class SqlDatabase(ABC):
         """Return the reason for a warning about a retry, without secrets."""
         return self.reason(error) if isinstance(error, self.errors) else str(error)
 
-    def run(
-        self,
-        doing: str,
-        work: Callable[[Any], T],
-        *,
-        step: str | None = None,
-        starting: bool = False,
-        at_most: float = math.inf,
-    ) -> T:
+    def run(self, doing: str, work: Callable[[Any], T], *, step: str | None = None, starting: bool = False) -> T:
         """Run a transaction like `run_raw`, and translate a permanent error."""
         with self.translated_errors(f"{doing} {self.table}", step):
-            return self.run_raw(doing, work, starting=starting, at_most=at_most)
+            return self.run_raw(doing, work, starting=starting)
 
     def run_once(self, work: Callable[[Any], T]) -> T:
         """Run a transaction without retries. Raises the driver's error."""

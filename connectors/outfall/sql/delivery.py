@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import math
 import re
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, Self
@@ -29,13 +27,14 @@ from outfall.capabilities import (
     TargetContext,
     WriterInitContext,
 )
-from outfall.errors import ConfigurationError, TransientError
+from outfall.errors import ConfigurationError
+from outfall.first_contact import first_contact, one_attempt
 from outfall.options import options_in_save_mode
 from outfall.possession.possession import check as check_record
 from outfall.possession.possession import check_same_name, find_moved
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink, Sink
-from outfall.sql.database import FIRST_CONTACT, SqlDatabase
+from outfall.sql.database import SqlDatabase
 from outfall.sql.dead_letters import DeadLetterTable, dead_letters
 from outfall.sql.dialect import Dialect, Found, SqlName, StagedRows, is_own
 from outfall.sql.options import SqlOptions
@@ -112,7 +111,8 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
             self._found = self._found or self.find(session)
             return find_moved(self._target(session, context), context)
 
-        return self.database.run("checking", find, step=context.step_id, starting=True, at_most=FIRST_CONTACT)
+        with first_contact(context.step_id):
+            return self.database.run("checking", find, step=context.step_id, starting=True)
 
     def recovery_location(self) -> str | None:
         found = self.database.log_url()
@@ -158,9 +158,8 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         has ever reached it. It checks the schema again in every epoch.
         """
         if schema != self._schema:
-            with suppress(TransientError):
-                check = partial(self._check_columns, schema=schema)
-                self.database.run("checking", check, starting=True, at_most=0)
+            with one_attempt():
+                self.database.run("checking", partial(self._check_columns, schema=schema), starting=True)
             self._schema = schema
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
@@ -178,9 +177,7 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
             target.check_support()
             return states
 
-        first = context.first_contact
-        at_most = FIRST_CONTACT if first else math.inf
-        return self.database.run("checking", check, step=context.step_id, starting=first, at_most=at_most)
+        return self.database.run("checking", check, step=context.step_id, starting=context.first_contact)
 
     def open_target(self, context: TargetContext[Any]) -> None:
         open_tables(self._tables(context, self._table_options), partial(self._target, context=context), context)

@@ -31,6 +31,7 @@ from outfall.capabilities import (
     shown_name,
 )
 from outfall.errors import ConfigurationError, TransientError
+from outfall.first_contact import one_attempt
 from outfall.formats.types import check_names
 from outfall.options import options_in_save_mode
 from outfall.possession.possession import check, find_moved
@@ -164,11 +165,13 @@ class TableSink(
     def check_schema(self, schema: pa.Schema) -> None:
         """Explain, column by column, why rows with these columns cannot be written.
 
-        The table is loaded if the columns are new to this sink; `check_target` checks them again in every epoch.
+        The table is loaded if the columns are new to this sink, and waited for only by `check_target`, which checks
+        them again in every epoch.
         """
         if schema != self._rows:
             check_names(schema, "", "columns of a table are matched by name")
-            self._check_columns(self._loaded(), schema)
+            with one_attempt():
+                self._check_columns(self._loaded(), schema)
             self._rows = schema
 
     def find_moved(self, context: TargetContext[Any], recorded: str) -> TargetRecord | None:

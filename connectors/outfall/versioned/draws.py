@@ -9,7 +9,6 @@ checkpoint and a batch job that begin later each have the higher version.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,12 +16,11 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from outfall.async_sink.retrying import patiently
 from outfall.capabilities import TargetContext, WriterInitContext
-from outfall.errors import StaleWriterError, TargetLostError, TransientError
+from outfall.errors import StaleWriterError, TargetLostError
 from outfall.possession.possession import FoundRecord, RecordPort
 from outfall.possession.record import StepRecord, unreadable_record
-from outfall.retry_log import Retry, RetryLog
-from outfall.retry_loop import retried
 from outfall.target_record import check_writing
 
 COUNTER = "version"
@@ -31,8 +29,6 @@ GAP = 1 << 12
 """The distance between two versions: a server may raise the version of a row that another client rewrites."""
 
 T = TypeVar("T")
-_log = logging.getLogger("outfall.versioned")
-_retries = RetryLog(_log)
 
 
 @dataclass(frozen=True)
@@ -82,15 +78,7 @@ class RetryingStore(RecordStore):
         return self._patiently("writing", name, lambda: self._store.replace(name, old, new))
 
     def _patiently(self, doing: str, name: str, call: Callable[[], T]) -> T:
-        return retried(
-            call,
-            passes=lambda error: isinstance(error, TransientError),
-            deadline=self._deadline,
-            first_wait=0.1,
-            longest_wait=5.0,
-            log=_retries,
-            describe=lambda error: Retry(self.where, f"{doing} the record {name}", str(error)),
-        )
+        return patiently(self.where, f"{doing} the record {name}", call, self._deadline)
 
 
 class VersionRecord(StepRecord):

@@ -82,7 +82,14 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
         settings = self._settings
         check_columns(schema, self.key_columns(), settings.order_column, settings.delete_marker)
 
+    def check_server(self, context: TargetContext[Any]) -> None:
+        """Ask the server, before each BEGIN, whether it can take the rows. Repeated after a `TransientError`.
+
+        Raises `OutfallError` if it cannot.
+        """
+
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+        self.patiently("checking the target", lambda: self.check_server(context))
         if self._settings.versions:
             check(self._port(context.incarnation), context)
         return {}

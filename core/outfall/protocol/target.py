@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outfall.capabilities import CleanUpContext, SupportsTarget, SupportsWriterState, TargetCheck, TargetContext
 from outfall.capability_checks import ResolvedSink
+from outfall.first_contact import first_contact
 from outfall.protocol.journal import JournalView
 from outfall.protocol.states import load_states, state_serializer
 from outfall.protocol.step import Step
@@ -39,7 +41,8 @@ def check_target(step: Step, view: JournalView, *, epoch: int | None, starting: 
         return CheckedTarget()
     states = load_states(resolved, view.states, log) if resolved.fixed else {}
     context = replace(target_context(step.step_id, view, states, epoch), key=step.options.key, starting=starting)
-    check = sink.check_target(context)
+    with first_contact(step.step_id) if context.first_contact else nullcontext():
+        check = sink.check_target(context)
     if not isinstance(check, TargetCheck):
         check = TargetCheck(check)
     reselect = sink.reselects_base_states and not view.prepared

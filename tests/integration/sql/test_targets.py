@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from outfall import first_contact
 from outfall.errors import (
     CommitRefusedError,
     ConfigurationError,
@@ -23,7 +24,6 @@ from outfall.errors import (
     TransientError,
 )
 from outfall.protocol.step import EpochOptions
-from outfall.sql import delivery
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import CrashError, crash_at
 from tests.integration.support.sql import (
@@ -401,7 +401,7 @@ def test_two_sinks_begin_at_once_in_a_database_without_a_ledger(target: Table, r
 def test_a_wrong_address_ends_the_first_start_and_a_failover_not_the_next(
     target: Table, recovery: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "FIRST_CONTACT", 0.3)
+    monkeypatch.setattr(first_contact, "PATIENCE", 0.3)
     with target.proxy() as proxy:
         port = proxy.port
         run(target.sink(dsn=target.address(port)), recovery, 0, rows(1))

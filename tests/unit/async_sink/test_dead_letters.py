@@ -60,6 +60,12 @@ class Refusing(ByReference):
         self.accepted += [json.loads(record["Data"]) for record in records]
         return [{} for _ in records]
 
+    def describe_stream_summary(self, **_: Any) -> dict[str, Any]:
+        return {"StreamDescriptionSummary": {"StreamStatus": "ACTIVE", "OpenShardCount": 1}}
+
+    def describe_delivery_stream(self, **_: Any) -> dict[str, Any]:
+        return {"DeliveryStreamDescription": {"DeliveryStreamStatus": "ACTIVE"}}
+
     def put_records(self, *, Records: Any, **rest: Any) -> dict[str, Any]:  # noqa: N803
         return {"Records": self._put(Records)}
 

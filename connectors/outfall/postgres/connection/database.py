@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import select
+import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -19,6 +20,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.pq import PollingStatus
 
 from outfall.errors import ConfigurationError, OutfallError
+from outfall.first_contact import UnexpectedProtocolError
 from outfall.options import resolve_secret
 from outfall.postgres.connection.errors import (
     ConnectionRefusedByServerError,
@@ -234,8 +236,10 @@ class PostgresDatabase(SqlDatabase):
             given = conninfo_to_dict(conninfo)
             hidden = Redaction(str(given.get(name) or "") for name in ("password", "sslpassword"))
             error.args = tuple(hidden.hide(str(said)) for said in error.args)
+            error.__cause__ = _cause(str(error))
             # libpq reports no code for errors while connecting. A ping shows whether a server runs (manual, PQping).
-            if _answers(conninfo) or (self._verified() and _answers(_without_tls(given))):
+            wrong = error.__cause__ is not None
+            if not wrong and (_answers(conninfo) or (self._verified() and _answers(_without_tls(given)))):
                 refused = ConnectionRefusedByServerError(*error.args)
                 refused.sqlstate = _refusal(conninfo, self.options.connect_timeout.total_seconds())
                 raise refused from error
@@ -485,6 +489,15 @@ def _refusal(conninfo: str, seconds: float) -> str | None:
         written.seek(0)
         found = re.search(rb'ErrorResponse\t.*? C "(\w{5})"', written.read())
         return found[1].decode() if found else None
+    return None
+
+
+def _cause(text: str) -> OSError | None:
+    """Return why a server cannot be reached, as the other drivers report it. psycopg and libpq only say it."""
+    if unresolved := re.match(r"failed to resolve host .*\[Errno (-?\d+)\]", text):
+        return socket.gaierror(int(unresolved[1]), "the name of the host cannot be resolved")
+    if "invalid response to SSL negotiation" in text or "expected authentication request from server" in text:
+        return UnexpectedProtocolError("the server does not speak PostgreSQL's protocol")
     return None
 
 
