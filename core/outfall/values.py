@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -143,6 +143,22 @@ _SPARK_TYPES: dict[pa.DataType, str] = {
     pa.date32(): "date",
     pa.duration("us"): "interval day to second",
 }
+
+
+def without_values(batch: pa.RecordBatch, rows: pa.Array, kept: Collection[str]) -> pa.RecordBatch:
+    """Return a batch in which some rows have NULL in all columns but the `kept` ones.
+
+    Of a removal only the key is used, and its source may have put anything into the other columns. `rows` says of each
+    row whether it is one.
+    """
+    if not pc.any(rows).as_py():
+        return batch
+    places = pc.if_else(rows, None, pa.array(range(batch.num_rows), pa.int64()))
+    columns = [
+        column if name in kept else column.take(places)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def detached(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -111,6 +111,10 @@ class OpenSearchRequestSink(VersionedSink):
     def key_columns(self) -> Sequence[str]:
         return list(self.options.key_columns)
 
+    def place_columns(self) -> Sequence[str]:
+        more = (self.options.index_column, self.options.routing_column)
+        return [*self.key_columns(), *(name for name in more if name is not None)]
+
     def access(self) -> OpenSearchAccess:
         """Return how to reach the cluster."""
         options = self.options

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from outfall.errors import ValueRefusedError
 from outfall.formats.types import is_bytes
 from outfall.sql.options import SqlOptions
-from outfall.values import spark_type
+from outfall.values import spark_type, without_values
 
 WRITES = ("c", "r", "u", "i", "insert", "update", "upsert")
 """The operations that write a row, in lower case."""
@@ -107,7 +107,8 @@ class ChangeCheck:
             pc.is_null(batch.column(self._sequence)),
             Problem(
                 f"its sequence, in column {self._sequence!r}, is NULL",
-                "give each change a sequence, or leave the row out with a filter",
+                "give each change a sequence; rows of a snapshot, which are older than all changes, get one below all"
+                f" others in the query, such as coalesce({self._sequence}, 0)",
             ),
         )
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -121,6 +122,24 @@ class ChangeCheck:
                         " the column out of the rows",
                     ),
                 )
+
+
+def only_keys_of_removals(batch: pa.RecordBatch, options: SqlOptions, required: Sequence[str]) -> pa.RecordBatch:
+    """Return a batch in which removals have only keys, sequence, operation and the `required` columns.
+
+    Nothing else of them is used.
+    """
+    if not batch.num_rows:
+        return batch
+    if options.operation_column is not None:
+        gone = removals(batch.column(options.operation_column))
+    elif options.delete_marker is not None:
+        # A marker without any value has no type.
+        gone = pc.fill_null(batch.column(options.delete_marker).cast(pa.bool_()), False)
+    else:
+        return batch
+    ordered = [] if options.ordered_by is None else [options.ordered_by]
+    return without_values(batch, gone, [*options.key_columns, *ordered, *options.not_stored, *required])
 
 
 def removals(operation: pa.Array) -> pa.Array:

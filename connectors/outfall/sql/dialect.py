@@ -170,7 +170,7 @@ class Refusal(Protocol):
 
     @property
     def may_be_accepted_later(self) -> bool:
-        """Whether the row may be accepted after others, such as the one that its foreign key names."""
+        """Whether the row may be accepted after others: those that its foreign key or unique value needs."""
 
     def summary(self, log: RowLog) -> str:
         """Return reason, detail and code in one sentence, with as much of the row as `log_rows` permits."""
@@ -254,6 +254,8 @@ class Load(ABC):
     """The number of rows in staging."""
     dead_letters: list[DeadLetter]
     """The rows that the sink or staging rejected."""
+    required: Sequence[str] = ()
+    """The columns for which staging rejects NULL, also of removals."""
 
     def problems(self, batch: pa.RecordBatch) -> Mapping[int, Problem]:
         """Return the rows that the target cannot find by their key, in their order. Called before `write`."""

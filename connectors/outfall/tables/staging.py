@@ -19,6 +19,7 @@ from outfall.tables.data_file import EpochFiles, Layout
 from outfall.tables.key_options import KeyOptions, check_key_types, column_named
 from outfall.tables.keyed import KeyedLayout
 from outfall.tables.table import FileLayout
+from outfall.values import without_values
 
 _ROWS = 1 << 17
 
@@ -75,6 +76,13 @@ class StagedLayout(FileLayout):
         # A removal may have NULL in any column but its keys.
         fields = [field.with_nullable(True) for field in found]
         return pa.schema([*fields, *([pa.field(marker, pa.bool_())] if marker is not None else [])])
+
+    def used(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        keys, order, marker = _named(self.options, batch.schema.names)
+        if marker is None:
+            return batch
+        gone = pc.fill_null(batch.column(marker).cast(pa.bool_()), False)
+        return without_values(batch, gone, [*keys, marker, *([] if order is None else [order])])
 
     def partition(self, batch: pa.RecordBatch) -> Sequence[pa.Array]:
         if self.options.write_mode == "upsert":

@@ -47,6 +47,10 @@ class FileLayout(ABC):
         type that would change values.
         """
 
+    def used(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows as they are cast, without values that nothing uses."""
+        return batch
+
     @abstractmethod
     def partition(self, batch: pa.RecordBatch) -> Sequence[pa.Array]:
         """Return the value of each partition field for each row of a batch that is already cast.

@@ -53,7 +53,7 @@ class TableWriter(OutputWriter[Key, DataFile, TaskFiles]):
         cast = self._casts.get(batch.schema)
         if cast is None:
             cast = self._casts[batch.schema] = _Cast(self._layout, batch.schema, self._log)
-        rows = cast.apply(batch)
+        rows = cast.apply(self._layout.used(batch))
         partitions = [Distinct.of(values) for values in self._layout.partition(rows)]
         firsts, parts = split_rows(rows.select(cast.stored), partitions)
         columns = [each.list_at(firsts) for each in partitions]

@@ -7,7 +7,7 @@ because a replay may change them.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from decimal import Context
 from typing import Any
@@ -21,6 +21,7 @@ from outfall.formats.row_text import row_texts
 from outfall.formats.strings import TEXT, concat
 from outfall.part_ledger.row_hash import row_hashes
 from outfall.tables.key_options import check_key_types
+from outfall.values import without_values
 
 
 @dataclass(slots=True, eq=False)
@@ -59,14 +60,20 @@ class KeyedBatch:
         return upserts if self.deleted is None else pc.if_else(self.deleted, deletes, upserts)
 
 
-def changes_of(batch: pa.RecordBatch, marker: str | None, order: str | None, *, ranked: bool) -> KeyedBatch:
-    """Return the rows of a batch as changes. They are `ranked` if they have versions."""
+def changes_of(
+    batch: pa.RecordBatch, keys: Collection[str], marker: str | None, order: str | None, *, ranked: bool
+) -> KeyedBatch:
+    """Return the rows of a batch as changes. They are `ranked` if they have versions.
+
+    Of a delete, only the columns `keys` have values: nothing else of it is written, so nothing else is converted.
+    """
     # The marker is part of the hash: a delete and an upsert of one key differ.
     found = ranks(batch, order) if ranked else pa.repeat(pa.scalar("", TEXT), batch.num_rows)
     if marker is None:
         return KeyedBatch(batch, None, found)
     deleted = pc.fill_null(batch.column(marker), False)
-    return KeyedBatch(batch.drop_columns([marker]), deleted if pc.any(deleted).as_py() else None, found)
+    rows = without_values(batch.drop_columns([marker]), deleted, keys)
+    return KeyedBatch(rows, deleted if pc.any(deleted).as_py() else None, found)
 
 
 def ranks(batch: pa.RecordBatch, order: str | None) -> pa.Array:

@@ -43,6 +43,10 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
     def records(self) -> RecordStore:
         """Return the store of the records in the target. Raises `OutfallError` if it cannot be reached."""
 
+    def place_columns(self) -> Sequence[str]:
+        """Return the columns that say where a row is: of a delete, only these are used. The default is the key."""
+        return self.key_columns()
+
     def guarantee(self) -> Guarantee:
         kept = self._settings.versions and self._settings.keeps_deleted
         return Guarantee.EFFECTIVELY_ONCE if kept else Guarantee.AT_LEAST_ONCE
@@ -161,7 +165,9 @@ class VersionedPartition(BlockingSinkPartition[KeyedRow]):
         settings: VersionedOptions = self.options
         refuse_null_keys(batch, self.sink.key_columns())
         ranked = self.version is not None
-        changes = changes_of(batch, settings.delete_marker, settings.order_column, ranked=ranked)
+        changes = changes_of(
+            batch, self.sink.place_columns(), settings.delete_marker, settings.order_column, ranked=ranked
+        )
         keys, writes, sizes = self.writes(changes)
         return list(map(KeyedRow, keys, writes, sizes, changes.ranks.to_pylist(), repeat(batch), count()))
 

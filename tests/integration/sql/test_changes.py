@@ -81,6 +81,32 @@ def test_a_repeated_sequence_changes_nothing_that_is_stored_or_deleted(make: Mak
     assert (target.rows(HELD), counts["changes_stale"]) == ([(1, "a", 5), (3, "c", 5)], 3)
 
 
+@pytest.mark.parametrize("options", [CHANGES, {"write_mode": "upsert", "key_columns": "id", "delete_marker": "gone"}])
+def test_values_of_a_delete_that_are_not_of_its_key_are_not_converted(
+    make: Make, recovery: str, options: dict[str, Any]
+) -> None:
+    """Debezium sends '' for columns that are NOT NULL and not in the log."""
+    target = make("CREATE TABLE t (id bigint PRIMARY KEY, lsn bigint)")
+    postgres = target.connector == "postgres"
+    types = "a uuid NOT NULL, b jsonb, c timestamptz" if postgres else "a json NOT NULL, b enum('x'), c set('y')"
+    target.run("ALTER TABLE t " + ", ".join(f"ADD COLUMN {each}" for each in types.split(", ")))
+    target.run(f"INSERT INTO t (id, a) VALUES (1, {'gen_random_uuid()' if postgres else repr('1')})")
+    row: dict[str, Any] = {"id": 1, "a": "", "b": "", "c": "", "lsn": 2}
+    row |= {"op": "d"} if options is CHANGES else {"gone": True}
+    run(target.sink(**options), recovery, 0, [row])
+    assert target.count("t") == 0
+
+
+def test_rows_of_a_snapshot_come_before_all_changes_with_a_sequence_below_all(make: Make, recovery: str) -> None:
+    target = make(TABLE)
+    sink = target.sink(**CHANGES)
+    with pytest.raises(ValueRefusedError, match=r"coalesce\(lsn, 0\)"):
+        run(sink, recovery, 0, [change("r", 1, "a", None)])
+    run(sink, f"{recovery}-new", 0, [change("u", 2, "newer", 5), change("d", 3, None, 6)])
+    run(sink, f"{recovery}-new", 1, [change("r", number, "of the snapshot", 0) for number in (1, 2, 3)])
+    assert target.rows(HELD) == [(1, "of the snapshot", 0), (2, "newer", 5)]
+
+
 def test_a_key_that_changes_is_a_delete_and_an_insert(make: Make, recovery: str) -> None:
     target = make(TABLE)
     sink = target.sink(**CHANGES)

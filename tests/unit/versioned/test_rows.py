@@ -57,7 +57,7 @@ def test_a_rank_of_integers_has_the_form_of_larger_numbers() -> None:
 
 def test_null_keys_are_refused_and_null_markers_are_no_deletes() -> None:
     batch = pa.record_batch({"id": [1, None], "gone": [None, True]})
-    changes = changes_of(batch, "gone", None, ranked=False)
+    changes = changes_of(batch, ["id"], "gone", None, ranked=False)
     assert changes.rows.schema.names == ["id"]
     assert changes.deleted is not None
     assert changes.deleted.to_pylist() == [False, True]

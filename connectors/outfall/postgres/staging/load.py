@@ -68,6 +68,10 @@ class StagingCopy(Load):
             raise
         names = [column.name for column in columns]
         own = names[: len(names) - len(schema)]
+        # Of staging, only domains that are NOT NULL.
+        self.required = [
+            name for name, column in zip(schema.names, columns[len(own) :], strict=True) if column.not_null
+        ]
         self._schema = pa.schema([*(pa.field(name, pa.int64(), nullable=False) for name in own), *schema])
         self._encoder = CopyEncoder(self._schema, columns)
         self._command = copy_command(staging, names, self._encoder)
