@@ -201,6 +201,20 @@ class PositionedRows(ABC):
     def replaced(self, place: str) -> str | None:
         """Return the address of the row that this one replaces; `None` if there is none."""
 
+    def move_together(self, places: Sequence[str]) -> Iterator[Callable[[], int]]:
+        """Yield ways to move rows that are rejected one by one, because they exchange values of a unique constraint.
+
+        Each is tried in a savepoint, and raises the driver's error if the table rejects a row.
+        """
+        return iter(())
+
+    def make_room(self, places: Sequence[str]) -> bool:
+        """Remove the rows of the table that have the keys of these rows, to see what the table accepts without them.
+
+        Returns whether it did: rows cannot exchange values in a table without a second unique index.
+        """
+        return False
+
 
 class Move(ABC):
     """Moves the rows of attempts, at least one, from staging into the table. Runs in the caller's transaction."""

@@ -6,10 +6,22 @@ by bisection. Each attempt runs in a savepoint, so a failed one is undone withou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from outfall.sql.database import Session
 from outfall.sql.dialect import Dialect, PositionedRows, Refusal, isolate
+
+
+class SwappedRowsError(Exception):
+    """Rows exchange values of a unique constraint, each of which is rejected as long as the other has its value.
+
+    `place` is the address of one of them.
+    """
+
+    def __init__(self, place: str, refusal: Refusal) -> None:
+        super().__init__(place)
+        self.place = place
+        self.refusal = refusal
 
 
 class SortingMove:
@@ -41,6 +53,7 @@ class SortingMove:
         for place in list(self.refused):
             yield from self._fall_back(place)
         self._try_again()
+        self._exchange()
 
     def _fall_back(self, place: str) -> Iterator[Refusal]:
         """Move the row that a rejected one had replaced."""
@@ -61,6 +74,40 @@ class SortingMove:
                 if refusal.may_be_accepted_later and self._attempt_one(place) is None:
                     del self.refused[place]
                     progress = True
+
+    def _exchange(self) -> None:
+        """Move rows that exchange values with one another. Raises `SwappedRowsError` if the server cannot."""
+        places = [place for place, refusal in self.refused.items() if refusal.may_be_accepted_later]
+        if len(places) < 2:
+            return
+        if self._together(places):
+            return
+        valid = self._valid_together(places)
+        if valid and not self._together(valid):
+            raise SwappedRowsError(valid[0], self.refused[valid[0]])
+
+    def _together(self, places: Sequence[str]) -> bool:
+        for move in self._rows.move_together(places):
+            if self._move(move) is None:
+                for place in places:
+                    del self.refused[place]
+                return True
+        return False
+
+    def _valid_together(self, places: Sequence[str]) -> Sequence[str]:
+        """Return those rows that the table would accept if it did not have the former rows of all of them."""
+        changed, valid, made = self.changed, list[str](), False
+
+        def make_room() -> int:
+            nonlocal made
+            made = self._rows.make_room(places)
+            return 0
+
+        with self._session.savepoint(undo=True):
+            if self._move(make_room) is None and made:
+                valid = [place for place in places if self._attempt_one(place) is None]
+        self.changed = changed
+        return valid
 
     def _attempt(self, low: int, high: int) -> Refusal | None:
         return self._move(lambda: self._rows.move(low, high))

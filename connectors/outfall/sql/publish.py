@@ -6,7 +6,7 @@ become dead letters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,11 +18,14 @@ from outfall.sql.database import ExpectedTables, Session
 from outfall.sql.dead_letters import DeadLetterTable, row_log, too_many
 from outfall.sql.dialect import Move, Refusal, StagedRows
 from outfall.sql.ledger import LedgerRow
-from outfall.sql.moving import SortingMove
+from outfall.sql.moving import SortingMove, SwappedRowsError
 from outfall.sql.table import Table, dropped
 from outfall.sql.target import StepTables
 from outfall.sql.tombstones import Tombstones
 from outfall.trace_points import reached
+
+_MOST_OUT_OF_ORDER = 1000
+"""Rows that may wait for others of their epoch without dead letters."""
 
 Request = CommitRequest[StagedRows]
 T = TypeVar("T")
@@ -87,9 +90,8 @@ class EpochCommitter(StagedCommitter):
             self._tables.database.run_raw("publishing to", lambda session: self._publish(session, requests))
         except _RowsLostError:
             self._signal_lost(requests)
-        except _TiedError as error:
-            problem = tied(self._options)
-            refusal = self._refused(error.name, problem.reason, problem.do)
+        except _RefusedRowError as error:
+            refusal = self._refused(error.name, error.why, error.do)
             for request in requests:
                 request.signal_failed_with_known_reason(refusal)
         except _RevokedError:
@@ -222,8 +224,9 @@ class EpochCommitter(StagedCommitter):
         if self._dead_letters is None:
             self._check_no_dead_letters(sum(staged.values()))
             for place in move.tied(session, 1):
-                raise _TiedError(self.row_name(session, move, place))
-            moved = move.whole(session)
+                problem = tied(self._options)
+                raise _RefusedRowError(self.row_name(session, move, place), problem.reason, problem.do)
+            moved = self._move_accepted(session, move)
             self._check_all_there(session, move, moved)
             return _Moved(moved, skipped=self._skipped(move, moved), stale=move.stale)
         waiting = sum(staged.values())
@@ -245,6 +248,39 @@ class EpochCommitter(StagedCommitter):
             return self._move_sorting(session, move, self._dead_letters, waiting, aside)
         self._check_all_there(session, move, changed)
         return _Moved(changed, aside, self._skipped(move, changed), move.stale)
+
+    def _move_accepted(self, session: Session, move: Move) -> int:
+        """Move all rows, in an order in which the table accepts them if it does not accept them at once."""
+        try:
+            with session.savepoint():
+                return move.whole(session)
+        except self._dialect.database.errors as error:
+            ordered = "rows" in self._dialect.faults(error) and self._dialect.refusal(error).may_be_accepted_later
+            if not (ordered and self._options.by_key):
+                raise
+            refused = error
+        sorting = SortingMove(session, self._dialect, move.positioned_rows(session))
+        for _ in self._sorted(session, move, sorting):
+            if len(sorting.refused) > _MOST_OUT_OF_ORDER:
+                break
+        if sorting.refused:
+            raise refused
+        return sorting.changed
+
+    def _sorted(self, session: Session, move: Move, sorting: SortingMove) -> Iterator[Refusal]:
+        """Move all accepted rows. Yields each rejection."""
+        try:
+            yield from sorting.run()
+        except SwappedRowsError as error:
+            name, log = self.row_name(session, move, error.place), RowLog(self._options.log_rows)
+            raise _RefusedRowError(
+                name,
+                f"it exchanges values with another row of the epoch under a unique constraint, which the server checks"
+                f" row by row: {error.refusal.summary(log)}",
+                "make the constraint deferrable, such as ALTER TABLE … DROP CONSTRAINT c, ADD CONSTRAINT c UNIQUE (…)"
+                " DEFERRABLE INITIALLY DEFERRED, or the index non-unique; then start the query again, which publishes"
+                " the recorded epoch",
+            ) from None
 
     def _set_ties_aside(self, session: Session, move: Move, dead_letters: DeadLetterTable, already: int) -> int:
         """Write changes that nothing orders as dead letters; return their number.
@@ -272,7 +308,7 @@ class EpochCommitter(StagedCommitter):
         """
         self._check_all_there(session, move, None)
         sorting = SortingMove(session, self._dialect, move.positioned_rows(session))
-        for refusal in sorting.run():
+        for refusal in self._sorted(session, move, sorting):
             if waiting + aside + len(sorting.refused) > dead_letters.most:
                 raise self._too_many(session, move, list(sorting.refused)[-1], refusal)
         for place, refusal in sorting.refused.items():
@@ -401,12 +437,14 @@ class _RowsLostError(Exception):
     """Staging has fewer rows than were recorded, so the transaction must not commit."""
 
 
-class _TiedError(Exception):
-    """Nothing orders two changes of a key. `name` describes one of the rows."""
+class _RefusedRowError(Exception):
+    """A row can be neither applied nor set aside. `name` describes it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, why: str, do: str) -> None:
         super().__init__(name)
         self.name = name
+        self.why = why
+        self.do = do
 
 
 class _RevokedError(Exception):

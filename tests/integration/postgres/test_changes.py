@@ -42,6 +42,56 @@ def test_another_unique_index_takes_a_value_that_a_delete_gives_back_and_refuses
     assert target.rows("id, name, lsn") == [(2, "b", 1), (3, "a", 2)]
 
 
+SWAPPED = [change("u", 1, "tmp", 2), change("u", 2, "a", 3), change("u", 1, "b", 4)]
+UNIQUE = "CREATE TABLE t (id bigint PRIMARY KEY, name text {}, lsn bigint)"
+LETTERS = {"dead_letter_table": "letters"}
+WAYS = pytest.mark.parametrize("more", [{}, LETTERS], ids=["", "letters"])
+
+
+@WAYS
+@pytest.mark.thorough
+def test_values_that_move_on_under_a_second_unique_index_are_applied_in_the_order_of_the_source(
+    dsn: str, recovery: str, more: dict[str, str]
+) -> None:
+    target = Target(dsn, UNIQUE.format("UNIQUE"))
+    sink = target.sink(**CHANGES, **more)
+    run(sink, recovery, 0, [change("c", 1, "a", 1), change("c", 2, "b", 1), change("c", 5, "e", 1)])
+    # Two rows swap, and a chain hands a value on. A row that takes a foreign value is the only one at fault.
+    counts = run(sink, recovery, 1, SWAPPED, [change("u", 3, "e", 6), change("u", 5, "free", 5)]).counts
+    assert target.rows("id, name, lsn") == [(1, "b", 4), (2, "a", 3), (3, "e", 6), (5, "free", 5)]
+    assert "dead_letters" not in counts
+    if more:
+        counts = run(sink, recovery, 2, [change("u", 7, "e", 8), change("u", 8, "e", 8), change("c", 9, "i", 9)]).counts
+        assert (counts["dead_letters"], target.rows("id")[-1]) == (2, (9,))
+
+
+@WAYS
+@pytest.mark.thorough
+@pytest.mark.parametrize("mode", ["changes", "upsert"])
+def test_rows_that_only_exchange_values_are_not_diverted_and_a_deferrable_constraint_lets_them_be_published(
+    dsn: str, recovery: str, more: dict[str, str], mode: str
+) -> None:
+    target = Target(dsn, UNIQUE.format("CONSTRAINT once UNIQUE"))
+    options = CHANGES if mode == "changes" else {"write_mode": "upsert", "key_columns": "id", "order_column": "lsn"}
+    sink = target.sink(**options, **more)
+
+    def rows(*changes: dict[str, object]) -> list[dict[str, object]]:
+        return [each if mode == "changes" else {k: v for k, v in each.items() if k != "op"} for each in changes]
+
+    run(sink, recovery, 0, rows(change("c", 1, "a", 1), change("c", 2, "b", 1)))
+    swapped = rows(change("u", 1, "b", 2), change("u", 2, "a", 2))
+    with pytest.raises(CommitRefusedError, match=r"exchanges values.*DEFERRABLE INITIALLY DEFERRED"):
+        run(sink, recovery, 1, swapped)
+    assert target.rows("id, name") == [(1, "a"), (2, "b")]
+    target.run("ALTER TABLE t DROP CONSTRAINT once, ADD CONSTRAINT once UNIQUE (name) DEFERRABLE INITIALLY DEFERRED")
+    run(sink, recovery, 1, swapped)
+    assert target.rows("id, name") == [(1, "b"), (2, "a")]
+    if more:
+        # Also where another row is at fault, so that rows are moved one by one.
+        run(sink, recovery, 2, rows(change("u", 1, "a", 3), change("u", 2, "b", 3), change("u", 3, "b", 3)))
+        assert target.rows("id, name") == [(1, "a"), (2, "b")]
+
+
 @pytest.mark.thorough
 def test_a_domain_that_is_not_null_refuses_also_a_delete(dsn: str, recovery: str) -> None:
     target = Target(

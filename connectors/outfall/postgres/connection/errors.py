@@ -225,8 +225,8 @@ class RowRefusal:
 
     @property
     def may_be_accepted_later(self) -> bool:
-        """Whether the row may be accepted after others, such as the one that its foreign key names."""
-        return self.code == "23503"
+        """Whether the row may be accepted after others: those that its foreign key or unique value needs."""
+        return self.code in ("23503", "23505")
 
     def summary(self, log: RowLog) -> str:
         """Return reason, detail and code in one sentence, with as much of the row as `log_rows` permits."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import psycopg
@@ -34,6 +34,7 @@ _SMALLEST_ROW = 28
 addresses in a page, `MaxHeapTuplesPerPage`."""
 
 AT_ONCE = "SET CONSTRAINTS ALL IMMEDIATE"
+DEFERRED = "SET CONSTRAINTS ALL DEFERRED"
 
 
 class PostgresMove(Move):
@@ -44,7 +45,8 @@ class PostgresMove(Move):
     ) -> None:
         super().__init__(attempts)
         self._options = options
-        self._table = table
+        self._table = self.table = table
+        self.keys = options.key_columns
         self._staging = staging
         self._equal_nulls: Sequence[str] | None = None
 
@@ -147,6 +149,8 @@ class _StagedPositions(PositionedRows):
         self._session = session
         self._staging = staging
         self._stages = list(move.expected)
+        self._table = move.table
+        self._keys = move.keys
         self._between, self._one = moving
         self._prepare(move)
 
@@ -163,6 +167,27 @@ class _StagedPositions(PositionedRows):
 
     def move_one(self, place: str) -> int:
         return self._run(self._one, {"stages": self._stages, "place": place})
+
+    def move_together(self, places: Sequence[str]) -> Iterator[Callable[[], int]]:
+        yield lambda: self._deferred(places)
+
+    def _deferred(self, places: Sequence[str]) -> int:
+        """Move rows before deferrable constraints are checked."""
+        self._session.execute(DEFERRED)
+        changed = sum(map(self.move_one, places))
+        self._session.execute(AT_ONCE)
+        return changed
+
+    def make_room(self, places: Sequence[str]) -> bool:
+        if not self._keys:
+            return False
+        same = (compose("target.{0} = staged.{0}", quote(key)) for key in self._keys)
+        statement = compose(
+            "DELETE FROM {} AS target USING {} AS staged WHERE staged.ctid = ANY(%s::tid[]) AND {}",
+            self._table.sql, self._staging.sql, " AND ".join(same),
+        )  # fmt: skip
+        self._session.execute(statement, (list(places),))
+        return True
 
     def _run(self, moving: Sequence[sql.Composed], given: Mapping[str, Any]) -> int:
         """Run the statements for some rows; return how many rows of the table were changed."""
