@@ -65,6 +65,7 @@ class MySQLColumn:
     length: int = 0
     """The characters of a string, or the bytes of a binary."""
     precision: int = 0
+    """The digits of a number, or the bits of a BIT."""
     scale: int = 0
     fraction: int = 0
     """The digits of fractions of a second."""
@@ -90,8 +91,8 @@ class MySQLColumn:
 
     @property
     def words(self) -> list[str]:
-        """The words of an ENUM."""
-        if self.kind != "enum":
+        """The words of an ENUM or a SET."""
+        if self.kind not in ("enum", "set"):
             return []
         words = _WORDS.findall(self.type)
         return [_ESCAPED.sub(lambda found: _CHARACTERS.get(found[1], found[1]), word) for word in words]

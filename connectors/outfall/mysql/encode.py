@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,14 +21,20 @@ _SPECIAL = r"[\\\t\n\x00']"
 
 
 class RowEncoder:
-    """Encodes rows of a schema for a table. Values are those that `mismatches` does not yield."""
+    """Encodes rows of a schema for a table. Values are those that `mismatches` does not yield.
 
-    def __init__(self, table: SqlName, schema: pa.Schema, columns: Sequence[str]) -> None:
+    `bits` are the columns of type BIT, which would take the bytes of a text for their bits.
+    """
+
+    def __init__(self, table: SqlName, schema: pa.Schema, columns: Sequence[str], bits: Collection[str] = ()) -> None:
         names = [quote(name).replace("%%", "%") for name in columns]
         self._schema = schema
         self._binary = [is_bytes(field.type) for field in schema]
-        given = [f"@_{number}" if binary else names[number] for number, binary in enumerate(self._binary)]
-        decoded = [f"{names[number]} = UNHEX(@_{number})" for number, binary in enumerate(self._binary) if binary]
+        self._bits = [name in bits for name in columns]
+        forms = ["UNHEX(@_{})" if binary else None for binary in self._binary]
+        forms = ["CAST(@_{} AS UNSIGNED)" if bit else form for bit, form in zip(self._bits, forms, strict=True)]
+        given = [names[number] if form is None else f"@_{number}" for number, form in enumerate(forms)]
+        decoded = [f"{names[number]} = {form.format(number)}" for number, form in enumerate(forms) if form]
         self._load = (
             f"LOAD DATA LOCAL INFILE 'outfall' INTO TABLE {table.quoted} CHARACTER SET utf8mb4"
             r" FIELDS TERMINATED BY '\t' ESCAPED BY '\\' LINES TERMINATED BY '\n'"
@@ -46,7 +52,10 @@ class RowEncoder:
     def insert(self, batch: pa.RecordBatch) -> bytes:
         """Return an INSERT."""
         literals = []
-        for (text, field), binary in zip(self._texts(batch), self._binary, strict=True):
+        for (text, field), binary, bit in zip(self._texts(batch), self._binary, self._bits, strict=True):
+            if bit:
+                literals.append(pc.fill_null(text, "NULL"))
+                continue
             quoted = pc.binary_join_element_wise(
                 pa.scalar("x'" if binary else "'", _TEXT), _escaped(text, field), pa.scalar("'", _TEXT),
                 pa.scalar("", _TEXT),

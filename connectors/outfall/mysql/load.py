@@ -58,7 +58,8 @@ class StagingLoad(Load):
             self._columns = self._checked(target, schema)
             names = [column.name for column in columns]
             self._schema = pa.schema([*(pa.field(name, pa.int64()) for name in names[:2]), *schema])
-            self._sender = RowSender(self._session, staging, self._schema, names)
+            bits = [column.name for column in columns if column.kind == "bit"]
+            self._sender = RowSender(self._session, staging, self._schema, names, bits)
         except BaseException:
             self.close()
             raise

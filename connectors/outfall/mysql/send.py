@@ -6,7 +6,7 @@ LOAD. If a count or a warning says that not every row is there as it was sent, t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pyarrow as pa
 import pymysql
@@ -38,11 +38,18 @@ class RowTooLargeError(Exception):
 class RowSender:
     """Sends rows of a schema to the columns of a table, in the transaction of a session."""
 
-    def __init__(self, session: MySQLSession, table: SqlName, schema: pa.Schema, columns: Sequence[str]) -> None:
+    def __init__(
+        self,
+        session: MySQLSession,
+        table: SqlName,
+        schema: pa.Schema,
+        columns: Sequence[str],
+        bits: Collection[str] = (),
+    ) -> None:
         self.bytes = 0
         """The bytes of the rows that the server has accepted."""
         self._session = session
-        self._encoder = RowEncoder(table, schema, columns)
+        self._encoder = RowEncoder(table, schema, columns, bits)
         found = session.execute("SELECT @@local_infile, @@max_allowed_packet").fetchone()
         self._loads, self._packet = bool(found[0]), int(found[1])
 

@@ -2,14 +2,14 @@
 
 | Spark | new column | existing columns |
 | --- | --- | --- |
-| boolean | tinyint | any integer |
-| byte, short | tinyint, smallint | any integer, decimal, float, double |
-| int | int | any integer, decimal, double |
-| long | bigint | any integer, decimal |
+| boolean | tinyint | any integer, bit |
+| byte, short | tinyint, smallint | any integer, bit, year, decimal, float, double |
+| int | int | any integer, bit, year, decimal, double |
+| long | bigint | any integer, bit, year, decimal |
 | float | double | float, double |
 | double | double | double |
 | decimal(p,s) | decimal(p,s) | decimal, any integer |
-| string | longtext; varchar(255) in a key | char, varchar, text, enum, json |
+| string | longtext; varchar(255) in a key | char, varchar, text, enum, set, json; uuid of MariaDB |
 | binary | longblob; varbinary(255) in a key | binary, varbinary, blob |
 | date | date | date |
 | timestamp | datetime(6), in UTC | datetime in UTC, timestamp |
@@ -25,7 +25,7 @@ converts nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
@@ -43,9 +43,14 @@ from outfall.values import spark_type
 _INTEGERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
 _TEXTS = {"tinytext": 255, "text": 65_535, "mediumtext": (1 << 24) - 1, "longtext": (1 << 32) - 1}
 _BLOBS = {"tinyblob": 255, "blob": 65_535, "mediumblob": (1 << 24) - 1, "longblob": (1 << 32) - 1}
-_STRINGS = frozenset({"char", "varchar", "enum", "json", *_TEXTS})
+_WHOLE = _INTEGERS | {"bit", "year"}
+_STRINGS = frozenset({"char", "varchar", "enum", "set", "json", "uuid", *_TEXTS})
 _BINARIES = frozenset({"binary", "varbinary", *_BLOBS})
 _JSON = frozenset({"json", "longtext"})
+_YEARS = (1901, 2155)
+"""A smaller number stands for another year, or for none."""
+_UUID = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+"""The form in which MariaDB returns it."""
 KEY_LENGTH = 255
 """Characters or bytes of a new key column. An index of InnoDB has at most 3072 bytes."""
 
@@ -79,11 +84,11 @@ def is_text(kind: pa.DataType) -> bool:
 
 _NUMBERS = "cast it to the column's type, which may lose digits"
 _RULES = [
-    _Rule(pa.types.is_boolean, "tinyint", _INTEGERS, "cast it to the column's type"),
-    _Rule(pa.types.is_int8, "tinyint", _INTEGERS | {"decimal", "float", "double"}, _NUMBERS),
-    _Rule(pa.types.is_int16, "smallint", _INTEGERS | {"decimal", "float", "double"}, _NUMBERS),
-    _Rule(pa.types.is_int32, "int", _INTEGERS | {"decimal", "double"}, _NUMBERS),
-    _Rule(pa.types.is_int64, "bigint", _INTEGERS | {"decimal"}, _NUMBERS),
+    _Rule(pa.types.is_boolean, "tinyint", _INTEGERS | {"bit"}, "cast it to the column's type"),
+    _Rule(pa.types.is_int8, "tinyint", _WHOLE | {"decimal", "float", "double"}, _NUMBERS),
+    _Rule(pa.types.is_int16, "smallint", _WHOLE | {"decimal", "float", "double"}, _NUMBERS),
+    _Rule(pa.types.is_int32, "int", _WHOLE | {"decimal", "double"}, _NUMBERS),
+    _Rule(pa.types.is_int64, "bigint", _WHOLE | {"decimal"}, _NUMBERS),
     # A reader gets 6 digits of a FLOAT.
     _Rule(pa.types.is_float32, "double", frozenset({"float", "double"}), _NUMBERS),
     _Rule(pa.types.is_float64, "double", frozenset({"double"}), _NUMBERS),
@@ -133,7 +138,7 @@ def why_not(kind: pa.DataType, column: MySQLColumn) -> str | None:
 _ARROW = {
     "tinyint": pa.int8(), "smallint": pa.int16(), "mediumint": pa.int32(), "int": pa.int32(), "bigint": pa.int64(),
     "float": pa.float32(), "double": pa.float64(), "date": pa.date32(), "datetime": pa.timestamp("us", "UTC"),
-    "timestamp": pa.timestamp("us", "UTC"), "time": pa.time64("us"),
+    "timestamp": pa.timestamp("us", "UTC"), "time": pa.time64("us"), "year": pa.int16(),
 }  # fmt: skip
 _UNSIGNED = {
     "tinyint": pa.int16(), "smallint": pa.int32(), "mediumint": pa.int32(), "int": pa.int64(),
@@ -145,6 +150,8 @@ def arrow_type(column: MySQLColumn) -> pa.DataType:
     """Return a type whose values a column stores."""
     if column.kind == "decimal":
         return pa.decimal128(min(column.precision, 38), min(column.scale, 38))
+    if column.kind == "bit":
+        return {1: pa.bool_(), 64: pa.decimal128(20, 0)}.get(column.precision, pa.int64())
     if column.unsigned and column.kind in _UNSIGNED:
         return _UNSIGNED[column.kind]
     return pa.binary() if column.kind in _BINARIES else _ARROW.get(column.kind, pa.string())
@@ -160,6 +167,8 @@ def json_value(column: MySQLColumn) -> str:
         return f"REPLACE(TO_BASE64({name}), '\\n', '')"
     if column.kind == "float":
         return f"{name} + 0e0"
+    if column.kind == "bit":
+        return f"{name} + 0"
     if column.kind in _INSTANTS:
         return f"DATE_FORMAT({name}, '%%Y-%%m-%%dT%%H:%%i:%%s.%%fZ')"
     return name
@@ -195,7 +204,7 @@ def mismatches(array: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa.Array,
     if column.kind == "json":
         if (changed := changed_by_mysql(array, column.name)) is not None:
             yield changed, "json stores integers of at most 64 bits, doubles, and no duplicate names in an object"
-    elif column.kind in _INTEGERS or column.kind == "decimal":
+    elif column.kind in _WHOLE or column.kind == "decimal":
         yield from _numbers(array, column)
     elif column.kind in ("float", "double"):
         if pa.types.is_floating(kind):
@@ -224,6 +233,10 @@ def _numbers(array: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa.Array, s
     if column.kind == "decimal":
         scale, most = column.scale, 10 ** (column.precision - column.scale) - Decimal(1).scaleb(-column.scale)
         low, high = Decimal(0) if column.unsigned else -most, most
+    elif column.kind == "bit":
+        scale, low, high = 0, Decimal(0), Decimal(2**column.precision - 1)
+    elif column.kind == "year":
+        scale, low, high = 0, *map(Decimal, _YEARS)
     else:
         scale, bits = 0, 8 * (3 if column.kind == "mediumint" else column.bytes)
         low, high = (
@@ -257,6 +270,14 @@ def _strings(array: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa.Array, s
         words = pa.array(column.words, array.type)
         yield pc.and_(array.is_valid(), pc.invert(pc.is_in(array, words))), "it is not a member of the enum"
         return
+    if column.kind == "set":
+        values = (value is not None and value != _of_set(value, column.words) for value in array.to_pylist())
+        why = "it is not a list of members of the set, each once and in the order of the set, separated by commas"
+        yield pa.array(list(values), pa.bool_()), why
+        return
+    if column.kind == "uuid":
+        yield pc.invert(pc.match_substring_regex(array, _UUID)), "it is no UUID of lower-case digits with hyphens"
+        return
     if column.kind in ("char", "varchar"):
         yield from _lengths(pc.utf8_length(array), column, "characters")
     elif column.kind in _TEXTS:
@@ -265,6 +286,12 @@ def _strings(array: pa.Array, column: MySQLColumn) -> Iterator[tuple[pa.Array, s
         yield pc.ends_with(array, " "), f"{column.type} does not keep spaces at the end"
     if (outside := _OUTSIDE.get(column.charset or "")) is not None:
         yield pc.match_substring_regex(array, outside), f"the character set {column.charset} lacks a character of it"
+
+
+def _of_set(value: str, words: Sequence[str]) -> str:
+    """Return a value of a set as the server stores it, without what is no member."""
+    given = set(value.split(","))
+    return ",".join(word for word in words if word in given)
 
 
 def _lengths(lengths: pa.Array, column: MySQLColumn, unit: str) -> Iterator[tuple[pa.Array, str]]:
@@ -285,6 +312,11 @@ def _why_not(kind: pa.DataType, column: MySQLColumn) -> str | None:
         return None
     if column.kind in ("float", "double") and "(" in column.type:
         return "the server rounds to the digits of the column"
+    if not any(column.kind in rule.into for rule in _RULES):
+        return (
+            "no type of Spark has its values; change the column to a string or binary type, or leave it out of the rows"
+            " and let a generated column or a trigger of the table fill it from another column"
+        )
     rule = _rule(kind)
     if rule is not None:
         return None if column.kind in rule.into else rule.otherwise

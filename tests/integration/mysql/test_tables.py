@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
+from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError, ValueRefusedError
 from outfall.mysql import MySQLSink
 from tests.integration.mysql.support import Target
 from tests.integration.support.mysql import MySQLServer, Server
@@ -54,6 +54,65 @@ def test_a_table_is_made_with_the_columns_of_the_rows_and_gets_new_ones(target: 
     assert target.run("SELECT id, more FROM t ORDER BY id") == [("1", "NULL"), ("2", "7")]
     with pytest.raises(ConfigurationError, match="differs only in case"):
         _described(target.sink(schema_evolution="add_columns"), ROW | {"ID": 3})
+
+
+JDBC = {
+    "flag BIT(1)": pa.array([True, None, False]), "short SMALLINT": pa.array([1, None, -1], pa.int16()),
+    "num INTEGER": pa.array([1, None, -1], pa.int32()), "big BIGINT": pa.array([1, None, -1], pa.int64()),
+    "ratio DOUBLE PRECISION": pa.array([0.5, None, -0.5]), "text LONGTEXT": pa.array(["a", None, "'"]),
+    "bytes LONGBLOB": pa.array([b"a", None, b"'"]), "day DATE": pa.array([dt.date(2020, 1, 2), None, None]),
+    "at DATETIME(6)": pa.array([dt.datetime.fromisoformat("2020-01-02"), None, None], pa.timestamp("us")),
+}  # fmt: skip
+"""The columns of a table that Spark's JDBC writer created, with values of its types."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "options", [{}, {"write_mode": "upsert", "key_columns": "flag"}, {"dead_letter_table": "dead"}]
+)
+def test_a_table_of_sparks_jdbc_writer_stores_each_of_its_types(
+    target: Target, tmp_path: Path, options: dict[str, str]
+) -> None:
+    target.run("DROP TABLE t")
+    key = ", UNIQUE (flag)" if options.get("key_columns") else ""
+    target.run(f"CREATE TABLE t ({', '.join(JDBC)}{key})")
+    made = pa.RecordBatch.from_arrays(list(JDBC.values()), [name.split()[0] for name in JDBC])
+    made = made.slice(2) if key else made
+    sink = target.sink(**options)
+    sink.check_schema(made.schema)
+    run(sink, tmp_path / "recovery", 0, made.to_pylist())
+    run(sink, tmp_path / "recovery", 1, made.to_pylist())
+    twice = 1 if key else 2
+    assert target.run("SELECT SUM(flag + 0), COUNT(*), COUNT(big) FROM t") == [
+        ("0", "1", "1") if key else (str(twice), str(3 * twice), str(2 * twice))
+    ]
+
+
+@pytest.mark.thorough
+def test_a_type_that_spark_does_not_have_is_refused_with_advice_that_works(target: Target, tmp_path: Path) -> None:
+    for kind in ("POINT", "GEOMETRY", *(["INET6"] if target.server.is_mariadb else [])):
+        target.run("DROP TABLE IF EXISTS t")
+        target.run(f"CREATE TABLE t (id INT, v {kind})")
+        for given in (pa.schema([("v", pa.string())]), pa.schema([("v", pa.binary())])):
+            with pytest.raises(ConfigurationError, match="no type of Spark has its values; change"):
+                target.sink().check_schema(given)
+    target.run("DROP TABLE t")
+    target.run("CREATE TABLE t (text VARCHAR(99), v POINT AS (ST_GeomFromText(text)) STORED)")
+    run(target.sink(), tmp_path / "recovery", 0, [{"text": "POINT(1 2)"}])
+    assert target.run("SELECT ST_X(v) FROM t") == [("1",)]
+
+
+@pytest.mark.thorough
+def test_a_uuid_of_mariadb_is_stored_in_its_own_form_alone(target: Target, tmp_path: Path) -> None:
+    if not target.server.is_mariadb:
+        pytest.skip("MySQL has no type UUID")
+    target.run("DROP TABLE t")
+    target.run("CREATE TABLE t (v UUID)")
+    text = "123e4567-e89b-12d3-a456-426655440000"
+    run(target.sink(), tmp_path / "recovery", 0, [{"v": text}])
+    assert target.run("SELECT v FROM t") == [(text,)]
+    with pytest.raises(ValueRefusedError, match="no UUID of lower-case digits"):
+        run(target.sink(), tmp_path / "recovery", 1, [{"v": text.upper()}])
 
 
 def test_keys_of_a_new_table_are_as_long_as_an_index_allows(target: Target, tmp_path: Path) -> None:
