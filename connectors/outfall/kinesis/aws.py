@@ -76,6 +76,10 @@ class StreamSink(AwsSink[AwsRecord]):
             self.patiently("checking the stream", self.check_connection)
         return {}
 
+    def owns_target(self) -> bool:
+        """Return False: it only sends, and others may write to the stream."""
+        return False
+
     def check_connection(self) -> Sequence[str]:
         client = self.client()
         try:

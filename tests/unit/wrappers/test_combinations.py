@@ -111,6 +111,9 @@ class _StubbedKinesis(KinesisRequestSink):
     def client(self) -> Any:
         return self
 
+    def check_connection(self) -> list[str]:
+        return []
+
     def put_records(self, *, StreamName: str, Records: list[Any]) -> Any:  # noqa: N803 - boto3's names
         rows = [json.loads(record["Data"]) for record in Records]
         if any(row.get("text") == "bad" for row in rows):
