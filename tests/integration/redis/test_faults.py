@@ -21,7 +21,7 @@ from outfall.redis.packing import version_key
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from tests.integration.support.certificates import self_signed
 from tests.integration.support.redis_server import DURABLE, RedisServer, need_tls, redis_server, rows_of
-from tests.integration.support.servers import free_port, open_folder
+from tests.integration.support.servers import free_port, free_ports, open_folder
 from tests.integration.support.waiting import until
 
 FAST: dict[str, Any] = {"retry_backoff": 0.002, "max_retry_backoff": 0.02, "retry_budget": 1.0}
@@ -244,11 +244,11 @@ def test_tls_with_the_right_certificate_only(tmp_path: Path) -> None:
 def cluster() -> Iterator[list[RedisServer]]:
     """Three nodes with a third of the slots each."""
     with open_folder() as folder:
-        nodes = []
+        nodes, ports = [], free_ports(6)  # at once: each is another one
         for number in range(3):
             (folder / str(number)).mkdir()
-            nodes.append(RedisServer(folder / str(number), free_port(), *DURABLE, "--cluster-enabled", "yes",
-                                     "--cluster-port", str(free_port())))  # fmt: skip
+            nodes.append(RedisServer(folder / str(number), ports[number], *DURABLE, "--cluster-enabled", "yes",
+                                     "--cluster-port", str(ports[3 + number])))  # fmt: skip
         try:
             for node in nodes:
                 node.start()
