@@ -168,10 +168,10 @@ def test_a_store_that_does_not_let_us_in_is_told_without_secrets(
     kind: type[OutfallError],
 ) -> None:
     given = options(s3) | {"max_retries": "0", "retry_timeout": "1s"} | wrong
-    sink = DeltaSink(url, storage_options=given, retry_deadline="1 second", create_table="if_missing")
+    writing = driver(s3, url, tmp_path / "log", storage_options=given, retry_deadline="1 second")
     caplog.set_level(logging.DEBUG, logger="outfall")
     with pytest.raises(OutfallError) as refused:
-        sink.check_schema(rows(1).schema)
+        writing.write(0, rows(1))
     text = str(refused.value) + caplog.text + repr(refused.value.__cause__)
     assert type(refused.value) is kind
     assert given["AWS_SECRET_ACCESS_KEY"] not in text
