@@ -150,7 +150,7 @@ class DynamoDBRequestSink(AwsSink[KeyedRow], VersionedSink):
                 _log.warning("%s: %s", self.target(), finding)
 
     def check_connection(self) -> Sequence[str]:
-        table = self.table()
+        self._table = table = self._described()
         keys = ", ".join(f"{name} ({kind})" for name, kind in table.keys.items())
         untried = "permission for PutItem was not tested: a test item would stay"
         return [f"the table {self.options.table} is {table.status}; keys: {keys}", *self._findings(), untried]
