@@ -110,6 +110,12 @@ def test_a_url_gives_an_equal_configuration(config: KafkaRecoveryConfig) -> None
     assert recovery_config(config.url()) == config
 
 
+def test_a_user_name_in_a_url_may_contain_an_at_sign() -> None:
+    found = recovery_config("kafka://host:9092/p?sasl.username=me@corp&sasl.password=env:NAME")
+    assert isinstance(found, KafkaRecoveryConfig)
+    assert found.client_options["sasl.username"] == "me@corp"
+
+
 @pytest.mark.parametrize(
     "url",
     [

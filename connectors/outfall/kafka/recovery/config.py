@@ -144,7 +144,7 @@ def recovery_from_url(url: str) -> KafkaRecoveryConfig:
     except ValueError as error:
         raise ConfigurationError("a recovery location in kafka: is invalid", why=str(error), do=do) from None
     problem = ""
-    if "@" in url or split.fragment:
+    if "@" in split.netloc + split.path or split.fragment:
         problem = "it contains credentials or a fragment"
     elif not split.netloc or not split.path.strip("/") or "/" in split.path.strip("/"):
         problem = "it does not have brokers and one prefix"
