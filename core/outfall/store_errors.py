@@ -14,6 +14,7 @@ from typing import Any
 
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TerminalError, TransientError
 from outfall.location import HDFS, REMOTE
+from outfall.urls import scheme_of
 
 
 class Meaning(Enum):
@@ -227,12 +228,12 @@ def explained(
     passing = bool(error.errno) or meaning_of(error) in (Meaning.TRANSIENT, Meaning.TAKEN)
     if passing:
         return TransientError(what, why=why, do=do, **where)
-    return TargetError(what, why=why, do=remedy_of(error, scheme_of(url), operation), **where)
+    return TargetError(what, why=why, do=remedy_of(error, _canonical(url), operation), **where)
 
 
-def scheme_of(url: str) -> str:
+def _canonical(url: str) -> str:
     """Return the scheme of a URL as `Location` has it."""
-    scheme = url.partition("://")[0].lower()
+    scheme = scheme_of(url)
     return REMOTE.get(scheme, scheme)
 
 

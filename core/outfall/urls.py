@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from urllib.parse import SplitResult, urlsplit
 
-# Not urlsplit: Hadoop takes `%20`, `?` and `#` in a checkpoint location literally.
 _BEFORE_AT = re.compile(r"([^:/]*:/{0,2}|//)(.*)@", re.DOTALL)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _WITHOUT_SCHEME = re.compile(r"[^/][^:]*:.*@", re.DOTALL)

@@ -201,14 +201,15 @@ def _hidden_strings(value: Any, hide: Callable[[str], str]) -> Any:
 
 def _hidden_errors(body: dict[str, Any], hide: Callable[[str], str]) -> dict[str, Any]:
     """Hide secrets in the errors of single documents."""
-    for found in (*_list(body.get("items")), *_list(body.get("docs"))):
+    for found in (*listed(body.get("items")), *listed(body.get("docs"))):
         for item in (found, *found.values()) if isinstance(found, dict) else ():
             if isinstance(item, dict) and "error" in item:
                 item["error"] = _hidden_strings(item["error"], hide)
     return body
 
 
-def _list(value: Any) -> list[Any]:
+def listed(value: Any) -> list[Any]:
+    """Return a value of a response if it is a list, and no elements otherwise."""
     return value if isinstance(value, list) else []
 
 

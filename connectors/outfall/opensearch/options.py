@@ -77,8 +77,8 @@ class OpenSearchOptions(TombstoneOptions):
     @field_validator("url")
     @classmethod
     def _address(cls, value: str) -> str:
-        form = "an http or https URL"
-        split_server(value, ("http", "https"), form, "use username, password and the other options")
+        instead = "use username, password and the other options"
+        split_server(value, ("http", "https"), "an http or https URL", instead)
         return value.rstrip("/")
 
     @field_validator("index")

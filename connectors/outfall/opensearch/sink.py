@@ -35,6 +35,7 @@ from outfall.opensearch.client import (
     OpenSearchClient,
     OpenSearchRecords,
     check,
+    listed,
 )
 from outfall.opensearch.names import IndexNames, indices_of, is_field, misleading, refusal
 from outfall.opensearch.options import OpenSearchOptions, OpenSearchSettings
@@ -380,7 +381,7 @@ def _ids(keys: Sequence[pa.Array]) -> pa.Array:
 def _items(response: ClusterResponse, count: int) -> list[dict[str, Any]]:
     """Return the items of a bulk response. Raises `TransientError` if it does not say what each write came to."""
     items = response.body.get("items")
-    found = [next(iter(item.values()), None) if isinstance(item, dict) else None for item in _listed(items)]
+    found = [next(iter(item.values()), None) if isinstance(item, dict) else None for item in listed(items)]
     if len(found) == count and all(isinstance(item, dict) and type(item.get("status")) is int for item in found):
         return found  # type: ignore[return-value]
     raise unreadable(f"the response to {count} writes", "it has not one status for each")
@@ -388,14 +389,10 @@ def _items(response: ClusterResponse, count: int) -> list[dict[str, Any]]:
 
 def _docs(response: ClusterResponse, count: int) -> list[dict[str, Any]]:
     """Return the documents of a multi-get response. Raises `TransientError` if it has not one for each."""
-    docs = [doc for doc in _listed(response.body.get("docs")) if isinstance(doc, dict)]
+    docs = [doc for doc in listed(response.body.get("docs")) if isinstance(doc, dict)]
     if len(docs) == count and all("error" in doc or not doc.get("found") or "_version" in doc for doc in docs):
         return docs
     raise unreadable(f"the response to {count} reads", "it has not one document for each")
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def index_of(entry: KeyedRow) -> str:

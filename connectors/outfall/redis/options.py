@@ -91,8 +91,12 @@ class RedisOptions(VersionedOptions):
     @field_validator("url")
     @classmethod
     def _address(cls, value: str) -> str:
-        form = "redis://host:port/database, or rediss:// for TLS"
-        parts = split_server(value, ("redis", "rediss"), form, "use username, password and the other options")
+        parts = split_server(
+            value,
+            ("redis", "rediss"),
+            "redis://host:port/database, or rediss:// for TLS",
+            "use username, password and the other options",
+        )
         database = parts.path.strip("/")
         if database and not database.isdecimal():
             raise ValueError("the path must be the number of a database")
