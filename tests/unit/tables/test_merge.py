@@ -248,3 +248,10 @@ def test_only_upserts_write_results_that_change() -> None:
     assert step().mode.output_modes != step(write_mode="delete").mode.output_modes
     assert MergeRows.reads_files
     assert isinstance(step().load(), KeyedMemoryTable)
+
+
+def test_values_of_a_delete_outside_its_key_are_not_converted() -> None:
+    step = KeyedStep({"id": "int64", "n": "int64"}, {"key_columns": "id", "delete_marker": "gone"})
+    step.append([{"id": 1, "n": 5}, {"id": 2, "n": 6}])
+    step.merge(step.stage([{"id": 1, "n": "", "gone": True}, {"id": 2, "n": "7", "gone": False}]))
+    assert step.rows == [{"id": 2, "n": 7}]

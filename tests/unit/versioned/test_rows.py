@@ -67,6 +67,12 @@ def test_null_keys_are_refused_and_null_markers_are_no_deletes() -> None:
     refuse_null_keys(batch.slice(0, 1), ["id"])  # NULL elsewhere is no key
 
 
+def test_a_delete_has_values_in_its_key_only() -> None:
+    batch = pa.record_batch({"id": [1, 2], "n": [3, 4], "text": ["", "a"], "gone": [True, False]})
+    changes = changes_of(batch, ["id"], "gone", "n", ranked=True)
+    assert changes.rows.to_pylist() == [{"id": 1, "n": None, "text": None}, {"id": 2, "n": 4, "text": "a"}]
+
+
 @pytest.mark.parametrize(
     ("keys", "order", "marker", "said"),
     [
