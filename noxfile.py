@@ -7,13 +7,13 @@ session creates its own environment. Sessions pass no settings to tools. All set
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,31 +81,6 @@ PEER_BENCHMARKS = {
     "jvm_merge": (),
     "jvm_kafka": ("kafka-4.3",),
 }
-
-AREAS = {
-    # Each connector with the base that only it uses.
-    "file": ("file", "formats"),
-    "postgres": ("postgres",),
-    "mysql": ("mysql",),
-    "sql": ("sql",),
-    "s3": ("s3",),
-    "http": ("http", "async_sink"),
-    "kinesis": ("kinesis",),
-    "kafka": ("kafka",),
-    "redis": ("redis", "versioned"),
-    "dynamodb": ("dynamodb",),
-    "opensearch": ("opensearch",),
-    "tables": ("tables", "iceberg", "delta"),
-    "wrappers": ("wrappers",),
-    "spark": ("spark", "project"),
-}
-# Computed, so that no sink and no folder is missing.
-_places = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["outfall.sinks"].values()
-_sinks = {place.partition(":")[0].rpartition(".")[2] for place in _places}
-AREAS |= {sink: (sink,) for sink in sorted(_sinks.difference(*AREAS.values()))}
-_folders = {path.parent.name for path in ROOT.glob("tests/*/*/test_*.py")}
-AREAS["core"] = tuple(sorted(_folders.difference(*AREAS.values())))
-"""The folders of tests/unit and tests/integration in each `thorough` and each `faults` session."""
 
 SERVERS = {
     "OUTFALL_TEST_POSTGRES_DSN": "postgresql://postgres:outfall@127.0.0.1:15432/outfall",
@@ -241,28 +216,37 @@ def skipped(session: nox.Session) -> None:
 
 
 @nox.session
-@nox.parametrize("area", list(AREAS), ids=list(AREAS))
-def thorough(session: nox.Session, area: str) -> None:
-    """Run the tests that `unit` and `integration` skip: all combinations, types, crashes and schedules of one area."""
+def thorough(session: nox.Session) -> None:
+    """Run the tests that `unit` and `integration` skip: all combinations, types, crashes and schedules.
+
+    `-- kafka sql` runs those in the folders of these names.
+    """
     need_java(session)
     # A class marked long may inherit thorough tests.
-    chosen = ("-m", "thorough and not long")
-    measured(session, python(session), "-m", "pytest", *_tests_of(area), *chosen, *WITH_SERVERS, *_for_pytest(session))
+    chosen = ("-m", "thorough and not long", "--durations=40")
+    measured(session, python(session), "-m", "pytest", *chosen, *WITH_SERVERS, *_in_folders(session))
 
 
 @nox.session
-@nox.parametrize("area", list(AREAS), ids=list(AREAS))
-def faults(session: nox.Session, area: str) -> None:
-    """Run the faults and long tests of one area, with fifty kills instead of one in the integration tests."""
+def faults(session: nox.Session) -> None:
+    """Run the faults and long tests, with fifty kills instead of one in the integration tests.
+
+    `-- kafka sql` runs those in the folders of these names.
+    """
     need_java(session)
     kills = {"OUTFALL_TEST_KILLS": os.environ.get("OUTFALL_TEST_KILLS", "50")}
     chosen = ("-m", "faults or long", *IN_PARALLEL, "-o", "faulthandler_timeout=7200")
-    session.run(python(session), "-m", "pytest", *_tests_of(area), *chosen, *_for_pytest(session), env=kills)
+    session.run(python(session), "-m", "pytest", *chosen, *_in_folders(session), env=kills)
 
 
-def _tests_of(area: str) -> list[str]:
-    folders = [ROOT / "tests" / kind / name for kind in ("unit", "integration") for name in AREAS[area]]
-    return [str(folder) for folder in folders if folder.is_dir()]
+def _in_folders(session: nox.Session) -> list[str]:
+    """Return the folders of tests that a session's first arguments name, or all, and its options of pytest."""
+    kinds = [ROOT / "tests" / kind for kind in ("unit", "integration")]
+    names = list(itertools.takewhile(lambda argument: not argument.startswith("-"), session.posargs))
+    folders = [kind / name for kind in kinds for name in names if (kind / name).is_dir()] if names else kinds
+    if unknown := set(names).difference(folder.name for folder in folders):
+        session.error(f"no folder of tests: {', '.join(sorted(unknown))}")
+    return [*map(str, folders), *session.posargs[len(names) :]]
 
 
 @nox.session

@@ -34,7 +34,6 @@ def sessions() -> set[str]:
     return {
         *(node.name for node in functions if any("nox.session" in ast.unparse(mark) for mark in node.decorator_list)),
         *(f"spark-{minor}" for minor in keys["SPARKS"]),
-        *(f"thorough({area})" for area in keys["AREAS"]),
     }
 
 
