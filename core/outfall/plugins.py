@@ -1,13 +1,13 @@
 """Finds sinks, recovery stores, wrappers and formats of installed distributions by their entry points.
 
-A distribution `outfall-mysql` declares its sink in the same way as Outfall:
+A distribution `outfall-acme` declares its sink in the same way as Outfall:
 
 ```toml
 [project.entry-points."outfall.sinks"]
-mysql = "outfall_mysql:sink_from_options"
+acme = "outfall_acme:sink_from_options"
 ```
 
-Then `.option("sink", "mysql")` finds it. Names are resolved on the driver only. Tasks get the created object, pickled
+Then `.option("sink", "acme")` finds it. Names are resolved on the driver only. Tasks get the created object, pickled
 by module and attribute: an executor requires the code of a distribution, not its metadata.
 """
 
