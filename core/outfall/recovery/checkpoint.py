@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from outfall.location import LOCAL
+from outfall.recovery.file_log import entry_number
 from outfall.recovery.location import recovery_location, translated_errors
 from outfall.recovery.log import RecoveryConfig, RecoveryLog, check_step_id, is_step_id
 
@@ -55,19 +56,29 @@ class CheckpointRecoveryConfig(RecoveryConfig):
         directory = location.child("outfall")
         with translated_errors("listing the steps", None, directory):
             if location.scheme == LOCAL:
-                found = _directories(directory)
+                names = _names
             else:
                 from outfall.recovery.object_log import ObjectStore
 
-                found = ObjectStore(location).names(directory)
-        return sorted(name for name in found if is_step_id(name))
+                names = ObjectStore(location).names
+            # Directories of tables and of Python's packages are called `outfall` too.
+            steps = filter(is_step_id, names(directory))
+            return sorted(step for step in steps if _has_entries(names, f"{directory}/{step}"))
 
     def url(self) -> str:
         return self.location
 
 
-def _directories(path: str) -> list[str]:
+def _has_entries(names: Callable[[str], Sequence[str]], path: str) -> bool:
+    """Whether a directory has entries, which is assumed if it cannot be listed: reading the step gives the error."""
     try:
-        return [entry.name for entry in os.scandir(path) if entry.is_dir()]
-    except FileNotFoundError:
+        return any(entry_number(name) is not None for name in names(path))
+    except PermissionError:
+        return True
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
         return []

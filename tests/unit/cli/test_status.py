@@ -101,6 +101,16 @@ def test_the_checkpoints_of_a_directory_are_listed(tmp_path: Path) -> None:
     assert "damaged" in failed("status", tmp_path)
 
 
+@pytest.mark.parametrize("file", ["outfall/target/00000000000000000001.parquet", "outfall/protocol/__init__.py"])
+def test_folders_of_tables_and_of_packages_are_no_steps(step: FileStep, tmp_path: Path, file: str) -> None:
+    step.write(0)
+    (tmp_path / "other" / file).parent.mkdir(parents=True)
+    (tmp_path / "other" / file).touch()
+    assert "it is neither a checkpoint nor a value of recovery=" in failed("status", tmp_path / "other")
+    (found,) = parsed("status", tmp_path)["checkpoints"]
+    assert (found["steps"][0]["step"], found["steps"][0]["completed"]) == ("sink", 0)
+
+
 @pytest.mark.parametrize("command", [("status",), ("show",), ("gc", "--sink", "file", "-o", "path=/x")])
 def test_an_empty_location_is_refused(command: tuple[str, ...]) -> None:
     assert "the location is empty: give a path, a URL" in " ".join(
