@@ -53,6 +53,10 @@ PHASE_SECONDS = StepCounter(
 PHASES = {"task_ms": "tasks", "commit_ms": "commit"}
 """Counter of milliseconds in the totals → its phase."""
 
+WIDEST_ROW = "max_row_bytes"
+"""Peak of the Python API: the bytes per row in the widest Arrow batch that a task received. A completed epoch has that
+of an earlier one, less a tenth for each epoch since, if that is more."""
+
 SINK_COUNTER = StepCounter(
     "",
     "outfall.sink",

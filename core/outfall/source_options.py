@@ -26,6 +26,12 @@ from outfall.protocol.commit_retry import CommitPolicy
 
 SPARKS_NAME = "checkpointLocation"
 
+BATCH_ADVICE = (
+    'with format("outfall"), Arrow batches have the limits of the session; if no row is wide, rows cost less with'
+    " spark.sql.execution.arrow.maxBytesPerBatch=2147483647 and spark.sql.execution.arrow.maxRecordsPerBatch=2000"
+)
+"""What only the user can set, because Spark itself starts the job."""
+
 
 class SourceOptions(SinkOptions):
     """Options of `format("outfall")` itself. All other options go to the sink."""

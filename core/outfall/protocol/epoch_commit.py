@@ -15,6 +15,7 @@ from outfall.capabilities import (
     SupportsCommitter,
     SupportsPostCommitTopology,
 )
+from outfall.counters import WIDEST_ROW
 from outfall.errors import EpochAbandonedError, LostCommittableError
 from outfall.protocol.commit_retry import CommitContext, CommitLoop, closing_committer
 from outfall.protocol.step import Step
@@ -183,7 +184,10 @@ class EpochCommit:
 
     def _record_completed(self) -> Completed:
         reached("before COMPLETED")
-        view, counts = self._journal.view, self._metrics.counts
+        view = self._journal.view
+        if view.widest_row:
+            self._metrics.peak(WIDEST_ROW, view.widest_row * 9 // 10)
+        counts = self._metrics.counts
         task_seconds, commit_seconds = self._prepared.seconds, self._step.clock.now() - self._started
         totals = view.totals_with(
             counts

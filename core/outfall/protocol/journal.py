@@ -9,6 +9,7 @@ from datetime import datetime
 
 from outfall.capabilities import BufferedRows
 from outfall.contexts import is_peak
+from outfall.counters import WIDEST_ROW
 from outfall.errors import RecordError
 from outfall.protocol.clock import Clock, utc_time
 from outfall.protocol.states import ROWS_BUFFERED, total_buffered
@@ -80,6 +81,8 @@ class JournalView:
     """The newest epoch published to each target: see `Completed.published`."""
     totals: Mapping[str, int] = field(default_factory=dict)
     """The sums of counts since the first epoch: see `Completed.totals`."""
+    widest_row: int = 0
+    """The bytes per row in the widest batch of the last epochs: see `outfall.counters.WIDEST_ROW`."""
     moved_to: str | None = None
     """The location where the step continues."""
     before: JournalView | None = field(default=None, repr=False)
@@ -184,6 +187,7 @@ class JournalView:
             begun={number: token for number, token in self.begun.items() if number >= entry.generation},
             published=entry.published,
             totals=entry.totals,
+            widest_row=entry.counts.get(WIDEST_ROW, 0),
         )
 
     def _begun(self, number: int, entry: Begin) -> JournalView:

@@ -65,6 +65,10 @@ class Ticket:
     """Whether a sink that buffers rows must deliver them all now."""
     token: str = ""
     """The token of the BEGIN of `generation`."""
+    begun_before: bool = False
+    """Whether the epoch was begun before this generation and not completed."""
+    widest_row: int = 0
+    """The bytes per row in the widest batch of the last epochs; 0 if unknown. See `outfall.counters.WIDEST_ROW`."""
 
     def epoch_of(self, batch: int) -> int:
         """Return the epoch number of a batch."""

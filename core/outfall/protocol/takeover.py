@@ -217,6 +217,8 @@ def make_ticket(step: Step, view: JournalView, epoch: int | None, parts: tuple[s
         drains=view.drains,
         end_of_input=step.options.end_of_input,
         token=view.token,
+        begun_before=bool(view.lost),
+        widest_row=view.widest_row,
     )
 
 

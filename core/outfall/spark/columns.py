@@ -93,6 +93,14 @@ def named(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
 
 
+def columns_named(columns: StructType, names: Sequence[str]) -> StructType:
+    """Return the columns with these names for the first ones."""
+    from pyspark.sql.types import StructField, StructType
+
+    fields = [StructField(name, field.dataType) for field, name in zip(columns, names, strict=False)]
+    return StructType([*fields, *columns.fields[len(names) :]])
+
+
 def check_schema(resolved: ResolvedSink, schema: StructType, *, case_sensitive: bool = False) -> None:
     """Let a sink reject columns that it cannot write, before any data moves.
 

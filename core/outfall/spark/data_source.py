@@ -8,10 +8,12 @@ commit takes the generation from the task results. Measured on PySpark 4.1.4 and
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Never
 
 from pyspark.sql.datasource import (
@@ -32,7 +34,7 @@ from outfall.protocol.task import EpochTask
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.spark_checkpoint import SparkCheckpoint, newest_batches
 from outfall.recovery.url import recovery_config_for
-from outfall.source_options import SourceOptions, make_sink, split_options
+from outfall.source_options import BATCH_ADVICE, SourceOptions, make_sink, split_options
 from outfall.spark.batch import check_resumed_mode, end_failed, make_recovery, remove_recovery
 from outfall.spark.columns import check_schema
 from outfall.spark.stream import checkpoint_recovery, misplaced_log
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+
+_log = logging.getLogger(__name__)
 
 _INSERT = "INSERT INTO t WITH (sink = 'file', path = '…') SELECT …"
 
@@ -191,6 +195,7 @@ class StreamWriter(_SourceWriter, DataSourceStreamArrowWriter):
 
     def begin(self) -> None:
         """Begin the epoch. Called in the planning process."""
+        _advise()
         with closing(self._coordinator(self._log())) as coordinator:
             self._ticket = coordinator.begin(None)
 
@@ -223,6 +228,7 @@ class BatchWriter(_SourceWriter, DataSourceArrowWriter):
         if self._recovery is None:
             # For a job that is never resumed; planning and commit run on the same host.
             self._recovery = make_recovery()
+        _advise()
         try:
             with closing(self._begun(self._recovery)) as coordinator:
                 self._ticket = coordinator.begin(self._epoch())
@@ -279,6 +285,12 @@ class BatchWriter(_SourceWriter, DataSourceArrowWriter):
 
     def _epoch(self) -> int:
         return self._options.epoch or 0
+
+
+@cache
+def _advise() -> None:
+    """Log once in this process what only the user can set for this API, whose job Spark itself starts."""
+    _log.info("%s", BATCH_ADVICE)
 
 
 def _write_only() -> ConfigurationError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from outfall.capabilities import SupportsBufferedRows, SupportsPreWriteTopology, SupportsSparkWriter
@@ -18,7 +18,9 @@ from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.spark_checkpoint import SparkCheckpoint
-from outfall.spark.columns import RowColumns
+from outfall.spark.arrow_batches import Job, limited, limits_of
+from outfall.spark.columns import RowColumns, columns_named
+from outfall.spark.job_properties import job_properties
 from outfall.spark.own_writer import SparkRows, default_parallelism
 from outfall.spark.query_identity import NO_QUERY, RunningQuery, is_connect
 from outfall.spark.routing import map_in_arrow, route
@@ -68,6 +70,8 @@ class EpochWriter:
         self._started = time.time()
         self._checked: StructType | None = None
         """The columns that were last checked in this process."""
+        self._limits: str | None = None
+        """The limits of the last epoch's batches in this process."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the checked columns, because the sink may not carry the result of the check."""
@@ -140,12 +144,30 @@ class EpochWriter:
             task = EpochTask(self._sink, ticket, TaskIdentity(epoch, 0, 0, query_id=query_id), value_column=value)
             return [task.run_by_spark(SparkRows(frame.toDF(*names)))]
         function = EpochFunction(self._sink, ticket, epoch, value, names)
-        rows = map_in_arrow(frame, function, RESPONSE_SCHEMA).collect()
+        job = map_in_arrow(frame, function, RESPONSE_SCHEMA)
+        with self._limited(job, columns_named(frame.schema, names), ticket, query_id):
+            rows = job.collect()
         if not rows:
             # Spark proved that there are no rows and ran no task. A stateful query must run nevertheless. Otherwise
             # its state store misses this batch, and the query cannot continue.
             df.write.format("noop").mode("overwrite").save()
         return [TaskResponse.decode(bytes(row["response"])) for row in rows]
+
+    def _limited(
+        self, job: DataFrame, columns: StructType, ticket: Ticket, query_id: str | None
+    ) -> AbstractContextManager[None]:
+        """Return a context that limits the batches of the job. Logs what was decided, if it has changed."""
+        known = Job(
+            columns,
+            begun_before=ticket.begun_before,
+            widest_row=ticket.widest_row,
+            resumable=not self._final,
+        )
+        limits = limits_of(job, known, query_id)
+        if str(limits) != self._limits:
+            self._limits = str(limits)
+            _log.info("step %s: Arrow batches have %s", ticket.step_id, limits)
+        return limited(job, limits)
 
     def _prepared(self, df: DataFrame, ticket: Ticket) -> tuple[DataFrame, tuple[str, ...], str | None]:
         """Prepare the rows for the tasks: apply the pre-write topology, route, and select the written columns.
@@ -196,15 +218,8 @@ def _described(df: DataFrame, text: str) -> Iterator[None]:
         finally:
             session.removeTag(tag)
         return
-    context = session.sparkContext
-    before = context.getLocalProperty(JOB_DESCRIPTION)
-    context.setLocalProperty(JOB_DESCRIPTION, text)
-    try:
+    with job_properties(session.sparkContext, {JOB_DESCRIPTION: text}):
         yield
-    finally:
-        # A session that was stopped meanwhile has no description to restore, and must not hide the original error.
-        with suppress(Exception):
-            context.setLocalProperty(JOB_DESCRIPTION, before)  # type: ignore[arg-type]
 
 
 def _check_pickles(sink: Any) -> None:

@@ -72,11 +72,9 @@ def _active(df: DataFrame, query_id: str) -> tuple[str, str, str | None] | None:
     """
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-    gateway: Any = df.sparkSession.sparkContext._jvm
     frame: Any = df
     try:
-        active = frame._jdf.sparkSession().sharedState().activeStreamingQueries()
-        query = active.get(gateway.java.util.UUID.fromString(query_id))
+        query = active_query(df, query_id)
         if query is None:
             return None
         unchanged = frame._jdf.queryExecution().logical().nodeName() == "LogicalRDD"
@@ -84,6 +82,14 @@ def _active(df: DataFrame, query_id: str) -> tuple[str, str, str | None] | None:
         return str(query.runId().toString()), str(query.resolvedCheckpointRoot()), mode
     except Py4JError:
         return None
+
+
+def active_query(df: DataFrame, query_id: str) -> Any:
+    """Return Spark's object of an active query on a classic session; `None` if there is none."""
+    gateway: Any = df.sparkSession.sparkContext._jvm
+    frame: Any = df
+    active = frame._jdf.sparkSession().sharedState().activeStreamingQueries()
+    return active.get(gateway.java.util.UUID.fromString(query_id))
 
 
 def query_in(df: DataFrame, checkpoint: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
+from outfall.counters import WIDEST_ROW
 from outfall.errors import TerminalError, ValueRefusedError
 from outfall.protocol.messages import Ticket
 from outfall.protocol.task import EpochTask, TaskIdentity
+from outfall.spark.arriving_rows import ArrivingRows
 from outfall.spark.columns import named
 from outfall.spark.version_check import PickledWithVersion
 
@@ -48,10 +50,13 @@ class EpochFunction(PickledWithVersion):
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one row with one column: the result."""
         task = EpochTask(self.sink, self.ticket, task_identity(self.epoch), value_column=self.value)
-        response = task.run(self._routed(batches))
+        rows = ArrivingRows(batches)
+        response = task.run(self._routed(rows))
+        if rows.widest and not response.skipped:
+            response.counts[WIDEST_ROW] = rows.widest
         yield pa.RecordBatch.from_pydict({"response": pa.array([response.encode()], pa.binary())})
 
-    def _routed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str | None, pa.RecordBatch]]:
+    def _routed(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[str | None, pa.RecordBatch]]:
         for arrived in batches:
             batch = named(arrived, self.names)
             if PART_COLUMN in batch.schema.names:

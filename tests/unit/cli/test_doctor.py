@@ -33,7 +33,8 @@ def results(*arguments: object, code: int = 0) -> dict[str, Any]:
 def test_a_sink_that_could_write_passes_and_nothing_stays(step: FileStep, tmp_path: Path) -> None:
     found = results(*step.sink)
     assert {about: result for about, (result, _) in found.items()} == {
-        "options": "ok", "sink": "ok", "guarantee": "ok", "requires": "note", "target": "ok", "connection": "ok",
+        "options": "ok", "sink": "ok", "guarantee": "ok", "requires": "note", "batches": "note", "target": "ok",
+        "connection": "ok",
     }  # fmt: skip
     assert f"{step.path} will be created" in found["connection"][1]
     assert list(tmp_path.iterdir()) == []

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from outfall.counters import WIDEST_ROW
 from outfall.errors import UnexpectedEpochError
 from outfall.protocol.step import EpochOptions
 from outfall.testing import FakeClock, LocalDriver, crash_at
@@ -244,3 +245,37 @@ def test_a_plain_sink_repeats_what_a_lost_attempt_wrote_and_is_declared_so(caplo
         LocalDriver(sink, setup.recovery).run_epoch(0, [[1, 2]])
     assert sink.rows == [1, 2, 1, 2]
     assert "guarantee AT_LEAST_ONCE" in caplog.text
+
+
+# What decides on the size of batches.
+
+
+def written(setup: Staging, epoch: int, *widths: int) -> None:
+    """Write an epoch whose tasks received rows of these widths."""
+    driver = setup.driver()
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(epoch)
+    answers = driver.run_tasks(ticket, epoch, setup.tasks(content(epoch)))
+    pairs = zip(answers, widths, strict=True)
+    coordinator.finish(
+        ticket, [answer.model_copy(update={"counts": answer.counts | {WIDEST_ROW: width}}) for answer, width in pairs]
+    )
+
+
+def test_a_ticket_has_the_widest_row_of_the_last_epochs_which_fades() -> None:
+    setup = completed(0)
+    found = [setup.driver().coordinator().begin(0).widest_row]
+    for epoch, widths in enumerate([(10, 1000, 0), (20, 20, 20), (0, 0, 0), (2000, 1, 1)]):
+        written(setup, epoch, *widths)
+        found.append(setup.driver().coordinator().begin(epoch + 1).widest_row)
+    assert found == [0, 1000, 900, 810, 2000]
+
+
+@pytest.mark.parametrize(
+    ("point", "before"), [("before BEGIN", False), ("after BEGIN", True), ("before PREPARED", True)]
+)
+def test_a_ticket_says_whether_its_epoch_was_begun_before(point: str, before: bool) -> None:
+    setup = died(2, point)
+    assert setup.driver().coordinator().begin(2).begun_before is before
+    setup.run(setup.driver(), 2)
+    assert not setup.driver().coordinator().begin(3).begun_before

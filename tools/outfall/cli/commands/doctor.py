@@ -24,7 +24,7 @@ from outfall.protocol.target import target_context
 from outfall.protocol.validation import check_identity
 from outfall.recovery.log import RecoveryConfig
 from outfall.redaction import without_credentials
-from outfall.source_options import check_for_options
+from outfall.source_options import BATCH_ADVICE, check_for_options
 
 Result = Literal["ok", "note", "failed", "not checked"]
 
@@ -129,6 +129,8 @@ def _described(sink: ResolvedSink) -> Iterator[Finding]:
         check_for_options(sink.sink, sink.name)
     except ConfigurationError:
         yield Finding("apis", "note", 'Python API only (write_stream), not format("outfall")')
+    else:
+        yield Finding("batches", "note", BATCH_ADVICE)
 
 
 def _ok(about: str, text: str) -> Finding:
