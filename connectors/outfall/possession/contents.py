@@ -46,10 +46,23 @@ def check_existing(contents: TargetContents, existing: Existing, step_id: str) -
         return
     others = contents.others()
     if others:
-        raise _not_empty(contents.where, step_id, f"another query writes to it: {others[0]}")
+        raise TargetNotEmptyError(
+            f"{contents.where} is not empty",
+            step=step_id,
+            why=f"another query writes to it: {others[0]}",
+            do="use another path; or, if that query has ended permanently, set" + _KEEP_OR_DELETE,
+        )
     found = list(islice(contents.foreign(), 3))
     if found:
-        raise _not_empty(contents.where, step_id, f"it contains {', '.join(found)}")
+        raise TargetNotEmptyError(
+            f"{contents.where} is not empty",
+            step=step_id,
+            why=f"it contains {', '.join(found)}",
+            do="use another path, or set" + _KEEP_OR_DELETE,
+        )
+
+
+_KEEP_OR_DELETE = ' on_existing="resume" to add to the data, or on_existing="overwrite" to replace it'
 
 
 def nested_targets(where: str, step_id: str, record: str) -> TargetNotEmptyError:
@@ -60,16 +73,6 @@ def nested_targets(where: str, step_id: str, record: str) -> TargetNotEmptyError
         why=f"the record of that query is {record}: readers of the outer target would see the rows of both, and"
         " overwriting it would delete both",
         do="use a separate path; or, if that query has ended permanently, delete its _outfall",
-    )
-
-
-def _not_empty(where: str, step_id: str, why: str) -> TargetNotEmptyError:
-    return TargetNotEmptyError(
-        f"{where} is not empty",
-        step=step_id,
-        why=why,
-        do='delete the existing data (with its _outfall), use another path, set on_existing="resume" to keep the data,'
-        ' or set on_existing="overwrite" to delete it',
     )
 
 

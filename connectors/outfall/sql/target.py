@@ -156,7 +156,7 @@ class SqlTarget(RecordPort[LedgerRow]):
             f"{self.where} holds rows",
             step=context.step_id,
             why="on_existing is 'error'",
-            do='empty the table, or set on_existing="resume" to keep its rows or "overwrite" to delete them',
+            do='set on_existing="resume" to keep its rows or "overwrite" to delete them, or name another table',
         )
 
     def _published_by_others(self) -> int | None:
