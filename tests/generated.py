@@ -345,7 +345,8 @@ def _text(kind: str, name: str) -> str:
     if kind == "sinks":
         return TABLES[name]()
     module, _, model = name.partition(":")
-    return options_table(getattr(import_module(module), model))
+    # The page of the APIs says how a secret is given, and who sees one that is given as text.
+    return options_table(getattr(import_module(module), model)).replace("| secret |", "| [secret](apis.md#secrets) |")
 
 
 def main() -> None:

@@ -39,6 +39,7 @@ from outfall.spark.batch import check_resumed_mode, end_failed, make_recovery, r
 from outfall.spark.columns import check_schema
 from outfall.spark.stream import checkpoint_recovery, misplaced_log
 from outfall.spark.task_function import task_identity
+from outfall.visible_secrets import warn_of_visible_secrets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -152,7 +153,10 @@ class OutfallDataSource(DataSource):
                 do=f'set the options in each INSERT: {_INSERT}; in Python: df.write.format("outfall")'
                 '.option("sink", …).mode("append").save()',
             )
-        return split_options(options)
+        own, rest = split_options(options)
+        if self._plans:
+            warn_of_visible_secrets(options, own.checkpoint_location)
+        return own, rest
 
 
 class _SourceWriter:

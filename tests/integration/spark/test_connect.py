@@ -23,13 +23,13 @@ pytestmark = [
 
 def test_each_row_is_found_once_on_connect(tmp_path: Path) -> None:
     names = ["growing", "whole", "by spark", *(["options"] if pyspark_version() >= (4, 1) else [])]
-    with (tmp_path / "output").open("wb") as output:
+    with (tmp_path / "output").open("wb") as file:
         status = subprocess.run(
             [sys.executable, str(connect_apis.__file__), str(tmp_path), *names],
             check=False,
             env={**os.environ, **spark_environment()},
-            stdout=output,
-            stderr=output,
+            stdout=file,
+            stderr=file,
             timeout=1800,  # of which it may wait long for the port, that other tests have
         )
     assert status.returncode == 0, (tmp_path / "output").read_text(errors="replace")[-5000:]
@@ -39,6 +39,11 @@ def test_each_row_is_found_once_on_connect(tmp_path: Path) -> None:
     assert tags["left"] == []
     assert report.pop("listened") == [[0, 0, 10], [1, 1, 10], [1, 1, 0]]
     kept = report.pop("kept")
+    if "options" in names:
+        assert "url of HttpSink: missing" in kept["texts"].pop()
+        output = (tmp_path / "output").read_text(errors="replace")
+        assert output.count("the secret of bearer_token is visible: Spark Connect") == 1
+        assert "s3cr3tpw" not in output
     assert kept["ids"] == list(range(20))
     assert all("What to do: " in text and "\n" not in text for text in kept["texts"])
     said = ("belongs to Spark query", "is not the checkpoint of a query", "is the checkpoint of another query")
