@@ -21,6 +21,7 @@ from outfall.kafka.parts.cluster import PartsCluster
 from outfall.kafka.parts.ledger import Ledger, StepName
 from outfall.kafka.parts.part_writer import KafkaPartWriter
 from outfall.kafka.parts.target import KafkaPartState, PartsTarget, TargetNames, TopicIds
+from outfall.possession.possession import check_same_name
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink
 
@@ -83,6 +84,10 @@ class KafkaPartDelivery(
 
     def state_serializer(self) -> ModelSerializer[KafkaPartState]:
         return ModelSerializer(KafkaPartState)
+
+    def find_moved(self, context: TargetContext[KafkaPartState], recorded: str) -> None:
+        # The name has no address. A copy of the topic, which may have another name, has other offsets and transactions.
+        check_same_name(self.target(), recorded, "KafkaSink")
 
     def check_target(self, context: TargetContext[KafkaPartState]) -> Mapping[str, KafkaPartState]:
         target = self._target(context.incarnation, context.step_id)
