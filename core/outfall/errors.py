@@ -7,6 +7,7 @@ A retry may succeed after a `TransientError`. After a `TerminalError` it fails a
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -103,14 +104,39 @@ def reason(error: BaseException | None) -> str:
             return " ".join(" ".join([str(found), *getattr(found, "__notes__", ())]).splitlines())
     # On a classic session the cause may be in the stack trace only.
     texts = [text for found in chain for text in (str(found), getattr(found, "_stackTrace", None) or "")]
-    for pattern in (_OURS, _PYTHON):
-        for text in texts:
-            if lines := pattern.findall(text):
-                return " ".join(lines[-1].split("\n")).strip()
+    for text in texts:
+        if (ours := error_in(text)) is not None:
+            return " ".join(str(ours).splitlines())
+    for text in texts:
+        if lines := _PYTHON.findall(text):
+            return str(lines[-1]).strip()
     return next((line for text in texts for line in text.splitlines() if line.strip()), "")
 
 
-_OURS = re.compile(r"^outfall(?:\.\w+)*\.[A-Z]\w*: (.*(?:\n(?![\s=]|JVM stacktrace:|Caused by: ).+)*)", re.MULTILINE)
+def error_in(text: str) -> OutfallError | None:
+    """Return the last `OutfallError` of which a text has the traceback, without that.
+
+    Args:
+        text: What Spark says about an error of a task or of a query.
+
+    Returns:
+        An error of the same class, or of the class of this module that it is derived from. Its text has the notes too.
+        `None` if there is no such traceback.
+    """
+    found = _OURS.findall(text)
+    if not found:
+        return None
+    module, name, said = found[-1]
+    # A driver imports what its sink needs. Nothing is imported because of a text.
+    raised = getattr(sys.modules.get(module), name, None)
+    classes = raised.__mro__ if isinstance(raised, type) else ()
+    own = next((each for each in classes if issubclass(each, OutfallError) and each.__module__ == __name__), None)
+    return (own or OutfallError)(said.strip())
+
+
+_OURS = re.compile(
+    r"^(outfall(?:\.\w+)*)\.([A-Z]\w*): (.*(?:\n(?![\s=]|JVM stacktrace:|Caused by: ).+)*)", re.MULTILINE
+)
 """An `OutfallError` and its notes at the end of a traceback. It ends at the next traceback, at an empty line, or at
 the text that Spark appends."""
 _PYTHON = re.compile(r"^(?!org\.|java)(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .*)?$", re.MULTILINE)

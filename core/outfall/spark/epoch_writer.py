@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
+
 from outfall.capabilities import SupportsBufferedRows, SupportsPreWriteTopology, SupportsSparkWriter
 from outfall.capability_checks import SupportsChildren, check_output_mode, resolve
-from outfall.errors import CapabilityError, EpochAbandonedError
+from outfall.errors import CapabilityError, EpochAbandonedError, error_in
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.draining import REWRITES, drain
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
@@ -145,7 +147,8 @@ class EpochWriter:
             return [task.run_by_spark(SparkRows(frame.toDF(*names)))]
         function = EpochFunction(self._sink, ticket, epoch, value, names)
         job = map_in_arrow(frame, function, RESPONSE_SCHEMA)
-        with self._limited(job, columns_named(frame.schema, names), ticket, query_id):
+        limited_job = self._limited(job, columns_named(frame.schema, names), ticket, query_id)
+        with self._located(ticket.epoch_of(epoch)), limited_job:
             rows = job.collect()
         if not rows:
             # Spark proved that there are no rows and ran no task. A stateful query must run nevertheless. Otherwise
@@ -168,6 +171,19 @@ class EpochWriter:
             self._limits = str(limits)
             _log.info("step %s: Arrow batches have %s", ticket.step_id, limits)
         return limited(job, limits)
+
+    @contextmanager
+    def _located(self, epoch: int) -> Iterator[None]:
+        """Raise an `OutfallError` of a task as such, with its step and epoch. Spark logs the traceback of the task."""
+        try:
+            yield
+        except PySparkException as error:
+            ours = error_in(str(error))
+            if ours is None:
+                raise
+            if not ours.what.startswith("["):
+                ours.locate(step=self._settings.step_id, epoch=epoch)
+            raise ours from None
 
     def _prepared(self, df: DataFrame, ticket: Ticket) -> tuple[DataFrame, tuple[str, ...], str | None]:
         """Prepare the rows for the tasks: apply the pre-write topology, route, and select the written columns.

@@ -12,11 +12,15 @@ from outfall.errors import (
     CommitError,
     CommitRefusedError,
     ConfigurationError,
+    OutfallError,
     TargetNotEmptyError,
     TransientError,
+    ValueRefusedError,
+    error_in,
     raise_together,
     reason,
 )
+from outfall.postgres.copy.values import RefusedRowError
 
 
 def not_empty() -> TargetNotEmptyError:
@@ -66,6 +70,16 @@ def test_the_reason_has_the_notes() -> None:
     error = not_empty()
     error.add_note("In the sink 'b'.")
     assert reason(error) == reason(RuntimeError(in_spark(raised(error)))) == f"{TEXT} In the sink 'b'."
+
+
+def test_an_error_in_a_text_is_of_the_class_that_was_raised_or_of_its_base() -> None:
+    found = error_in(in_spark(raised(not_empty())))
+    assert (type(found), str(found)) == (TargetNotEmptyError, TEXT)
+    derived = error_in(in_spark(raised(RefusedRowError("no", 3, why="it is", do="b"))))
+    assert (type(derived), str(derived)) == (ValueRefusedError, "no, in row 3 of the batch. It is. What to do: b.")
+    unknown = error_in("outfall.unknown.SomeError: gone.")
+    assert (type(unknown), str(unknown)) == (OutfallError, "gone.")
+    assert error_in(in_spark(raised(ValueError("x")))) is None
 
 
 def test_of_an_error_that_is_not_ours_the_line_that_names_it_is_the_reason() -> None:
