@@ -18,9 +18,9 @@ from urllib.parse import unquote, urlsplit
 import pymysql
 from pydantic import SecretStr
 from pymysql.connections import Connection, MySQLResult
-from pymysql.constants import ER, SERVER_STATUS
+from pymysql.constants import CR, ER, SERVER_STATUS
 
-from outfall.errors import ConfigurationError
+from outfall.errors import ConfigurationError, printable
 from outfall.first_contact import UnexpectedProtocolError
 from outfall.redaction import Redaction
 from outfall.sql.log_location import ServerUrl
@@ -61,6 +61,9 @@ READ_ONLY = {ER.OPTION_PREVENTS_STATEMENT, 1792, 1836}
 _REFUSED = {ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, 1251, 1698, 1862, 2059, 3118, 3159}
 
 
+_IN_CLEAR = {b"mysql_clear_password", b"dialog"}
+"""Methods of authentication that send the password as it is."""
+
 _RECORDS = re.compile(rb"Records: (\d+)")
 _CHUNK = 64 << 10
 """Bytes of a packet of LOAD DATA."""
@@ -78,6 +81,14 @@ class LoadConnection(Connection):  # type: ignore[misc]
         message = (self._result.message if self._result else None) or b""
         found = _RECORDS.search(message)
         return int(found[1]) if found else 0
+
+    def _process_auth(self, plugin_name: bytes, auth_packet: Any, handler: Any = None) -> Any:
+        if plugin_name in _IN_CLEAR and not self._secure:
+            name = printable(plugin_name.decode("latin-1"))
+            raise pymysql.OperationalError(
+                CR.CR_AUTH_PLUGIN_CANNOT_LOAD, f"the server asks for the password in clear ({name}), without TLS"
+            )
+        return super()._process_auth(plugin_name, auth_packet, handler)
 
     def _read_query_result(self, unbuffered: bool = False) -> int:
         self._result: MySQLResult | None = None
@@ -133,7 +144,8 @@ class MySQLServer:
 
     def verifies(self) -> bool:
         """Return whether the server's certificate is verified."""
-        mode = self.url.parameters.get("tls", "prefer" if self.is_here() else "verify")
+        given = self.url.parameters
+        mode = given.get("tls", "prefer" if self.is_here() and "tls_ca" not in given else "verify")
         return mode == "verify"
 
     @contextmanager
@@ -209,6 +221,10 @@ class MySQLServer:
         mode = self.url.parameters.get("tls")
         if mode not in (None, "verify", "prefer", "off"):
             raise ConfigurationError(f"{self.what} has tls={mode}", do="use tls=verify, tls=prefer or tls=off")
+        if mode in ("prefer", "off") and "tls_ca" in self.url.parameters:
+            raise ConfigurationError(
+                f"{self.what} has tls={mode} and tls_ca", why="only tls=verify uses an authority", do="omit one of them"
+            )
         if mode == "off":
             return {"ssl_disabled": True}
         if not self.verifies():

@@ -17,7 +17,7 @@ class MySQLOptions(SqlOptions):
         description="The connection: a URL `mysql://user@host:3306/database` with the parameters `tls` (`verify`,"
         " `prefer`, `off`), `tls_ca` (a PEM file) and `password` (`env:NAME`, `file:PATH`). Accepts `env:NAME` and"
         " `file:PATH` for the whole URL, resolved on the connecting host. User and password in it are percent-encoded."
-        " Without `tls`, the server certificate is verified, except for local hosts."
+        " Without `tls`, the server certificate is verified, except for local hosts without `tls_ca`."
     )
     table: str = Field(
         min_length=1, description="The table: `name` or `database.name`. Backticks quote a name with other characters."
