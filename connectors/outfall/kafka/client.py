@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
@@ -11,7 +13,7 @@ from typing import Any, Literal, TypeVar
 from outfall.errors import ConfigurationError, OutfallError, TransientError, missing_extra
 from outfall.first_contact import UnexpectedProtocolError
 from outfall.kafka.options import ClientOptions
-from outfall.retry_log import Retry, RetryLog
+from outfall.retry_log import INTERVAL, Retry, RetryLog
 from outfall.retry_loop import retried
 from outfall.tls import system_authorities
 
@@ -25,6 +27,28 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _retries = RetryLog(_log)
+
+
+class _Repeated(logging.Filter):
+    """Passes one line of librdkafka per kind, broker and interval: each client logs each attempt to connect."""
+
+    _KIND = re.compile(r"(\w+) \[[^]]*#(?:producer|consumer)-\d+\](?: (\[thrd:[^]]*\]))?")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._passed: dict[object, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        found, now = self._KIND.match(record.getMessage()), time.monotonic()
+        if found is None:
+            return True
+        passes = now - self._passed.get(found.groups(), -INTERVAL) >= INTERVAL
+        if passes:
+            self._passed[found.groups()] = now
+        return passes
+
+
+_log.addFilter(_Repeated())
 
 MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 """The topic does not exist (yet), or the client's metadata is older than a change of leader."""

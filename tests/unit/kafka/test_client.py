@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from outfall.errors import ConfigurationError, TransientError
-from outfall.kafka.client import KafkaClients
+from outfall.kafka.client import KafkaClients, _Repeated
 from outfall.kafka.options import ClientOptions
 from outfall.kafka.partition import DeliveryUnknownError, KafkaPartition, TopicRecord
+from outfall.retry_log import INTERVAL
 
 AWAY = KafkaError(KafkaError._TRANSPORT)
 REFUSED = KafkaError(KafkaError.SASL_AUTHENTICATION_FAILED)
@@ -223,3 +225,21 @@ def test_a_reading_that_is_not_allowed_ends_at_once(client: Client) -> None:
     client.assigned = [Message(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED))]
     with pytest.raises(ConfigurationError, match=r"reading topic at .* TOPIC_AUTHORIZATION_FAILED"):
         list(KafkaPartition(client.clients, "topic").records(0, 1))
+
+
+def test_lines_of_a_broker_that_is_down_are_logged_once_per_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    repeated = _Repeated()
+
+    def passes(text: str) -> bool:
+        return bool(repeated.filter(logging.LogRecord("", logging.ERROR, "", 0, "%s", (text,), None)))
+
+    down = "[thrd:127.0.0.1:1/bootstrap]: 127.0.0.1:1/bootstrap: Connect to ipv4#127.0.0.1:1 failed"
+    assert passes(f"FAIL [rdkafka#producer-1] {down}: Connection refused (after 0ms in state CONNECT)")
+    assert not passes(f"FAIL [rdkafka#consumer-2] {down}: Connection refused (after 1ms in state CONNECT)")
+    assert passes("FAIL [rdkafka#consumer-2] [thrd:127.0.0.1:2/bootstrap]: 127.0.0.1:2/bootstrap: Connect failed")
+    assert passes("CONFWARN [rdkafka#producer-1] [thrd:app]: a property has no effect")
+    assert [passes("of another form") for _ in range(2)] == [True, True]
+    now += INTERVAL
+    assert passes(f"FAIL [rdkafka#producer-1] {down}: Connection refused (after 0ms in state CONNECT)")
