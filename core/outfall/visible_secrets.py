@@ -47,9 +47,9 @@ def warn_of_visible_secrets(options: Mapping[str, str], checkpoint: str | None) 
 
 def _where_shown(*, stream: bool) -> str | None:
     if _on_connect():
-        return "Spark Connect shows it on its page /connect/, in the event log, in plans and in EXPLAIN"
+        return "is visible: Spark Connect shows it on its page /connect/, in the event log, in plans and in EXPLAIN"
     # A classic session shows those of SQL only, which has no streams. The process that plans cannot tell SQL by itself.
-    return None if stream else "if the job is SQL's INSERT, Spark shows it in its UI, in the event log and in EXPLAIN"
+    return None if stream else "is visible if the job is SQL's INSERT: Spark shows it in its UI, event log and EXPLAIN"
 
 
 def _on_connect() -> bool:
@@ -59,7 +59,7 @@ def _on_connect() -> bool:
 
 def _warn(names: tuple[str, ...], where: str, checkpoint: str | None) -> None:
     _log.warning(
-        'format("outfall"): the secret of %s is visible: %s; give it as env:NAME or file:PATH, and replace the secret',
+        'format("outfall"): the secret of %s %s; give it as env:NAME or file:PATH, and replace the secret',
         ", ".join(names),
         where,
     )
