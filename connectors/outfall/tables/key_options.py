@@ -8,7 +8,7 @@ from typing import Literal, Protocol, Self, TypedDict
 import pyarrow as pa
 from pydantic import ByteSize, Field, field_validator, model_validator
 
-from outfall.errors import ConfigurationError
+from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.options import Names
 from outfall.tables.options import TableOptions
 from outfall.values import spark_type
@@ -150,3 +150,14 @@ def check_key_types(columns: pa.Schema, keys: Sequence[str], order: str | None) 
             else "its values have no useful order",
             do="use an integer, a decimal, a date, a timestamp or a string",
         )
+
+
+def refuse_null_keys(batch: pa.RecordBatch, names: Sequence[str]) -> None:
+    """Raise `ValueRefusedError` if a column of the key is NULL in a row."""
+    for name in names:
+        if batch.column(name).null_count:
+            raise ValueRefusedError(
+                f"the key column {name!r} is NULL in a row",
+                why="a row is found by its key",
+                do="remove such rows, or replace the NULL",
+            )

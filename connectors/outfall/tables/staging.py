@@ -16,7 +16,7 @@ from outfall.store_errors import Operation, explained
 from outfall.tables.area import DataArea
 from outfall.tables.changes import Keys
 from outfall.tables.data_file import EpochFiles, Layout
-from outfall.tables.key_options import KeyOptions, check_key_types, column_named
+from outfall.tables.key_options import KeyOptions, check_key_types, column_named, refuse_null_keys
 from outfall.tables.keyed import KeyedLayout
 from outfall.tables.table import FileLayout
 from outfall.values import without_values
@@ -85,6 +85,8 @@ class StagedLayout(FileLayout):
         return without_values(batch, gone, [*keys, marker, *([] if order is None else [order])])
 
     def partition(self, batch: pa.RecordBatch) -> Sequence[pa.Array]:
+        # Readers do not agree whether NULL equals NULL: one epoch would keep one row, and two would keep two.
+        refuse_null_keys(batch, _named(self.options, batch.schema.names)[0])
         if self.options.write_mode == "upsert":
             self._check_values(batch)
         return ()

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.errors import ConfigurationError
 from outfall.formats.row_text import row_texts
 from outfall.formats.strings import TEXT, concat
 from outfall.part_ledger.row_hash import row_hashes
@@ -80,17 +80,6 @@ def ranks(batch: pa.RecordBatch, order: str | None) -> pa.Array:
     """Return the rank of each row as text."""
     hashes = _hexadecimal(row_hashes(batch), 16)
     return hashes if order is None else concat(_sortable(batch.column(order)), hashes)
-
-
-def refuse_null_keys(batch: pa.RecordBatch, names: Sequence[str]) -> None:
-    """Raise `ValueRefusedError` if a column of the key is NULL in a row."""
-    for name in names:
-        if batch.column(name).null_count:
-            raise ValueRefusedError(
-                f"the key column {name!r} is NULL in a row",
-                why="a row is found by its key",
-                do="remove such rows, or replace the NULL",
-            )
 
 
 def check_columns(schema: pa.Schema, keys: Sequence[str], order: str | None, marker: str | None) -> None:

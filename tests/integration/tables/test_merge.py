@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from outfall.errors import ConfigurationError, EpochAbandonedError
+from outfall.errors import ConfigurationError, EpochAbandonedError, ValueRefusedError
 from outfall.tables import merge as merging
 from outfall.tables.stored_rows import StoredRows
 from outfall.testing import crash_at
@@ -73,19 +73,21 @@ def test_a_delete_removes_rows_by_their_keys_and_nothing_else(place: Place) -> N
     place.make(COLUMNS, "part")
     place.append(rows(row(1), row(2), row(3, part="b"), row(4, part=None)).drop_columns(["gone"]))
     driver = place.driver(write_mode="delete", key_columns=["id", "part"])
-    found = driver.write(0, batch(id=[1, 2, 3, 4, 9], part=["a", "b", "b", None, "a"], extra=[1, 2, 3, 4, 5]))
+    found = driver.write(0, batch(id=[1, 2, 3, 9], part=["a", "b", "b", "a"], extra=[1, 2, 3, 5]))
     assert place.rows("id") == [2, 4]
     assert found.counts["rows_deleted"] == found.counts["rows_changed"] == 2
 
 
-def test_a_row_without_a_key_equals_no_row_of_the_table_and_is_one_within_an_epoch(place: Place) -> None:
+def test_null_in_a_key_is_refused_since_one_epoch_would_keep_one_row_and_two_would_keep_two(place: Place) -> None:
     place.make(COLUMNS)
     driver = upserting(place)
-    for epoch in range(2):
-        driver.write(epoch, rows({"id": None, "seq": 1, "text": "a"}, {"id": None, "seq": 2, "text": "b"}))
-    assert place.rows("text") == ["b", "b"]
-    driver.write(2, rows({"id": None, "seq": 9, "gone": True}))
-    assert place.rows("text") == ["b", "b"]
+    for gone in (False, True):
+        with pytest.raises(ValueRefusedError, match="the key column 'id' is NULL in a row"):
+            driver.write(0, rows(row(1), {"id": None, "seq": 1, "text": "a", "gone": gone}))
+    driver = place.driver(write_mode="delete", key_columns=["id", "part"])
+    with pytest.raises(ValueRefusedError, match="the key column 'part' is NULL in a row"):
+        driver.write(0, batch(id=[1], part=pa.array([None], pa.string())))
+    assert place.commits == 0
 
 
 def test_all_rows_of_another_writer_with_a_key_change_together(place: Place) -> None:

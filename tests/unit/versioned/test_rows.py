@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.versioned.rows import KeyedRow, changes_of, check_columns, ranks, refuse_null_keys
+from outfall.tables.key_options import refuse_null_keys
+from outfall.versioned.rows import KeyedRow, changes_of, check_columns, ranks
 
 SORTED: dict[str, list[Any]] = {
     "int64": [None, -(2**63), -1, 0, 1, 2**63 - 1],
