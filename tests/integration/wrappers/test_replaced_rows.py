@@ -1,48 +1,46 @@
 """Each wrapper around each way of writing by key: the newest row of a key stays, or the combination is refused.
 
-Three epochs replace and delete rows of the same keys, from other tasks each time, and a drain follows.
+Three epochs replace and delete rows of the same keys, from other tasks each time, and a drain follows. OpenSearch and
+Kafka are the tests' own models, DynamoDB is moto, and the HTTP server is a stub.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from outfall.capabilities import SupportsBufferedRows, SupportsTarget
 from outfall.capability_checks import capabilities_of, resolve
 from outfall.errors import OutfallError
-from outfall.postgres import PostgresSink
-from outfall.redis import RedisSink
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.values import rows_to_batch
 from outfall.wrappers import BatchingSink, DeadLetteringSink, ExactlyOnceSink, FanOutSink
 from tests.combinations import BATCHES, DEAD_LETTERS, FAN_OUT, HELD, ONCE, REFUSED
-from tests.integration.support.redis_server import RedisServer, redis_server, rows_of
+from tests.integration.wrappers.keyed_targets import TARGETS, Servers, Target
 from tests.unit.support.fanned import NamedStagingSink
 from tests.unit.support.warehouse import Warehouse
 
 pytestmark = pytest.mark.thorough
 
-WRAPPERS: dict[str, Callable[[Any], Any]] = {
-    "nothing": lambda sink: sink,
-    FAN_OUT: lambda sink: FanOutSink(out=sink, other=NamedStagingSink(Warehouse(), "other")),
-    BATCHES: lambda sink: BatchingSink(sink, batch_size=2),
-    HELD: lambda sink: BatchingSink(sink, batch_size=3, across_epochs=True),
-    ONCE: lambda sink: ExactlyOnceSink(sink, offset="n", source_partition="source", parts=2),
-    DEAD_LETTERS: lambda sink: DeadLetteringSink(sink, NamedStagingSink(Warehouse(), "letters")),
+WRAPPERS: dict[str, Callable[[Any, str], Any]] = {
+    FAN_OUT: lambda sink, name: FanOutSink(out=sink, other=NamedStagingSink(Warehouse(), name)),
+    BATCHES: lambda sink, name: BatchingSink(sink, batch_size=2),
+    HELD: lambda sink, name: BatchingSink(sink, batch_size=3, across_epochs=True),
+    ONCE: lambda sink, name: ExactlyOnceSink(sink, offset="n", source_partition="source", parts=2),
+    DEAD_LETTERS: lambda sink, name: DeadLetteringSink(sink, NamedStagingSink(Warehouse(), name)),
 }
-MODES: dict[str, dict[str, Any]] = {
-    "upsert": {"write_mode": "upsert"},
-    "marker": {"write_mode": "upsert", "delete_marker": "gone"},
-    "delete": {"write_mode": "delete"},
-    "changes": {"write_mode": "changes", "operation_column": "op", "sequence_column": "n"},
-}
+"""Each around a sink, with the name of what stands beside it."""
+ALONE = [(), *((name,) for name in WRAPPERS)]
+NESTED = [(outer, inner) for outer in WRAPPERS for inner in WRAPPERS]
+NEIGHBOURS = [(FAN_OUT, BATCHES), (FAN_OUT, HELD), (BATCHES, ONCE), (ONCE, FAN_OUT), (DEAD_LETTERS, ONCE)]
 DROPPED = {"upsert": ("gone", "op"), "marker": ("op",), "delete": ("gone", "op"), "changes": ("gone",)}
 """The columns that a mode does not take."""
+NEWEST = {"upsert": {"a": "a2", "b": "b2"}, "marker": {"b": "b2"}, "delete": {}, "changes": {"b": "b2"}}
+"""What the epochs leave of the keys `a` and `b`."""
 
 
 def rows(epoch: int, mode: str) -> list[dict[str, Any]]:
@@ -78,58 +76,65 @@ def run(make: Callable[[], Any], mode: str) -> OutfallError | None:
     return None
 
 
-def expected(wrapper: str, reports: bool) -> str | None:
-    """Return the word of the table for a refused combination."""
-    if wrapper == HELD:
-        return "keys"
-    return "hands" if wrapper == DEAD_LETTERS and not reports else None
-
-
-def check_refused(refused: OutfallError | None, word: str | None) -> None:
-    if word is None:
-        assert refused is None
-        return
-    kind, text = REFUSED[word]
-    assert isinstance(refused, kind)
-    assert text in str(refused)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_the_newest_row_of_a_key_stays_in_a_table(wrapper: str, mode: str, conformance_dsn: str) -> None:
-    table = f"t_{secrets.token_hex(8)}"
-    with psycopg.connect(conformance_dsn, autocommit=True) as connection:
-        connection.execute(f"CREATE TABLE {table} (id text PRIMARY KEY, n bigint, source text, text text)")
-        connection.execute(f"INSERT INTO {table} VALUES ('a', -1, '', 'a-'), ('c', -1, '', 'c-')")
-
-        def make() -> Any:
-            return WRAPPERS[wrapper](PostgresSink(conformance_dsn, table, key_columns="id", **MODES[mode]))
-
-        refused = run(make, mode)
-        found: dict[str, str] = dict(connection.execute(f"SELECT id, text FROM {table}").fetchall())
-    word = expected(wrapper, reports=False)
-    check_refused(refused, word)
-    newest = {"upsert": {"a": "a2", "b": "b2"}, "marker": {"b": "b2"}, "delete": {}, "changes": {"b": "b2"}}[mode]
-    assert found == ({"a": "a-", "c": "c-"} if word else {"c": "c-"} | newest)
+def expected(wrappers: tuple[str, ...], reports: bool) -> str | None:
+    """Return the word of the table for the innermost wrapper that refuses what is in it."""
+    for wrapper in reversed(wrappers):
+        if wrapper == HELD:
+            return "keys"
+        if wrapper == DEAD_LETTERS and not reports:
+            return "hands"
+        # What the wrapper itself reports.
+        reports = wrapper == ONCE or (wrapper == BATCHES and reports)
+    return None
 
 
 @pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with redis_server() as server:
-        yield server
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", "outfall")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "outfall-secret")
+        yield Servers(request, tmp_path_factory.mktemp("servers"), stack)
 
 
-@pytest.mark.parametrize("mode", ["upsert", "marker"])
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_the_newest_row_of_a_key_stays_in_redis(wrapper: str, mode: str, redis: RedisServer) -> None:
-    name = secrets.token_hex(8)
-    marker = None if mode == "upsert" else "gone"
+@pytest.fixture(autouse=True)
+def _nothing_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No machine dies here."""
+    monkeypatch.setattr("os.fsync", lambda file: None)
+
+
+CELLS = [
+    *((name, mode, wrappers) for name, kind in TARGETS.items() for mode in kind.modes for wrappers in ALONE),
+    # Wrappers do not ask for the kind of a sink, so that all pairs need one kind only.
+    *(("redis", "marker", wrappers) for wrappers in NESTED),
+    *((name, "changes", wrappers) for name in ("postgres", "mysql") for wrappers in NEIGHBOURS),
+    *((name, "marker", wrappers) for name in ("iceberg", "delta") for wrappers in NEIGHBOURS[:2]),
+    *((name, "upsert", wrappers) for name in ("dynamodb", "opensearch", "put", "kafka") for wrappers in NEIGHBOURS[:3]),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "wrappers"), CELLS, ids=[f"{name}-{mode}-{' ( '.join(chain)}" for name, mode, chain in CELLS]
+)
+def test_the_newest_row_of_a_key_stays(
+    name: str, mode: str, wrappers: tuple[str, ...], servers: Servers, tmp_path: Path
+) -> None:
+    target: Target = TARGETS[name](servers.get(name), tmp_path, mode)
+    before = target.read()
 
     def make() -> Any:
-        return WRAPPERS[wrapper](RedisSink(redis.url, f"{name}:{{id}}", delete_marker=marker))
+        sink = target.sink()
+        for level, wrapper in enumerate(reversed(wrappers)):
+            sink = WRAPPERS[wrapper](sink, f"other {level}")
+        return sink
 
     refused = run(make, mode)
-    found = {key.rpartition(":")[2]: row["text"] for key, row in rows_of(redis.client(), f"{name}:*").items()}
-    word = expected(wrapper, reports=True)
-    check_refused(refused, word)
-    assert found == ({} if word else {"b": "b2"} | ({"a": "a2"} if mode == "upsert" else {}))
+    word = expected(wrappers, target.reports)
+    if word is None:
+        assert refused is None
+        others = {key: text for key, text in before.items() if key not in ("a", "b")}
+        assert target.read() == others | NEWEST[mode]
+    else:
+        kind, text = REFUSED[word]
+        assert isinstance(refused, kind)
+        assert text in str(refused)
+        assert target.read() == before
