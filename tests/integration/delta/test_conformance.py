@@ -77,6 +77,12 @@ class UpsertedDeltaTables(DeltaTables):
     options_of_sink: ClassVar[dict[str, Any]] = {"write_mode": "upsert", "key_columns": "id"}
     not_claimed = {**DeltaTables.not_claimed, "equal_rows": "the table has one row per key"}
 
+    def replacing_row(self, number: int, version: int) -> Any:
+        return {"id": number, "text": f"version {version}", "kind": "a"}
+
+    def null_key_row(self, version: int) -> Any:
+        return {"id": None, "text": f"version {version}", "kind": "a"}
+
 
 class DeltaTablesBySpark(DeltaTables):
     """A table whose files Spark's own writer has written, by a stand-in for Spark."""
@@ -103,6 +109,9 @@ MORE = [
     "save_modes",
     "connection_check",
     "replay_of_a_lost_epoch",
+    "changed_layout",
+    "null_in_a_key",
+    "in_wrappers",
 ]
 HARNESSES = [DeltaTables, *map(thorough, [UpsertedDeltaTables, DeltaTablesBySpark])]
 FORKING = ["memory_over_epochs", "tasks_in_processes_of_their_own", "killed_before_close"]

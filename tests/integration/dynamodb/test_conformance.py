@@ -36,6 +36,12 @@ class Items(SinkHarness):
     def read(self, target: Any) -> Iterable[Any]:
         return [row | {"id": int(row["id"])} for row in self.dynamo.rows(target)]
 
+    def replacing_row(self, number: int, version: int) -> Any:
+        return {"id": number, "text": f"version {version}"}
+
+    def null_key_row(self, version: int) -> Any:
+        return {"id": None, "text": f"version {version}"}
+
     def lose_target(self, target: Any) -> None:
         for table in (target, f"{target}-outfall"):
             self.dynamo.client.delete_table(TableName=table)
@@ -43,7 +49,10 @@ class Items(SinkHarness):
 
 
 SHORT = ["one_epoch", "replay_of_a_lost_epoch"]
-MORE = ["declared_guarantee", "counts_are_facts", "replay_of_a_completed_epoch", "two_attempts_finish", "lost_target"]
+MORE = [
+    "declared_guarantee", "counts_are_facts", "replay_of_a_completed_epoch", "two_attempts_finish", "lost_target",
+    "changed_layout", "null_in_a_key", "in_wrappers",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("checks", [SHORT, thorough(MORE)], ids=["short", "more"])

@@ -65,6 +65,15 @@ SHORT = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("harness", [Posts, ByColumn])
+def test_columns_and_wrappers(harness: type[Posts], receiver_url: str, tmp_path: Path) -> None:
+    made = harness()
+    made.server = receiver_url
+    report = run_conformance(made, tmp_path, checks=["changed_layout", "in_wrappers"])
+    assert report.passed, report
+
+
 @pytest.mark.parametrize("harness", [ByContent, *map(thorough, [ByItem, Posts, ByColumn])])
 def test_in_short(harness: type[Posts], receiver_url: str, tmp_path: Path) -> None:
     made = harness()

@@ -89,6 +89,12 @@ class UpsertedIcebergTables(IcebergTables):
     options_of_sink: ClassVar[dict[str, Any]] = {"write_mode": "upsert", "key_columns": "id"}
     not_claimed = {**IcebergTables.not_claimed, "equal_rows": "the table has one row per key"}
 
+    def replacing_row(self, number: int, version: int) -> Any:
+        return {"id": number, "text": f"version {version}"}
+
+    def null_key_row(self, version: int) -> Any:
+        return {"id": None, "text": f"version {version}"}
+
 
 class IcebergTablesBySpark(IcebergTables):
     """A table whose files Spark's own writer has written, by a stand-in for Spark."""
@@ -106,7 +112,7 @@ SHORT = ["two_attempts_finish", "lost_before_committing", "late_zombie", "leftov
 MORE = [
     "one_epoch", "lost_reply_of_a_commit", "nothing_visible_before_commit", "lost_log", "lost_target",
     "replay_of_a_lost_epoch", "loss_of_power", "staged_data_is_kept", "leftovers_are_listed", "failed_job",
-    "save_modes", "connection_check", "copied_log", "restored_target",
+    "save_modes", "connection_check", "copied_log", "restored_target", "changed_layout", "null_in_a_key", "in_wrappers",
 ]  # fmt: skip
 
 

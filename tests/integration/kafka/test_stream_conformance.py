@@ -58,6 +58,9 @@ class Compacted(Topics):
     def refused_row(self, number: int) -> Any:
         return {"key": None, "text": "no key"}
 
+    def null_key_row(self, version: int) -> Any:
+        return {"key": None, "text": f"version {version}"}
+
 
 def test_a_refused_row_takes_no_other_with_it(model: ModelBroker, tmp_path: Path) -> None:
     topics = Compacted()
@@ -66,10 +69,18 @@ def test_a_refused_row_takes_no_other_with_it(model: ModelBroker, tmp_path: Path
     assert [result.outcome for result in report.results] == ["passed"], str(report)
 
 
+@pytest.mark.thorough
+def test_keys_of_a_table_in_a_topic(model: ModelBroker, tmp_path: Path) -> None:
+    topics = Compacted()
+    topics.address = model.address
+    report = run_conformance(topics, tmp_path, checks=["changed_layout", "null_in_a_key", "in_wrappers"])
+    assert [result.outcome for result in report.results] == ["passed"] * 3, str(report)
+
+
 SHORT = ["declared_guarantee", "one_epoch", "replay_of_a_lost_epoch"]
 MORE = [
     "several_epochs", "empty_epochs_and_tasks", "counts_are_facts", "replay_of_a_completed_epoch",
-    "no_state_on_the_sink",
+    "no_state_on_the_sink", "changed_layout", "in_wrappers",
 ]  # fmt: skip
 LONGER = [
     "values_unchanged", "close_publishes_nothing", "attempt_after_the_winner", "killed_before_close", "foreign_log",

@@ -47,7 +47,7 @@ class DeliveryStreams(Streams):
 
 
 SHORT = ["declared_guarantee", "one_epoch", "replay_of_a_lost_epoch"]
-MORE = ["values_unchanged", "no_state_on_the_sink", "counts_are_facts", "replay_of_a_completed_epoch"]
+MORE = ["values_unchanged", "no_state_on_the_sink", "counts_are_facts", "replay_of_a_completed_epoch", "in_wrappers"]
 
 
 @pytest.mark.parametrize(

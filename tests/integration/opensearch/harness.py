@@ -35,6 +35,12 @@ class Documents(SinkHarness):
     def similar_rows(self) -> Sequence[Any]:
         return [{"id": key} for key in ("a", "a:b", "a%3Ab", "A")]
 
+    def replacing_row(self, number: int, version: int) -> Any:
+        return {"id": number, "text": f"version {version}"}
+
+    def null_key_row(self, version: int) -> Any:
+        return {"id": None, "text": f"version {version}"}
+
     def lose_target(self, target: Any) -> None:
         for index in (target, "outfall-records"):
             self.cluster.ask("DELETE", f"/{index}")

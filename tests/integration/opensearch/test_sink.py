@@ -124,6 +124,9 @@ MORE = [
     "replay_of_a_completed_epoch",
     "two_attempts_finish",
     "lost_target",
+    "changed_layout",
+    "null_in_a_key",
+    "in_wrappers",
 ]
 
 

@@ -43,6 +43,9 @@ class DeletedTables(Tables):
     def sink_options(self, target: str) -> dict[str, Any]:
         return {"write_mode": "delete", "key_columns": "id"}
 
+    def null_key_row(self, version: int) -> Any:
+        return {"id": None, "text": f"version {version}"}
+
 
 @pytest.fixture(scope="session")
 def universe(postgres: Databases) -> Table:

@@ -70,6 +70,10 @@ class NumberedTables(PartTables):
             pytest.param(SourceTables, SHORT, marks=pytest.mark.thorough),
             pytest.param(PartTables, SHORTEST, marks=pytest.mark.thorough),
             pytest.param(PartTables, SHORT, marks=pytest.mark.thorough),
+            *(
+                pytest.param(tables, ["changed_layout", "in_wrappers"], marks=pytest.mark.thorough)
+                for tables in (SourceTables, PartTables)
+            ),
         ],
     ),
 )

@@ -45,6 +45,12 @@ class Rows(SinkHarness):
     def read(self, target: Any) -> Iterable[Any]:
         return [json.loads(text) for text in rows_of(self.server.client(), f"{target}:*").values()]
 
+    def replacing_row(self, number: int, version: int) -> Any:
+        return {"id": number, "text": f"version {version}"}
+
+    def null_key_row(self, version: int) -> Any:
+        return {"id": None, "text": f"version {version}"}
+
     def lose_target(self, target: Any) -> None:
         self.server.client().flushall()
 
@@ -69,6 +75,9 @@ MORE = [
     "two_attempts_finish",
     "lost_target",
     "no_secret_comes_out",
+    "changed_layout",
+    "null_in_a_key",
+    "in_wrappers",
 ]
 
 

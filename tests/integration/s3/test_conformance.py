@@ -69,6 +69,7 @@ MORE = [
     "lost_reply_of_a_commit", "late_zombie", "leftovers_are_cleaned_up",
     "one_epoch", "empty_epochs_and_tasks", "lost_log", "lost_target", "nothing_visible_before_commit",
     "replay_of_a_lost_epoch", "staged_data_is_kept", "leftovers_are_listed", "connection_check",
+    "changed_layout", "in_wrappers",
 ]  # fmt: skip
 ROLLED = ["one_epoch", "lost_target", "two_attempts_finish", "lost_before_committing", "leftovers_are_cleaned_up"]
 

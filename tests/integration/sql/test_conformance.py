@@ -10,10 +10,12 @@ from outfall.testing import SinkConformance, run_conformance
 from tests.integration.support.sql import ON_EACH, THOROUGH, Table
 from tests.integration.support.sql_conformance import (
     CLEANING,
+    COLUMNS_AND_KEYS,
     SHORT,
     SHORTEST,
     STALLING,
     ChangedTables,
+    NullableKeys,
     SortedTables,
     Tables,
     UpsertedTables,
@@ -30,6 +32,11 @@ pytestmark = ON_EACH
         pytest.param(Tables, STALLING, marks=THOROUGH),
         pytest.param(Tables, CLEANING, marks=THOROUGH),
         *(pytest.param(harness, SHORTEST, marks=THOROUGH) for harness in (UpsertedTables, ChangedTables, SortedTables)),
+        *(
+            pytest.param(harness, COLUMNS_AND_KEYS, marks=THOROUGH)
+            for harness in (Tables, UpsertedTables, ChangedTables)
+        ),
+        pytest.param(NullableKeys, ["null_in_a_key"], marks=THOROUGH),
     ],
 )
 def test_rows_in_short(home: Table, tmp_path: Path, harness: type[Tables], checks: list[str]) -> None:

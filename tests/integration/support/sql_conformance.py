@@ -18,6 +18,7 @@ SHORT = [
     "two_attempts_finish", "second_driver", "late_zombie", "lost_reply_of_a_commit", "failed_commit_is_resumed",
     "rewound_log",
 ]  # fmt: skip
+COLUMNS_AND_KEYS = ["changed_layout", "null_in_a_key", "in_wrappers"]
 STALLING = ["zombie_of_an_older_generation", "concurrent_tasks"]
 """They stall at every call."""
 CLEANING = ["staged_data_is_kept", "leftovers_are_cleaned_up", "leftovers_are_listed", "failed_job", "save_modes"]
@@ -81,6 +82,18 @@ class UpsertedTables(Tables):
     def sink_options(self, target: str) -> dict[str, Any]:
         return UPSERT
 
+    def replacing_row(self, number: int, version: int) -> Any:
+        return {"id": number, "text": f"version {version}"}
+
+    def null_key_row(self, version: int) -> Any:
+        return {"id": None, "text": f"version {version}"}
+
+
+class NullableKeys(UpsertedTables):
+    """A key whose column may be NULL."""
+
+    columns = "id bigint UNIQUE, text {text}"
+
 
 class ChangedTables(Tables):
     """Every third row is a delete; what is read are the rows of the table and the tombstones."""
@@ -93,6 +106,12 @@ class ChangedTables(Tables):
 
     def row(self, number: int) -> Any:
         return as_change(super().row(number))
+
+    def replacing_row(self, number: int, version: int) -> Any:
+        return {"op": "c", "id": number, "text": f"version {version}", "lsn": version}
+
+    def null_key_row(self, version: int) -> Any:
+        return {"op": "c", "id": None, "text": f"version {version}", "lsn": version}
 
     def read(self, target: Any) -> Iterable[Any]:
         found = self.home.read(f"SELECT 'c', id, text, lsn FROM {target}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import secrets
@@ -109,6 +110,26 @@ class TestGrowingFilesInShort(InShort, GrowingFiles):
 
 class TestWholeFilesInShort(InShort, WholeFiles):
     pass
+
+
+class CsvFiles(WholeFiles):
+    """Files whose readers take columns by position."""
+
+    def file_options(self) -> dict[str, Any]:
+        return {"format": "csv"}
+
+    def row(self, number: int) -> Any:
+        return {"id": str(number), "text": f"row {number}"}
+
+    def read(self, target: Any) -> Iterable[Any]:
+        for path in visible(target / "out"):
+            with path.open(newline="") as file:
+                yield from (dict(zip(("id", "text"), line, strict=True)) for line in csv.reader(file))
+
+
+def test_csv_files_whose_columns_change(tmp_path: Path) -> None:
+    report = run_conformance(CsvFiles(), tmp_path, checks=["one_epoch", "changed_layout"])
+    assert report.passed, report
 
 
 # What crashes leave open.

@@ -71,7 +71,7 @@ SHORT = [
     "lost_after_committing", "two_attempts_finish", "second_driver", "foreign_log", "lost_log", "lost_target",
     "unknown_version_is_refused", "damaged_bytes_are_refused", "no_secret_comes_out", "close_publishes_nothing",
     "staged_data_is_kept", "leftovers_are_cleaned_up", "leftovers_are_listed", "failed_job", "save_modes",
-    "connection_check", "restored_target",
+    "connection_check", "restored_target", "changed_layout", "in_wrappers",
 ]  # fmt: skip
 
 

@@ -49,6 +49,10 @@ class SharedWarehouse(ByReference, Warehouse):
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
     records: dict[str, TargetRecord] = field(default_factory=dict)
     """Incarnation → the BEGIN that last opened the warehouse, and the newest epoch."""
+    identity: str = "the first"
+    """What the warehouse says of itself: another one for each that is created."""
+    identities: dict[str, str] = field(default_factory=dict)
+    """Incarnation → the identity of the warehouse that it opened."""
 
     def publish(self, name: str) -> None:
         """Make a staging area readable, unless another driver has opened the warehouse since."""

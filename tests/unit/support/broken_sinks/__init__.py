@@ -3,10 +3,12 @@
 from tests.unit.support.broken_sinks import (
     careless,
     cleaning,
+    columns,
     databases,
     filed,
     held,
     jobs,
+    keyed,
     naming,
     refusing,
     shelved,
@@ -15,6 +17,6 @@ from tests.unit.support.broken_sinks import (
 from tests.unit.support.broken_sinks.registry import BROKEN, Broken
 
 __all__ = [
-    "BROKEN", "Broken", "careless", "cleaning", "databases", "filed", "held", "jobs", "naming", "refusing",
-    "shelved", "staged",
+    "BROKEN", "Broken", "careless", "cleaning", "columns", "databases", "filed", "held", "jobs", "keyed", "naming",
+    "refusing", "shelved", "staged",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from outfall.capabilities import Guarantee, TargetContext
-from outfall.errors import FencedError
+from outfall.errors import FencedError, TargetLostError
 from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.target_record import TargetRecord
 from outfall.testing import ByReference, SinkHarness
@@ -143,3 +144,37 @@ class UnmeasuringSink(NamedShelfSink):
 class WritesOnAfterALoss(InPlace):
     def make_sink(self, target: Any) -> Any:
         return UnmeasuringSink(target)
+
+
+class AddressedSink(CarefulStagingSink):
+    """Its records are elsewhere, and of the warehouse itself it knows the address."""
+
+
+@found_by("lost_target", "deleted, and created again under its address.*What to do: compare the target")
+class TakesAnAddressForAnIdentity(Staging):
+    def make_sink(self, target: Any) -> Any:
+        return AddressedSink(target)
+
+    def replace_target(self, target: Any) -> None:
+        target.published, target.staged, target.identity = {}, {}, uuid.uuid4().hex
+
+
+class IdentifyingSink(AddressedSink):
+    """Stores with its record what the warehouse says of itself."""
+
+    def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
+        known = self.warehouse.identities.get(context.incarnation, self.warehouse.identity)
+        if known != self.warehouse.identity:
+            raise TargetLostError("the warehouse was created again", step=context.step_id)
+        return super().check_target(context)
+
+    def open_target(self, context: TargetContext[Any]) -> None:
+        super().open_target(context)
+        self.warehouse.identities[context.incarnation] = self.warehouse.identity
+
+
+class ComparesIdentities(TakesAnAddressForAnIdentity):
+    """Recognises a target that was created again."""
+
+    def make_sink(self, target: Any) -> Any:
+        return IdentifyingSink(target)

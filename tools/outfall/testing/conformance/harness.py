@@ -103,6 +103,24 @@ class SinkHarness(ABC):
         """Return the routing key of the row of this number, for a fixed sink."""
         return f"{number}"
 
+    def changed_row(self, number: int) -> Any:
+        """Create the row of a number as after a change of the query: other columns, or another order of them.
+
+        Default for a mapping: its columns in reverse order.
+        """
+        row = self.row(number)
+        if not isinstance(row, Mapping):
+            raise NotImplementedError
+        return dict(reversed(list(row.items())))
+
+    def replacing_row(self, number: int, version: int) -> Any:
+        """Create a row that replaces rows of this number with a smaller version, for a sink with one row per key."""
+        raise NotImplementedError
+
+    def null_key_row(self, version: int) -> Any:
+        """Create a row with NULL in its key, for a sink with one row per key. All of these rows have the same key."""
+        raise NotImplementedError
+
     def options(self) -> EpochOptions:
         """Return the options of epochs."""
         return EpochOptions()
@@ -122,6 +140,13 @@ class SinkHarness(ABC):
         """
         for path in _directory(target).iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def replace_target(self, target: Any) -> None:
+        """Delete the target, and create it again under its address, empty. What the sink stores elsewhere remains.
+
+        Only for a sink that stores something elsewhere, such as its ledger in another table.
+        """
+        raise NotImplementedError
 
     def save_target(self, target: Any) -> Callable[[], None]:
         """Copy the target, like a backup, a dump or a snapshot.

@@ -19,12 +19,13 @@ class Rows:
 
     def __init__(self, harness: SinkHarness) -> None:
         """Start without rows."""
-        self._harness = harness
+        self.row = harness.row
+        """Creates the row of a number."""
         self._numbers: dict[Any, int] = {}
 
     def make(self, number: int) -> Any:
         """Return the row of a number as a new object."""
-        row = self._harness.row(number)
+        row = self.row(number)
         known = self._numbers.setdefault(frozen(row), number)
         if known != number:
             raise ValueError(f"row({number}) equals row({known}): create a distinct row for each number")

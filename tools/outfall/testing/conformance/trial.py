@@ -33,17 +33,36 @@ PATIENCE = 3
 """Allowed consecutive failures of an epoch with new drivers; a failed seal is retried."""
 
 
+Wrapper = Callable[[Any], Any]
+
+
+def unwrapped(sink: Any) -> Any:
+    """Return the sink itself."""
+    return sink
+
+
 class Trial:
     """A target that survives its drivers, and a source that replays an epoch until it is completed."""
 
-    def __init__(self, harness: SinkHarness, directory: Path, target: Any, recovery: str | RecoveryConfig) -> None:
+    def __init__(
+        self,
+        harness: SinkHarness,
+        directory: Path,
+        target: Any,
+        recovery: str | RecoveryConfig,
+        wrapper: Wrapper = unwrapped,
+    ) -> None:
+        """Use a wrapper around the sink. Raises `OutfallError` if it rejects the sink."""
         self.harness = harness
         self.directory = directory
         self.target = target
         self.recovery = recovery
-        sink = resolve(harness.make_sink(target))
+        self._wrapper = wrapper
+        bare = harness.make_sink(target)
+        # A wrapper must keep the guarantee of its sink.
+        self.claim = claim_of(harness, resolve(bare))
+        self.resolved = sink = resolve(wrapper(bare))
         self.fixed = sink.fixed
-        self.claim = claim_of(harness, sink)
         self.repeatable = (
             self.claim < Guarantee.EXACTLY_ONCE if harness.repeatable_source is None else harness.repeatable_source
         )
@@ -63,14 +82,21 @@ class Trial:
         self._change_parts: Callable[[list[str]], list[str]] | None = None
 
     @classmethod
-    def create(cls, harness: SinkHarness, directory: Path, *, durable_log: bool = False) -> Trial:
+    def create(
+        cls,
+        harness: SinkHarness,
+        directory: Path,
+        *,
+        durable_log: bool = False,
+        wrapper: Wrapper = unwrapped,
+    ) -> Trial:
         """Create an empty target in a new directory and an empty log, in memory or next to the target."""
         directory /= uuid.uuid4().hex
         place = directory / "target"
         place.mkdir(parents=True)
         target = harness.new_target(place)
         own = str(directory / "recovery") if durable_log else MemoryRecoveryConfig()
-        return cls(harness, directory, target, harness.make_recovery(directory / "recovery") or own)
+        return cls(harness, directory, target, harness.make_recovery(directory / "recovery") or own, wrapper)
 
     def sibling(self) -> Trial:
         """Create another query with its own recovery data and rows on the same target."""
@@ -98,7 +124,7 @@ class Trial:
             sink = resolve(sink).in_save_mode(self.save_mode)
         if self._change_parts is not None:
             _list_parts_changed(sink, self._change_parts)
-        return SpiedSink(sink)
+        return SpiedSink(self._wrapper(sink))
 
     @contextmanager
     def listing(self, change: Callable[[list[str]], list[str]]) -> Iterator[None]:

@@ -21,7 +21,7 @@ from outfall.testing.conformance.harness import SinkHarness, gives, is_directory
 from outfall.testing.conformance.rows import Content
 from outfall.testing.conformance.spying import Probe, delegate_of, probing
 from outfall.testing.conformance.stepping import changing, files_of, steps_of, watched
-from outfall.testing.conformance.trial import Trial, claim_of
+from outfall.testing.conformance.trial import Trial, Wrapper, claim_of, unwrapped
 
 Case = TypeVar("Case")
 
@@ -47,9 +47,9 @@ class Trials:
         place.mkdir(parents=True, exist_ok=True)
         return cls(harness, directory, harness.new_target(place))
 
-    def new(self, *, durable_log: bool = False) -> Trial:
-        """Create a trial with an empty target."""
-        return Trial.create(self.harness, self.directory, durable_log=durable_log)
+    def new(self, *, durable_log: bool = False, wrapper: Wrapper = unwrapped) -> Trial:
+        """Create a trial with an empty target. Raises `OutfallError` if the wrapper rejects the sink."""
+        return Trial.create(self.harness, self.directory, durable_log=durable_log, wrapper=wrapper)
 
     def chosen(self, cases: Iterable[Case], most: int = sys.maxsize) -> list[Case]:
         """Return all cases of a check, or at most so many and `most_cases` of them, evenly distributed."""

@@ -4,6 +4,8 @@ from outfall.testing.conformance.checks import (  # noqa: I001 - from the simple
     basic,
     refused,
     names,
+    layout,
+    wrappers,
     replay,
     commit,
     attempts,
@@ -18,6 +20,6 @@ from outfall.testing.conformance.checks import (  # noqa: I001 - from the simple
 )
 
 __all__ = [
-    "attempts", "basic", "clean_up", "commit", "crashes", "jobs", "logs", "names", "parts", "power", "refused",
-    "replay", "resources", "stored",
+    "attempts", "basic", "clean_up", "commit", "crashes", "jobs", "layout", "logs", "names", "parts", "power",
+    "refused", "replay", "resources", "stored", "wrappers",
 ]  # fmt: skip

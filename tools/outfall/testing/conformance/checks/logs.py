@@ -12,6 +12,7 @@ from itertools import cycle, product
 from outfall.capabilities import SupportsTarget
 from outfall.errors import ForeignRecordsError, OutfallError, TargetError, UnexpectedEpochError
 from outfall.testing.conformance.faults import ConformanceError, check, when
+from outfall.testing.conformance.harness import gives
 from outfall.testing.conformance.stepping import Suspended, at_step
 from outfall.testing.conformance.trial import TASKS, Begun, Trial
 from outfall.testing.conformance.trials import Trials, epoch_steps
@@ -242,14 +243,21 @@ def _at_the_same_time(trial: Trial, stranger: Trial) -> None:
 
 @check
 def lost_target(trials: Trials) -> None:
-    """The target lost recorded data, and the sink continues to write without an error."""
+    """The target lost recorded data, or was created again under its address, and the sink continues without an error.
+
+    An address is no identity.
+    """
     trials.needs_target()
     trials.needs_from_author("lose_target")
-    for epoch, action in ((2, "the next epoch began"), (1, "the last completed epoch was run again")):
+    losses = {"the target was emptied": trials.harness.lose_target}
+    if gives(trials.harness, "replace_target"):
+        losses["the target was deleted, and created again under its address"] = trials.harness.replace_target
+    actions = {"the next epoch began": 2, "the last completed epoch was run again": 1}
+    for (loss, lose), (action, epoch) in product(losses.items(), actions.items()):
         trial = trials.new()
         trial.run_epochs(2)
-        trials.harness.lose_target(trial.target)
-        with when(f"the target was emptied, and {action}"):
+        lose(trial.target)
+        with when(f"{loss}, and {action}"):
             _refused(trial, partial(_try, trial, epoch))
 
 

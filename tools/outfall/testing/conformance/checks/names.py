@@ -1,13 +1,17 @@
-"""Rows choose names in the target."""
+"""Keys of rows: names in the target, and NULL in them."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
-from outfall.errors import ValueRefusedError
+from outfall.errors import OutfallError, ValueRefusedError
 from outfall.testing.conformance.driver import RemoteTasks
 from outfall.testing.conformance.faults import ConformanceError, check, when
 from outfall.testing.conformance.harness import gives
+from outfall.testing.conformance.rows import frozen
 from outfall.testing.conformance.trials import Trials
 
 
@@ -33,3 +37,41 @@ def similar_keys(trials: Trials) -> None:
                     f"the target has {found} rows, and {taken} were accepted",
                     do="escape what divides the parts of a key, or reject rows that could have the name of another",
                 )
+
+
+@check
+def null_in_a_key(trials: Trials) -> None:
+    """Rows with NULL in their key replace each other within an epoch, and not over two epochs, or the reverse.
+
+    In SQL, a NULL equals no other one, but DISTINCT and GROUP BY take all of them for equal.
+    """
+    replaces = trials.resolved.replaces_rows() or gives(trials.harness, "null_key_row")
+    trials.needs(replaces, "no row replaces another one")
+    trials.needs_from_author("null_key_row")
+    together, apart = _state(trials, [[0, 1]]), _state(trials, [[0], [1]])
+    if None not in (together, apart) and together != apart:
+        raise ConformanceError(
+            f"two rows with NULL in their key are {_counted(together)} after one epoch, {_counted(apart)} after two",
+            do="reject rows with NULL in a key with an outfall.errors.ValueRefusedError, or compare keys alike within"
+            " an epoch and with the target",
+        )
+
+
+def _state(trials: Trials, epochs: Sequence[Sequence[int]]) -> Counter[Any] | None:
+    """Return what the target shows after these versions of the row; `None` if the sink rejected one."""
+    trial = trials.new()
+    harness = trial.harness
+    driver = RemoteTasks(harness.make_sink(trial.target), trial.recovery, options=harness.options())
+    try:
+        for epoch, versions in enumerate(epochs):
+            rows = [harness.null_key_row(version) for version in versions]
+            driver.run_epoch(epoch, [[(harness.key(0), row) for row in rows] if trial.fixed else rows])
+        trial.drain()
+    except OutfallError:
+        return None
+    return Counter(map(frozen, harness.read(trial.target)))
+
+
+def _counted(state: Counter[Any] | None) -> str:
+    rows = (state or Counter()).total()
+    return f"{rows} row" if rows == 1 else f"{rows} rows"

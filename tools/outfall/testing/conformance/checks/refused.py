@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from outfall.capabilities import SupportsDeadLetterSink
-from outfall.sinks import DynamicSink, StatelessSinkPartition
+from outfall.testing.conformance.discarding import DiscardingSink
 from outfall.testing.conformance.driver import RemoteTasks
 from outfall.testing.conformance.faults import ConformanceError, check, when
 from outfall.testing.conformance.harness import gives
@@ -26,7 +24,7 @@ def refused_row(trials: Trials) -> None:
         (values,) = trial.values(content)
         refused = trial.harness.refused_row(0)
         values.insert(place, (trial.harness.key(0), refused) if trial.fixed else refused)
-        sink = DeadLetteringSink(trial.harness.make_sink(trial.target), _DroppingSink())
+        sink = DeadLetteringSink(trial.harness.make_sink(trial.target), DiscardingSink())
         with when(f"the target refused the row at position {place} of {_ROWS + 1}"):
             driver = RemoteTasks(sink, trial.recovery, options=trial.harness.options())
             result = driver.run_epoch(0, [values])
@@ -39,15 +37,3 @@ def refused_row(trials: Trials) -> None:
                 )
             trial.drain()
             trial.verify()
-
-
-class _DroppingSink(DynamicSink[Any]):
-    """Takes dead letters, which are counted."""
-
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
-        return _DroppingPartition()
-
-
-class _DroppingPartition(StatelessSinkPartition[Any]):
-    def write_batch(self, values: list[Any]) -> None:
-        pass
