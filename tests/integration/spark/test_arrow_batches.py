@@ -219,12 +219,12 @@ def test_wide_rows_need_no_more_memory_than_with_spark_s_limits(tmp_path: Path) 
 @COUNTED
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_the_widest_rows_are_written_at_the_second_attempt(tmp_path: Path, epoch: int) -> None:
-    widest = f"{epoch}:60:20000000"
+    widest = f"{epoch}:30:20000000"
     small = ["0:1000:10"] if epoch else []
     written, report = measured(tmp_path, "outfall", *small, widest)
-    assert not written, "60 rows of 20 MB do not fit into a JVM of 1 GB"
+    assert not written, "30 rows of 20 MB do not fit into a JVM of 512 MB"
     assert report.get("limits", {}) == ({"0": OURS} if epoch else {})
     # From the second attempt on, the step knows how wide its rows are.
-    written, report = measured(tmp_path, "outfall", widest, f"{epoch + 1}:10:20000000")
+    written, report = measured(tmp_path, "outfall", widest, f"{epoch + 1}:2:20000000")
     assert written, (tmp_path / "log").read_text(errors="replace")[-3000:]
     assert report["limits"] == {str(epoch): OWN, str(epoch + 1): OWN}

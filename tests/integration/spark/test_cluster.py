@@ -115,12 +115,12 @@ def test_killed_executors_lose_and_double_nothing(tmp_path: Path, mode: str) -> 
 def test_a_stopped_executor_that_wakes_when_its_task_was_done_by_another_changes_nothing(
     tmp_path: Path, mode: str
 ) -> None:
-    write_source(tmp_path / "source", files=4, rows=1000)
+    write_source(tmp_path / "source", files=4, rows=25_000)
     with place_of(mode, tmp_path) as place:
         with driver(tmp_path, mode, place) as process:
             until(rows_grow(place), "the first epoch")
             wake_when_all_is_done(process, tmp_path, place)
-        assert place.ids() == list(range(4000))
+        assert place.ids() == list(range(100_000))
 
 
 def wake_when_all_is_done(process: subprocess.Popen[str], root: Path, place: Place) -> None:

@@ -30,7 +30,6 @@ def session(root: Path) -> SparkSession:
         .config("spark.local.dir", str(root / "local"))
         .config("spark.sql.warehouse.dir", str(root / "local"))
         .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
         .config("spark.task.maxFailures", "20")
         .config("spark.network.timeout", "6s")
         .config("spark.executor.heartbeatInterval", "1s")

@@ -21,7 +21,7 @@ from tests.integration.support.seen_limits import SeenSink, seen
 def main(out: str, recovery: str, limits: str, *epochs: str) -> None:
     """Write, and leave the report after each epoch in OUT.json."""
     builder: Any = SparkSession.builder.master("local[1]")
-    spark = builder.config("spark.ui.enabled", "false").config("spark.driver.memory", "1g").getOrCreate()
+    spark = builder.config("spark.ui.enabled", "false").config("spark.driver.memory", "512m").getOrCreate()
     if limits == "own":
         spark.conf.set(BYTES_SETTING, "64m")
     report: dict[str, Any] = {"limits": {}}
