@@ -130,7 +130,7 @@ class CsvEncoder(Encoder):
     def _lines(self, pieces: list[ColumnText]) -> pa.Array:
         """Join columns to lines. A remaining NULL is written as an empty `null_value`."""
         *others, last = pieces
-        ends = concat(last.text, literal(last.after + "\n"), skip_null=True)
+        ends = concat(last.joined(), literal("\n"), skip_null=True)
         if not others:
             return ends
         columns = [piece.joined() for piece in others]

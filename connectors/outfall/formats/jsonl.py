@@ -102,17 +102,21 @@ def _objects(pieces: list[tuple[str, ColumnText]], rows: int, end: str) -> pa.Ar
     pending = "{"
     before: pa.Array | bool = False  # rows that already have a field, so that a comma must follow
     for name, piece in pieces:
-        key = json.dumps(name, ensure_ascii=False) + ":" + piece.before
-        if piece.text.null_count == 0 and isinstance(before, bool):
-            line += [literal(pending + ("," if before else "") + key), piece.text]
-            pending, before = piece.after, True
-            continue
-        if isinstance(before, bool):
-            start = literal("," + key if before else key)
+        key = json.dumps(name, ensure_ascii=False) + ":"
+        nullable = piece.text.null_count > 0
+        if not isinstance(before, bool):
+            start = pc.if_else(before, literal("," + key + piece.before), literal(key + piece.before))
+            text = piece.text.dictionary_decode() if piece.distinct else piece.text
+            line.append(concat(start, text, literal(piece.after)))
+        elif nullable or piece.distinct:
+            if nullable and pending:  # it is written for a NULL too
+                line.append(literal(pending))
+                pending = ""
+            line.append(piece.joined(pending + ("," if before else "") + key))
+            pending = ""
         else:
-            start = pc.if_else(before, literal("," + key), literal(key))
-        line += [literal(pending), concat(start, piece.text, literal(piece.after))]
-        pending = ""
+            line += [literal(pending + ("," if before else "") + key + piece.before), piece.text]
+            pending = piece.after
         before = _stands(before, piece.text)
     if not line:
         return pa.repeat(literal("{" + end), rows)

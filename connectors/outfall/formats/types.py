@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Self
 
@@ -142,19 +142,35 @@ def _refuse(format: str, kind: Any, path: str) -> NoReturn:
     refuse(format, kind, path, why, do)
 
 
+_BOOLEANS = pa.array(["false", "true"], TEXT)
+_PROBED = 512
+_FEW = 256
+"""Distinct values among the first 512 with which a dictionary costs less than a text per value."""
+
+
 @dataclass(frozen=True)
 class ColumnText:
     """The text of a column between two constants, which are separate so that one join writes everything."""
 
     before: str
     text: pa.Array
+    """Its type is `TEXT`, or a dictionary of it, to which constants are added once for each distinct value."""
     after: str
 
-    def joined(self) -> pa.Array:
-        """Return the complete text; NULL stays NULL."""
-        if not self.before and not self.after:
-            return self.text
-        return concat(literal(self.before), self.text, literal(self.after))
+    @property
+    def distinct(self) -> bool:
+        """Whether `text` is a dictionary."""
+        return isinstance(self.text, pa.DictionaryArray)
+
+    def joined(self, before: str = "") -> pa.Array:
+        """Return the complete text after another constant; NULL stays NULL."""
+        if self.distinct:
+            return self._around(self.text.dictionary, before).take(self.text.indices)
+        return self._around(self.text, before)
+
+    def _around(self, text: pa.Array, before: str) -> pa.Array:
+        start = before + self.before
+        return concat(literal(start), text, literal(self.after)) if start or self.after else text
 
 
 @dataclass(frozen=True)
@@ -183,8 +199,7 @@ class Scalars:
         """Convert a column of a scalar type except strings to text; NULL stays NULL."""
         kind = array.type
         if pa.types.is_boolean(kind):
-            # This takes a third of the time of a cast.
-            return ColumnText("", pc.if_else(array, literal("true"), literal("false")), "")
+            return ColumnText("", pa.DictionaryArray.from_arrays(array.cast(pa.int8()), _BOOLEANS), "")
         if pa.types.is_floating(kind):
             return ColumnText("", _floats(array, self.quote), "")
         if pa.types.is_date(kind):
@@ -193,6 +208,8 @@ class Scalars:
         if pa.types.is_timestamp(kind):
             check_years(array, path)
             return self._timestamps(array, path)
+        if pa.types.is_integer(kind):
+            return ColumnText("", _of_distinct(array, lambda values: values.cast(TEXT)), "")
         return ColumnText("", array.cast(TEXT), "")
 
     def _timestamps(self, array: pa.Array, path: str) -> ColumnText:
@@ -200,10 +217,18 @@ class Scalars:
         pattern = self.timestamp if zoned else self.timestamp_ntz
         if pattern is not None:
             return self._quoted(pattern.format(array, path))
-        return self._quoted(_iso_timestamps(array), "Z" if zoned else "")
+        return self._quoted(_of_distinct(array, _iso_timestamps), "Z" if zoned else "")
 
     def _quoted(self, text: pa.Array, end: str = "") -> ColumnText:
         return ColumnText(self.quote, text, end + self.quote)
+
+
+def _of_distinct(array: pa.Array, text: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """Return the text of a column: a dictionary if the first values are so few that others repeat them too."""
+    if len(array) < _PROBED or pc.count_distinct(array.slice(0, _PROBED)).as_py() > _FEW:
+        return text(array)
+    encoded = array.dictionary_encode()
+    return pa.DictionaryArray.from_arrays(encoded.indices, text(encoded.dictionary))
 
 
 def _pattern(text: str | None, allowed: frozenset[str]) -> Pattern | None:

@@ -100,6 +100,33 @@ def test_every_row_reads_back(options: dict[str, Any], reading: dict[str, Any], 
     assert back == [[null if item is None else str(item) for item in row] for row in rows[skipped:]]
 
 
+SCALARS = {
+    "integer": (pa.int32(), st.integers(-9, 9)),
+    "truth": (pa.bool_(), st.booleans()),
+    "instant": (pa.timestamp("us", "UTC"), st.datetimes()),
+    "day": (pa.date32(), st.dates()),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"null_value": "-"}, {"quote_all": True}, {"timestamp_format": "yyyy"}])
+@settings(deadline=None, max_examples=30)
+@drawn(
+    rows=st.lists(
+        st.fixed_dictionaries({name: st.none() | values for name, (_, values) in SCALARS.items()}),
+        min_size=1,
+        max_size=4,
+    ),
+    order=st.permutations([*SCALARS]),
+)
+def test_repeated_values_are_written_as_single_ones(
+    options: dict[str, Any], rows: list[dict[str, Any]], order: list[str]
+) -> None:
+    schema = pa.schema([(name, kind) for name, (kind, _) in SCALARS.items()])
+    batch = pa.RecordBatch.from_pylist(rows, schema).select(order)
+    repeats = 600 // len(rows) + 1
+    assert encode(pa.concat_batches([batch] * repeats), **options) == encode(batch, **options) * repeats
+
+
 @settings(deadline=None)
 @drawn(st.lists(st.floats() | st.none(), max_size=20))
 def test_floats_read_back(values: list[float | None]) -> None:

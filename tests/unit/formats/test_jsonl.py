@@ -79,6 +79,23 @@ def test_every_line_reads_back_as_its_row(rows: list[dict[str, Any]], skipped: i
         assert list(json.loads(line)) == [name for name in order if row[name] is not None]
 
 
+TIMES = {"instant": pa.timestamp("us", "UTC"), "local": pa.timestamp("us"), "ms": pa.timestamp("ms")}
+MOMENTS = st.none() | st.datetimes()
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.tuples(ROWS.map(lambda rows: rows[:1]), *[MOMENTS] * len(TIMES)), min_size=1, max_size=4),
+    st.permutations([*TYPES, *TIMES]),
+)
+def test_repeated_values_are_written_as_single_ones(rows: list[Any], order: list[str]) -> None:
+    found = [dict(zip(TIMES, moments, strict=True)) | (some[0] if some else {}) for some, *moments in rows]
+    schema = pa.schema([*SCHEMA, *TIMES.items()])
+    batch = pa.RecordBatch.from_pylist(found, schema).select(order)
+    repeats = 600 // len(rows) + 1
+    assert encode(pa.concat_batches([batch] * repeats)) == encode(batch) * repeats
+
+
 @settings(deadline=None)
 @given(st.lists(st.none() | st.dictionaries(st.text('k"\n', max_size=3), st.none() | st.integers(0, 9))))
 def test_maps_are_objects_whose_null_values_stay(maps: list[dict[str, int | None] | None]) -> None:
