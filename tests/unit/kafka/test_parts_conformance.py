@@ -69,6 +69,11 @@ class Parts(SinkHarness):
         target.broker.rows.clear()
         target.broker.ids = {target.topic: "2"}
 
+    def replace_target(self, target: Place) -> None:
+        """Delete the topic and make it again. The ledger stays."""
+        target.broker.rows.clear()
+        target.broker.ids[target.topic] = "2"
+
     def save_target(self, target: Place) -> Callable[[], None]:
         """Copy the disks of the brokers."""
         return saved(target.broker, "ledger", "rows", "epochs")
