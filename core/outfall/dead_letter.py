@@ -16,6 +16,9 @@ import pyarrow as pa
 EXCERPT_CHARACTERS = 1000
 """The kept length of a response, whose body may be a page of HTML."""
 
+NOT_CONVERTIBLE = "not_convertible"
+"""The code of a record that Outfall rejected before it sent it, so that the destination has no code for it."""
+
 DEAD_LETTER_SCHEMA = pa.schema(
     [
         pa.field("row", pa.string(), nullable=False),

@@ -11,7 +11,7 @@ from outfall.async_sink.host_state import HostState
 from outfall.async_sink.limiting import EndedRequest
 from outfall.async_sink.requests import PendingRequest, RefusedEntry, RequestOutcome
 from outfall.contexts import Metrics, WriterInitContext
-from outfall.dead_letter import DeadLetter
+from outfall.dead_letter import NOT_CONVERTIBLE, DeadLetter
 from outfall.errors import OutfallError, TargetError, TransientError, ValueRefusedError
 from outfall.row_logging import RowLog
 
@@ -229,10 +229,6 @@ class RefusalHandler(Generic[E]):
             why=self.rows.quoted(refusal.reason + said(refusal.excerpt), [row]),
             do="correct or remove the row, or set dead_letter to a sink that stores such rows",
         )
-
-
-NOT_CONVERTIBLE = "not_convertible"
-"""The code of rows that could not be converted to an entry."""
 
 
 def said(excerpt: str | None) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from outfall.dead_letter import DeadLetter
+from outfall.dead_letter import NOT_CONVERTIBLE, DeadLetter
 from outfall.errors import OutfallError, ValueRefusedError
 from outfall.formats.row_text import row_texts
 from outfall.kafka.producer.cache import PRODUCERS
@@ -22,9 +22,6 @@ from outfall.values import rows_to_batch
 
 if TYPE_CHECKING:
     from outfall.kafka.delivery import KafkaStream
-
-NOT_CONVERTIBLE = "not_convertible"
-"""The code of a dead letter whose row could not become a record, so that no broker has received it."""
 
 
 class KafkaStreamPartition(StatelessSinkPartition[Any]):

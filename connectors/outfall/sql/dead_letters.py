@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from outfall.dead_letter import DEAD_LETTER_SCHEMA, DeadLetter
+from outfall.dead_letter import DEAD_LETTER_SCHEMA, NOT_CONVERTIBLE, DeadLetter
 from outfall.errors import ConfigurationError, OutfallError, ValueRefusedError
 from outfall.formats.row_text import row_texts
 from outfall.row_logging import RowLog
@@ -94,8 +94,10 @@ class DeadLetterTable:
         found = session.execute(query).fetchone()
         # If a crash removed them all, the check of counts reports it.
         if found is not None:
-            text, *why = found
-            name, refusal = self._log.name("a row", text), self._dialect.stored_refusal(*why)
+            text, why, code, detail = found
+            # The server's code is part of the text of a refusal.
+            refusal = self._dialect.stored_refusal(why, None if code == NOT_CONVERTIBLE else code, detail)
+            name = self._log.name("a row", text)
             raise too_many(self.most, name, refusal, self._log, step=step, epoch=epoch)
 
     def publish(self, session: Session, stages: Sequence[int]) -> int:

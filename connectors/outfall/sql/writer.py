@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.capabilities import WriterInitContext
-from outfall.dead_letter import DeadLetter
+from outfall.dead_letter import NOT_CONVERTIBLE, DeadLetter
 from outfall.errors import TerminalError, ValueRefusedError
 from outfall.formats.row_text import row_texts
 from outfall.row_logging import RowLog
@@ -151,7 +151,7 @@ def set_aside(
         context.step_id,
         context.epoch,
         part=f"writer {context.worker_index}",
-        code=refusal.code,
+        code=refusal.code or NOT_CONVERTIBLE,
         excerpt=refusal.detail,
     )
 

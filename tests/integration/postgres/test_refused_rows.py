@@ -175,7 +175,7 @@ def set_aside(dsn: str, recovery: str, case: Case, mode: str, **options: str) ->
     assert json.loads(letter[0])["id"] == 3
     assert "v" in json.loads(letter[0])
     assert case.reason in letter[1]
-    assert letter[2:] == (case.code, "sink", 0, "writer 0" if case.staged else None, True)
+    assert letter[2:] == (case.code or "not_convertible", "sink", 0, "writer 0" if case.staged else None, True)
     assert target.run("SELECT count(*) FROM outfall.attempts") == [(0,)]
 
 

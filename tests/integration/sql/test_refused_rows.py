@@ -76,7 +76,7 @@ def test_letters_say_where_and_why_and_the_others_go_through(make: Make, recover
     assert published[0] == {"id": 2, "name": "n2"}
     assert published[2:] == (target.codes["check"], "sink", 0, None)
     assert staged[0] == {"id": LONG, "name": f"n{LONG}"}
-    assert staged[2:] == (None, "sink", 0, "writer 1")
+    assert staged[2:] == ("not_convertible", "sink", 0, "writer 1")
     assert all(letter[1] for letter in (published, staged))
     assert (target.attempts(), target.count(target.own("refused"))) == (0, 0)
 
