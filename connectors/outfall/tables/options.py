@@ -75,8 +75,8 @@ class TableOptions(SinkOptions):
     )
     retry_deadline: Duration = Field(
         default=timedelta(minutes=2),
-        description="How long transient errors are retried when the table is loaded, created or changed. Commits are"
-        " retried until `commit_deadline` of the query.",
+        description="How long transient errors are retried when the table is loaded, created or changed, and when a"
+        " task creates a data file in a store. Commits are retried until `commit_deadline` of the query.",
     )
     writer: Literal["outfall", "spark"] = Field(
         default="outfall",

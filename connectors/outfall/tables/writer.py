@@ -15,10 +15,12 @@ from outfall.errors import TargetError, ValueRefusedError
 from outfall.formats.parquet import RowGroups
 from outfall.formats.partition_paths.directory_names import Distinct, split_rows
 from outfall.formats.strings import first_failing
+from outfall.retry_log import Retry, RetryLog
+from outfall.retry_loop import retried
 from outfall.row_logging import RowLog
 from outfall.storage.names import AttemptName
 from outfall.storage.writer import Output, OutputWriter
-from outfall.store_errors import Operation, explained
+from outfall.store_errors import Meaning, Operation, explained, meaning_of
 from outfall.tables.area import NewFile, directory_of
 from outfall.tables.data_file import DataFile, TaskFiles
 from outfall.tables.options import TableOptions
@@ -27,7 +29,9 @@ from outfall.trace_points import reached
 from outfall.values import spark_type
 
 log = logging.getLogger(__name__)
+_retries = RetryLog(log)
 
+_TRANSIENT = Meaning.TRANSIENT
 _SUFFIX = ".parquet"
 
 Key = tuple[str | None, ...]
@@ -48,6 +52,7 @@ class TableWriter(OutputWriter[Key, DataFile, TaskFiles]):
         self._directory = directory_of(context.incarnation, context.generation, context.token)
         self._casts: dict[pa.Schema, _Cast] = {}
         self._names: list[str] = []
+        self._retry_deadline = options.retry_deadline.total_seconds()
 
     def _partitions(self, batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
         cast = self._casts.get(batch.schema)
@@ -64,8 +69,21 @@ class TableWriter(OutputWriter[Key, DataFile, TaskFiles]):
         name = str(AttemptName.of(self._context, len(self._names), _SUFFIX))
         self._names.append(name)
         groups = RowGroups(rows.schema, self._layout.codec, self._layout.level)
-        file = self._layout.area.create(self._directory, name)
+        file = self._create(name)
         return _OpenFile(self._layout, name, key, file, groups, self._target_size, self._context.metrics)
+
+    def _create(self, name: str) -> NewFile:
+        """Create a file. While a store is away, this is repeated until `retry_deadline`: the file has no rows yet."""
+        area = self._layout.area
+        return retried(
+            lambda: area.create(self._directory, name),
+            passes=lambda error: not area.is_disk and isinstance(error, OSError) and meaning_of(error) is _TRANSIENT,
+            deadline=self._retry_deadline,
+            first_wait=0.2,
+            longest_wait=10,
+            log=_retries,
+            describe=lambda error: Retry(area.root, "creating a data file", f"{type(error).__name__}: {error}"),
+        )
 
     def _hand_over(self, ended: list[DataFile]) -> list[TaskFiles]:
         if ended:

@@ -12,6 +12,7 @@ from outfall.errors import (
     ConfigurationError,
     FencedError,
     TargetAheadError,
+    TargetError,
     TargetLostError,
     TargetNotEmptyError,
     TransientError,
@@ -19,6 +20,7 @@ from outfall.errors import (
 )
 from outfall.file import FileSink
 from outfall.file.stores.remote import RemoteStore
+from outfall.store_errors import Operation, store_error
 from outfall.target_record import TargetRecord
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from outfall.testing.crash_points import crash_at
@@ -165,6 +167,26 @@ def test_a_task_that_does_not_see_the_target_says_so(driver: WholeDriver, place:
     place.remove(next(path for path in place.everything() if path.endswith(".json")))
     with pytest.raises(UnsharedTargetError, match="endpoint and credentials"):
         driver.file()
+
+
+def test_a_store_that_is_away_when_a_task_begins_is_waited_for(
+    driver: WholeDriver, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Exception] = [TimeoutError("the store does not answer"), OSError("connection refused")]
+
+    def has_record(self: RemoteStore, incarnation: str) -> bool:
+        if answers:
+            raise store_error(answers.pop(), "s3", Operation.READ)
+        return known(self, incarnation)
+
+    known = RemoteStore.has_record
+    driver.begin()
+    monkeypatch.setattr(RemoteStore, "has_record", has_record)
+    driver.stage(rows(1))
+    answers += [OSError("not reached"), PermissionError("AccessDenied")]
+    with pytest.raises(TargetError, match="AccessDenied"):
+        driver.stage(rows(1))
+    assert len(answers) == 1
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b'{"incarnation": "aa"}'])

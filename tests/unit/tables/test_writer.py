@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from outfall.errors import ConfigurationError, TargetError, TransientError, ValueRefusedError
-from outfall.tables.area import DataArea
+from outfall.tables.area import DataArea, NewFile
 from outfall.tables.data_file import TaskFiles
 from outfall.tables.writer import TableWriter
 from tests.unit.support.file_target import open_files
-from tests.unit.support.memory_table import TableLink, TableStore
+from tests.unit.support.memory_table import MemoryArea, TableLink, TableStore
 from tests.unit.support.points import error_of
 from tests.unit.support.table_epochs import INCARNATION, attempted, writer
 
@@ -323,6 +323,24 @@ def test_a_task_that_fails_leaves_no_file_open(tmp_path: Path) -> None:
     assert open_files(tmp_path) == len(held) == 1
     part.close()
     assert open_files(tmp_path) == 0
+
+
+def test_a_store_that_is_away_when_a_file_is_created_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [OSError("AWS Error NETWORK_CONNECTION: Could not connect to server"), OSError("AWS Error SLOW_DOWN")]
+
+    def create(self: MemoryArea, directory: str, name: str) -> NewFile:
+        if answers:
+            raise answers.pop()
+        return known(self, directory, name)
+
+    known = MemoryArea.create
+    monkeypatch.setattr(MemoryArea, "create", create)
+    link = link_to()
+    assert content(link, write(link, batch(id=[1], text=["a"]))) == [[{"id": 1, "text": "a"}]]
+    answers.append(OSError("AWS Error ACCESS_DENIED during CreateMultipartUpload operation: Access Denied"))
+    answers.insert(0, OSError("not reached"))
+    assert isinstance(error_of(lambda: write(link, batch(id=[1], text=["a"]))), TargetError)
+    assert len(answers) == 1
 
 
 @pytest.mark.parametrize("failing", ["create", "sync"])

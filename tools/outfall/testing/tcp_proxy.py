@@ -40,15 +40,16 @@ class NetworkFault:
 
 
 class TcpProxy:
-    """Forwards connections from a free port of 127.0.0.1 to `host:port`. Use it as a context manager.
+    """Forwards connections from a port of 127.0.0.1 to `host:port`. Use it as a context manager.
 
+    It listens on a free port, or on `listen`, for example on the port of a closed one, as a server that starts again.
     Faults affect bytes after `inject`, also on open connections. Threads forward the bytes and end with the block.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, listen: int = 0) -> None:
         """Listen from now on."""
         self._target = (host, port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", listen))
         self._open: set[_Connection] = set()
         self._threads: list[threading.Thread] = []
         self._faults: list[_Pending] = []

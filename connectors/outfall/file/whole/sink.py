@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +20,20 @@ from outfall.file.whole.commit import FileStaging
 from outfall.file.whole.writer import WholeFileWriter
 from outfall.location import Location
 from outfall.possession.possession import FoundRecord, check, open_target
+from outfall.retry_log import Retry, RetryLog
+from outfall.retry_loop import retried
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
 from outfall.storage.commit import StorageCommitter
 from outfall.storage.layout import LayoutChange, withdraw_layout
 from outfall.storage.names import AttemptName
+from outfall.store_errors import Meaning, StoreError
 from outfall.trace_points import reached
+
+_PATIENCE = 300.0
+"""Seconds for which a task waits for a store that is away. The default of `retry_deadline` elsewhere."""
+
+_retries = RetryLog(logging.getLogger(__name__))
 
 
 @dataclass(frozen=True)
@@ -55,7 +64,16 @@ class WholeFiles(Files, DynamicSink[Any], SupportsCommitter[StagedFile]):
     def build(self, step_id: str, worker_index: int, worker_count: int) -> WholeFileWriter:
         context, store = self.bound_context(), self.store
         with translated_errors("opening", store.root):
-            store.check_shared(context.incarnation)
+            # A store that is away costs no attempt, because nothing was written yet.
+            retried(
+                lambda: store.check_shared(context.incarnation),
+                passes=lambda error: isinstance(error, StoreError) and error.meaning is Meaning.TRANSIENT,
+                deadline=_PATIENCE,
+                first_wait=0.2,
+                longest_wait=10,
+                log=_retries,
+                describe=lambda error: Retry(store.root, "opening", str(error)),
+            )
         return WholeFileWriter(store, self.options, context, self.suffix, rolling=self.rolling, buckets=self.buckets)
 
     def create_committer(self, context: CommitterInitContext) -> StorageCommitter[StagedFile]:
