@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 ROWS_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
 BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 MOST_ROWS = 500
-"""Rows per batch. With more, the JVM saves nothing more, and with fewer, a wide row needs less memory."""
+"""Rows per batch of at most five columns. With more, the JVM saves little, and a wide row needs more memory."""
+_MOST_ROWS_OF_MANY_COLUMNS = 2000
+"""Rows per batch of twenty columns or more, in proportion between. The work per batch grows with its columns."""
 FEWEST_ROWS = 100
 """Batches have a multiple of it. With fewer, the work per batch would cost more than Spark's count of the bytes."""
 _MOST_BYTES = 16 << 20
@@ -99,8 +101,10 @@ def decide(job: Job) -> Limits:
         own = f"the column {column!r} may be wide, and no earlier epoch has shown how wide"
     if own is not None:
         return Limits(None, own)
-    width = job.widest_row or _COLUMN_BYTES * _leaves(job.columns)
-    rows = min(MOST_ROWS, _MOST_BYTES // max(1, width) // FEWEST_ROWS * FEWEST_ROWS)
+    columns = _leaves(job.columns)
+    width = job.widest_row or _COLUMN_BYTES * columns
+    most = min(_MOST_ROWS_OF_MANY_COLUMNS, max(MOST_ROWS, columns * MOST_ROWS // 5))
+    rows = min(most, _MOST_BYTES // max(1, width) // FEWEST_ROWS * FEWEST_ROWS)
     shown = "the rows of the last epochs" if job.widest_row else "rows with these columns"
     return Limits(rows, f"{shown} are narrow enough") if rows else Limits(None, f"{shown} are too wide")
 

@@ -59,6 +59,13 @@ def test_wider_rows_of_earlier_epochs_mean_fewer_rows(width: int, rows: int | No
     assert limits(widest_row=width).rows == rows
 
 
+@pytest.mark.parametrize(("columns", "rows"), [(1, 500), (5, 500), (6, 600), (19, 1900), (21, 2000)])
+def test_batches_of_more_columns_have_more_rows(columns: int, rows: int) -> None:
+    numbers = st.StructType([st.StructField(f"c{number}", st.LongType()) for number in range(columns)])
+    assert limits(numbers).rows == rows
+    assert limits(st.StructType().add("all", numbers)).rows == rows
+
+
 def test_known_rows_decide_instead_of_the_types() -> None:
     binary = st.StructType().add("key", "binary")
     assert limits(binary, widest_row=40).rows == MOST_ROWS
