@@ -17,8 +17,8 @@ from outfall.testing.benchmark.rows import Scratch
 from tests.peers.conftest import SPARK, jvm_settings
 
 BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
-LIMITS = {"": "64m", ", no maxBytesPerBatch": str(2**31 - 1)}
-"""Suffix of a job's name → the setting: Spark's default, and the value that turns the limit off."""
+LIMITS = {"": None, ", Spark's limit of bytes": "64m"}
+"""Suffix of a job's name → the setting: without one, Outfall decides, and with one, Spark ends batches by bytes."""
 
 Catalog = dict[str, str]
 MeasureBeside = Callable[[SparkSession, Given, Scratch, Catalog], Result]
@@ -40,11 +40,14 @@ def main_beside(description: str, default: Given, measure: MeasureBeside) -> Non
         main(description, default, lambda spark, given, scratch: measure(spark, given, scratch, catalog), settings)
 
 
-def limited(spark: SparkSession, limit: str, job: Callable[[], int | None]) -> Callable[[], int | None]:
+def limited(spark: SparkSession, limit: str | None, job: Callable[[], int | None]) -> Callable[[], int | None]:
     """Return a job that runs with a limit on the bytes of the batches that Spark sends to Python."""
 
     def run() -> int | None:
-        spark.conf.set(BATCH_BYTES, limit)
+        if limit is None:
+            spark.conf.unset(BATCH_BYTES)
+        else:
+            spark.conf.set(BATCH_BYTES, limit)
         return job()
 
     return run

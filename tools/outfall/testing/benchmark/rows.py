@@ -67,17 +67,23 @@ def small_epochs(spark: SparkSession, directory: Path, *, epochs: int, rows: int
 
 
 def seconds_per_epoch(writer: DataStreamWriter) -> float:
-    """Run a stream to its end, and return the median duration of its epochs without the first, a warm-up.
+    """Run a stream to its end, and return the median duration of its epochs. See `epoch_durations`."""
+    return float(statistics.median(epoch_durations(writer)))
 
-    The duration covers the whole trigger: source, Spark's own log and write. Raises `StreamingQueryException` if the
-    query failed, and `ValueError` if it had fewer than two epochs with rows.
+
+def epoch_durations(writer: DataStreamWriter) -> list[float]:
+    """Run a stream to its end, and return the seconds of each epoch with rows without the first, a warm-up.
+
+    A duration covers the whole trigger: source, Spark's own log and write. Spark keeps those of the last
+    `spark.sql.streaming.numRecentProgressUpdates` epochs. Raises `StreamingQueryException` if the query failed, and
+    `ValueError` if it had fewer than two epochs with rows.
     """
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     progress = [p for p in query.recentProgress if p["numInputRows"]]
     if len(progress) < 2:
         raise ValueError(f"the stream had {len(progress)} epochs with rows, and at least 2 are needed")
-    return float(statistics.median(p["durationMs"]["triggerExecution"] for p in progress[1:])) / 1000
+    return [p["durationMs"]["triggerExecution"] / 1000 for p in progress[1:]]
 
 
 class Scratch:
