@@ -71,13 +71,23 @@ class SortingMove:
         while progress:
             progress = False
             for place, refusal in list(self.refused.items()):
-                if refusal.may_be_accepted_later and self._attempt_one(place) is None:
-                    del self.refused[place]
+                if place in self.refused and refusal.may_be_accepted_later and self._attempt_one(place) is None:
+                    self._accept(place)
                     progress = True
+
+    def _accept(self, place: str) -> None:
+        """Take a row and those that it replaces from the rejected ones: an older row must not be tried after it."""
+        accepted: str | None = place
+        while accepted is not None:
+            self.refused.pop(accepted, None)
+            accepted = self._rows.replaced(accepted)
 
     def _exchange(self) -> None:
         """Move rows that exchange values with one another. Raises `SwappedRowsError` if the server cannot."""
-        places = [place for place, refusal in self.refused.items() if refusal.may_be_accepted_later]
+        older = {self._rows.replaced(place) for place in self.refused}
+        places = [
+            place for place, refusal in self.refused.items() if refusal.may_be_accepted_later and place not in older
+        ]
         if len(places) < 2:
             return
         if self._together(places):
@@ -90,7 +100,7 @@ class SortingMove:
         for move in self._rows.move_together(places):
             if self._move(move) is None:
                 for place in places:
-                    del self.refused[place]
+                    self._accept(place)
                 return True
         return False
 

@@ -110,3 +110,20 @@ def test_tombstones_of_another_user_without_privileges_are_named(dsn: str, recov
     target.run(f"GRANT ALL ON SCHEMA outfall TO {role}; GRANT ALL ON t, outfall.ledger, outfall.attempts TO {role}")
     with pytest.raises(TargetError, match=r"privilege is missing: SELECT.* on outfall.tombstones_t_\w+"):
         PostgresSink(make_conninfo(dsn, user=role), "t", **CHANGES).check_connection()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("mode", ["upsert", "changes"])
+def test_an_older_row_that_fits_only_after_a_newer_one_of_its_key_does_not_replace_it(
+    dsn: str, recovery: str, mode: str
+) -> None:
+    """Both refer to rows that refer to a later one, so that all are tried again."""
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name bigint REFERENCES t, lsn bigint)")
+    given = [(7, 10, 1), (8, 10, 1), (5, 7, 1), (5, 8, 2), (10, 10, 1), (9, 99, 1)]
+    rows: list[dict[str, object]] = [{"id": id, "name": name, "lsn": lsn} for id, name, lsn in given]
+    options: dict[str, str] = {"write_mode": "upsert", "key_columns": "id"}
+    if mode == "changes":
+        options, rows = CHANGES, [row | {"op": "u"} for row in rows]
+    counts = run(target.sink(**options, **LETTERS), recovery, 0, rows).counts
+    assert counts["dead_letters"] == 1
+    assert target.rows("id, name") == [(5, 8), (7, 10), (8, 10), (10, 10)]
