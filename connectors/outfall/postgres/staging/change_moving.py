@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psycopg import sql
@@ -67,11 +67,6 @@ class PostgresChangeMove(PostgresUpsertMove):
         moving = [self.statements(session, rows) for rows in ChangesByRank.selects]
         return ChangesByRank(session, self, self._staging, moving)
 
-    def history(self, session: PostgresConnection, places: Sequence[str]) -> Sequence[str]:
-        """Return the addresses of all changes of the keys of some rows, in the order of their sequences."""
-        given = {"stages": list(self.expected), "places": list(places)}
-        return [place for (place,) in session.execute(self._statements.history(), given).fetchall()]
-
     def pass_over(self, session: PostgresConnection) -> None:
         """Remove stale rows from the ranking."""
         self.stale = session.execute(self._statements.pass_over()).rowcount
@@ -102,18 +97,6 @@ class ChangesByRank(RowsByRank):
     def _prepare(self, move: Any) -> None:
         super()._prepare(move)
         move.pass_over(self._session)
-        self._move: PostgresChangeMove = move
-
-    def move_together(self, places: Sequence[str]) -> Iterator[Callable[[], int]]:
-        yield from super().move_together(places)
-        # The source has accepted them in this order.
-        yield lambda: self._in_order(places)
-
-    def _in_order(self, places: Sequence[str]) -> int:
-        each = self._move.statements(self._session, "address")
-        for place in self._move.history(self._session, places):
-            self._run(each, {"stages": self._stages, "place": place})
-        return len(places)
 
     def _run(self, moving: Sequence[sql.Composed], given: Mapping[str, Any]) -> int:
         write_tombstones, *writing = moving

@@ -79,13 +79,6 @@ class ChangeStatements:
             ranked=_RANKED,
         )
 
-    def history(self) -> sql.Composed:
-        """Return the query for the addresses of all changes of the keys of rows at `places`, the oldest first."""
-        return self._filled(
-            "SELECT ctid::text FROM {staging} WHERE {all} AND ({keys}) IN"
-            " (SELECT {keys} FROM {staging} WHERE ctid = ANY(%(places)s::tid[])) ORDER BY {sequence}, ctid"
-        )
-
     def write_tombstones(self, rows: Rows) -> sql.Composed:
         """Return the statement that writes the sequences of removed keys.
 
