@@ -33,7 +33,8 @@ def writer(
     context = WriterInitContext(
         "sink", INCARNATION, generation, epoch, None, attempt, token=token or token_of(generation)
     )
-    return TableWriter(layout_of(link), context, TableOptions(**options), published=published)
+    given = TableOptions(**{"retry_deadline": 0.001, **options})
+    return TableWriter(layout_of(link), context, given, published=published)
 
 
 def attempted(link: TableLink, rows: Sequence[Mapping[str, Any]], *begin: int, **more: Any) -> TaskFiles:

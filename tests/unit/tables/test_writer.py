@@ -336,7 +336,7 @@ def test_a_store_that_is_away_when_a_file_is_created_is_waited_for(monkeypatch: 
     known = MemoryArea.create
     monkeypatch.setattr(MemoryArea, "create", create)
     link = link_to()
-    assert content(link, write(link, batch(id=[1], text=["a"]))) == [[{"id": 1, "text": "a"}]]
+    assert content(link, write(link, batch(id=[1], text=["a"]), retry_deadline=60)) == [[{"id": 1, "text": "a"}]]
     answers.append(OSError("AWS Error ACCESS_DENIED during CreateMultipartUpload operation: Access Denied"))
     answers.insert(0, OSError("not reached"))
     assert isinstance(error_of(lambda: write(link, batch(id=[1], text=["a"]))), TargetError)
