@@ -317,3 +317,8 @@ def test_a_client_that_cannot_be_made_is_explained(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(fsspec, "url_to_fs", fail)
     with pytest.raises(ConfigurationError, match=r"ValueError: no account.*provide credentials"):
         FileSink("az://container/x").check_connection()
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outfall.file.whole.sink._PATIENCE", 0.0)
