@@ -129,7 +129,7 @@ def test_a_batch_job_appends_or_overwrites_as_spark_says(spark: SparkSession, tm
     with pytest.raises(PySparkException, match=r"errors\.TargetNotEmptyError: ") as caught:
         save("append", 9, on_existing="error")
     assert "PicklingError" not in str(caught.value)
-    assert re.fullmatch(r"\[step 'sink'\] .* is not empty\. .* to delete it\.", reason(caught.value))
+    assert re.fullmatch(r"\[step 'sink'\] .* is not empty\. .* to replace it\.", reason(caught.value))
     for mode, options, text in [
         ("append", {"on_existing": "overwrite"}, r'use \.mode\("overwrite"\)'),
         ("overwrite", {"on_existing": "resume"}, "contradict each other"),
