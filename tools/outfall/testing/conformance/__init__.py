@@ -6,7 +6,7 @@ trial         a target, a log and a source; comparison of the visible rows with 
 trials        trials and conditions for one check
 checks        one function per fault; faults: their outcomes
 schedules     sequences of events of a query, and their execution; search: for one that violates a guarantee
-driver        drivers with isolated tasks, as on Spark
+driver        drivers with isolated tasks, as on Spark; discarding: a sink to stand beside that of the test
 spying        announces every call of the engine as a step; stepping: suspends attempts and drivers at a step
 pytest_suite  `SinkConformance`, the checks as pytest tests
 suite         `run_conformance`, the checks without pytest
