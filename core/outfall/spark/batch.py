@@ -117,7 +117,8 @@ def write(
     try:
         return _write_unresumed(df, sink, settings)
     except TargetNotEmptyError as error:
-        if mode == "ignore":
+        # A note says that rows of this job are left: a task found the data of another writer.
+        if mode == "ignore" and not getattr(error, "__notes__", ()):
             return EpochResult(epoch=0, generation=0, skipped=True, counts={"rows": 0}, seconds=0.0)
         error.add_note(_RUN_AGAIN if _only_appends(sink) else f"{_MODES} {_RUN_AGAIN}")
         raise
