@@ -163,7 +163,6 @@ class Store:
                 what,
                 passes=lambda error: not self.stopped.is_set() and _passes(error),
                 deadline=self.options.retry_deadline.total_seconds(),
-                first_wait=0.2,
                 longest_wait=_LONGEST_PAUSE,
                 log=_retries,
                 describe=lambda error: self._counted(doing, error),

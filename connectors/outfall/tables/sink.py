@@ -326,8 +326,6 @@ class TableSink(
             call,
             passes=lambda error: isinstance(error, TransientError),
             deadline=self.options.retry_deadline.total_seconds(),
-            first_wait=0.2,
-            longest_wait=10,
             log=_retries,
             describe=lambda error: Retry(self.target(), doing, str(error)),
         )

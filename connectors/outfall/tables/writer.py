@@ -79,8 +79,6 @@ class TableWriter(OutputWriter[Key, DataFile, TaskFiles]):
             lambda: area.create(self._directory, name),
             passes=lambda error: not area.is_disk and isinstance(error, OSError) and meaning_of(error) is _TRANSIENT,
             deadline=self._retry_deadline,
-            first_wait=0.2,
-            longest_wait=10,
             log=_retries,
             describe=lambda error: Retry(area.root, "creating a data file", f"{type(error).__name__}: {error}"),
         )

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +20,7 @@ from outfall.spark import for_each_batch, write, write_stream
 from outfall.spark.arriving_rows import JOINED, JOINED_ROWS
 from outfall.spark.arrow_batches import BYTES_SETTING, MOST_ROWS, ROWS_SETTING
 from outfall.spark.version_check import pyspark_version
-from tests.integration.conftest import SUPPORT, spark_environment
+from tests.integration.conftest import run_script
 from tests.integration.support.reading import read_stream, run
 from tests.integration.support.seen_limits import SeenSink, seen
 from tests.integration.support.waiting import until
@@ -187,24 +184,10 @@ def test_an_epoch_that_is_begun_again_has_spark_s_own_limits(spark: SparkSession
 def measured(tmp_path: Path, limits: str, *epochs: str) -> tuple[bool, dict[str, Any]]:
     """Write epochs in a Spark of its own, and return whether all were written, and its report."""
     out = tmp_path / limits
-    with (tmp_path / "log").open("ab") as log:
-        found = subprocess.run(
-            [
-                sys.executable,
-                str(SUPPORT / "wide_rows.py"),
-                str(out),
-                str(tmp_path / "recovery" / limits),
-                limits,
-                *epochs,
-            ],
-            env={**os.environ, **spark_environment()},
-            stdout=log,
-            stderr=log,
-            timeout=600,
-            check=False,
-        )
+    arguments = (out, tmp_path / "recovery" / limits, limits, *epochs)
+    code = run_script("wide_rows.py", *arguments, output=tmp_path / "log", may_fail=True)
     report = out.with_suffix(".json")
-    return found.returncode == 0, json.loads(report.read_text()) if report.exists() else {}
+    return code == 0, json.loads(report.read_text()) if report.exists() else {}
 
 
 @COUNTED

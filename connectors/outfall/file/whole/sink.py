@@ -69,8 +69,6 @@ class WholeFiles(Files, DynamicSink[Any], SupportsCommitter[StagedFile]):
                 lambda: store.check_shared(context.incarnation),
                 passes=lambda error: isinstance(error, StoreError) and error.meaning is Meaning.TRANSIENT,
                 deadline=_PATIENCE,
-                first_wait=0.2,
-                longest_wait=10,
                 log=_retries,
                 describe=lambda error: Retry(store.root, "opening", str(error)),
             )
