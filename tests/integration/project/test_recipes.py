@@ -331,7 +331,8 @@ def test_lake_and_database(spark: SparkSession, dsn: str, tmp_path: Path) -> Non
 
 def delta_ids(table: Path) -> list[int]:
     """The ids in the files that the log of a table names, read with nothing that knows Delta."""
-    actions = [json.loads(line) for path in sorted((table / "_delta_log").glob("*.json")) for line in path.open()]
+    log = sorted((table / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for path in log for line in path.read_text().splitlines()]
     assert not any("remove" in action for action in actions)
     paths = [table / unquote(action["add"]["path"]) for action in actions if "add" in action]
     return sorted(id for path in paths for id in pq.ParquetFile(path).read(["id"])["id"].to_pylist())
