@@ -61,7 +61,7 @@ def test_a_driver_that_is_killed_after_it_recorded_an_epoch_leaves_each_flight_o
         pytest.param("growing", "sqlite", marks=pytest.mark.long),
         pytest.param("rolling", "objects", marks=pytest.mark.long),
         pytest.param("whole", "objects", marks=pytest.mark.long),
-        pytest.param("by spark", "objects", marks=pytest.mark.thorough),
+        pytest.param("by spark", "objects", marks=pytest.mark.long),
         pytest.param("whole", "options", marks=[FORMAT_API, pytest.mark.thorough]),
     ],
 )

@@ -61,7 +61,7 @@ def test_a_pooler_in_transaction_mode_may_stand_between(target: Target, recovery
 
 
 @pytest.mark.parametrize(
-    "count", [10, pytest.param(200, marks=pytest.mark.thorough), pytest.param(10_000, marks=pytest.mark.long)]
+    "count", [10, pytest.param(60, marks=pytest.mark.thorough), pytest.param(10_000, marks=pytest.mark.long)]
 )
 def test_many_epochs_leave_the_catalogue_as_it_was(target: Target, recovery: str, count: int) -> None:
     local = LocalDriver(target.sink(dead_letter_table="dead"), recovery)

@@ -20,10 +20,14 @@ STEPS = (
 LOG_STEPS = ("log: newest checked", "log: entry inserted", "log: before commit", "log: committed")
 
 
-@pytest.mark.parametrize("log", ["files", "database"])
 @pytest.mark.parametrize(
-    "api",
-    [pytest.param("objects", marks=THOROUGH), pytest.param("options", marks=[FORMAT_API, pytest.mark.long])],
+    ("api", "log"),
+    [
+        pytest.param("objects", "database", marks=THOROUGH),  # with the steps of the other one
+        pytest.param("objects", "files", marks=pytest.mark.long),
+        pytest.param("options", "database", marks=[FORMAT_API, pytest.mark.long]),
+        pytest.param("options", "files", marks=[FORMAT_API, pytest.mark.long]),
+    ],
 )
 def test_the_table_holds_each_flight_once_however_often_the_driver_is_killed(
     tmp_path: Path, make: Make, api: str, log: str
