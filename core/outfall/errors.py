@@ -45,6 +45,7 @@ class OutfallError(Exception):
         self.step = step
         self.epoch = epoch
         self.part = part
+        _escape_controls(sys.exception())
 
     @classmethod
     def because_of(cls, error: BaseException, what: str, *, do: str | None = None, **where: Any) -> Self:
@@ -150,6 +151,27 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def _escape_controls(error: BaseException | None) -> None:
+    """Make the texts of a caught error and of its causes printable, because a traceback prints them too."""
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting:
+        found = waiting.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        if any(isinstance(said, str) and not said.isprintable() for said in found.args):
+            found.args = tuple(_CONTROLS.sub(_escaped, said) if isinstance(said, str) else said for said in found.args)
+        waiting += [found.__cause__, found.__context__]
+
+
+_CONTROLS = re.compile(r"[^\n\t -~]+")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return printable(found[0])
 
 
 def _sentences(first: str, *others: str | None) -> str:

@@ -34,6 +34,7 @@ __all__ = [
     "Names",
     "Pairs",
     "SinkOptions",
+    "known_values",
     "make_options",
     "names_arguments",
     "options_in_save_mode",
@@ -349,10 +350,32 @@ def resolve_secret(secret: SecretStr) -> str:
     """
     text = secret.get_secret_value()
     if text.startswith("env:"):
-        return _from_environment(text.removeprefix("env:"))
+        return _remembered(text, _from_environment(text.removeprefix("env:")))
     if text.startswith("file:"):
-        return _from_file(text.removeprefix("file:"))
+        return _remembered(text, _from_file(text.removeprefix("file:")))
     return text
+
+
+def known_values(*secrets: SecretStr | None) -> list[str]:
+    """Return the values of secrets that this process has used, to mask them in texts of a client or a server.
+
+    Of a variable or a file, they are the last ones that were read: it may have been exchanged since the request that
+    the server repeats. Reads nothing, and never raises.
+    """
+    found: list[str] = []
+    for text in (secret.get_secret_value() for secret in secrets if secret is not None):
+        found += _read.get(text, []) if text.startswith(("env:", "file:")) else [text]
+    return found
+
+
+_read: dict[str, list[str]] = {}
+"""The last values of each reference, the newest first."""
+_KEPT = 8
+
+
+def _remembered(reference: str, value: str) -> str:
+    _read[reference] = list(dict.fromkeys([value, *_read.get(reference, [])]))[:_KEPT]
+    return value
 
 
 def _from_environment(name: str) -> str:

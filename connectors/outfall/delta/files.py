@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from outfall.errors import TargetError
 from outfall.filesystems import make_durably, sync_directory
 from outfall.location import LOCAL, Location
-from outfall.options import resolve_secret
+from outfall.options import known_values, resolve_secret
 from outfall.redaction import Redaction
 from outfall.store_errors import Operation, explained
 from outfall.tables.area import DataArea
@@ -108,7 +108,7 @@ class TableLocation:
     def summary(self, error: BaseException) -> str:
         """Return the text of a deltalake error: in one line, without secrets."""
         text = " ".join(_NOISE.sub(" ", str(error)).split())[:_LONGEST]
-        return f"{type(error).__name__}: {Redaction(self.options().values()).hide(text)}"
+        return f"{type(error).__name__}: {Redaction(known_values(*self.storage_options.values())).hide(text)}"
 
     # --- the log
 

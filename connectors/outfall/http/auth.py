@@ -26,7 +26,7 @@ from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.http.connecting import client_certificate, trusted
 from outfall.http.options import HttpOptions
 from outfall.http.transport import Headers
-from outfall.options import resolve_secret
+from outfall.options import known_values, resolve_secret
 from outfall.redaction import Redaction
 from outfall.serde import parse_json
 from outfall.urls import masked
@@ -337,8 +337,7 @@ class TokenRequest:
         return response.status_code, answer if isinstance(answer, dict) else {}
 
     def _masked(self, text: str) -> str:
-        secret = self._options.oauth2_client_secret
-        return Redaction([resolve_secret(secret)] if secret else []).hide(text)
+        return Redaction(known_values(self._options.oauth2_client_secret)).hide(text)
 
     def _failed(self, why: str) -> TransientError:
         return TransientError(

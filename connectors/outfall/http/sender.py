@@ -16,7 +16,7 @@ from outfall.http.redaction import in_header, in_url, masked_location
 from outfall.http.statuses import Statuses, Verdict
 from outfall.http.templates import origin
 from outfall.http.transport import Call, ExchangeError, Fault, Headers, Response, Transport
-from outfall.options import resolve_secret
+from outfall.options import known_values, resolve_secret
 from outfall.redaction import Redaction
 
 _IDEMPOTENT = ("PUT", "DELETE")
@@ -63,7 +63,8 @@ class Sender:
         self._given: Headers = given
         self._closed = False
         in_headers = (part for _, value in given for part in in_header(value))
-        self._hidden = Redaction([*_secrets(options), *in_headers, *secrets])
+        in_urls = (part for url in (options.url, options.oauth2_token_url or "") for part in in_url(url))
+        self._hidden = Redaction([*in_urls, *in_headers, *secrets])
         self._proofs: dict[str, None] = {}
         """The last values of `Authorization`: a response may echo one that was renewed since."""
 
@@ -139,7 +140,8 @@ class Sender:
 
     def hide(self, text: str) -> str:
         """Mask the values of headers, queries and credentials in a text."""
-        return self._hidden.hide(text, [value.partition(" ")[2] or value for value in list(self._proofs)])
+        proofs = [value.partition(" ")[2] or value for value in list(self._proofs)]
+        return self._hidden.hide(text, proofs + known_values(self._options.password, *self._options.query.values()))
 
     def _with_query(self, url: str) -> str:
         if not self._query:
@@ -167,15 +169,6 @@ class Sender:
     def _lost(self, place: str, why: str, do: str = "correct the url, or the server") -> TargetError:
         masked = masked_location(place, place, self._options.url)
         return TargetError(f"{masked} redirects, and the redirect cannot be followed", why=why, do=do)
-
-
-def _secrets(options: HttpOptions) -> list[str]:
-    """Return the option values that only the server may see."""
-    given = [options.password, *options.query.values()]
-    urls = (options.url, options.oauth2_token_url or "")
-    return [resolve_secret(value) for value in given if value is not None] + [
-        part for url in urls for part in in_url(url)
-    ]
 
 
 def _query(options: HttpOptions) -> str:

@@ -29,12 +29,14 @@ from pyiceberg.utils.config import Config
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.filesystems import remedy, sync_directory
 from outfall.iceberg.files import DURABLE_IO, is_local
-from outfall.options import resolve_secret
-from outfall.redaction import Redaction
+from outfall.options import known_values, resolve_secret
+from outfall.redaction import MASK, Redaction
 from outfall.store_errors import Operation, explained
 from outfall.urls import masked
 
 _SECRET = re.compile(r"(secret|password|token|credential|key|sas|auth|header|cert)", re.IGNORECASE)
+_PROOF = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]+", re.IGNORECASE)
+"""The value of a header of a request, as a catalog repeats it."""
 _PLACE = re.compile(r"warehouse|.*(location|path)")
 """Properties that may begin with `file:` as the URL of a directory."""
 
@@ -125,11 +127,13 @@ class Catalogue:
 
     def hide(self, text: str) -> str:
         """Return a text of the client with secrets masked."""
-        known: dict[str, Any] = dict(self._opened.properties if self._opened is not None else {})
-        known |= self._resolved()
-        secrets = [str(value) for name, value in known.items() if _SECRET.search(name)]
-        secrets += [password for value in known.values() if (password := _password(str(value)))]
-        return Redaction(secrets).hide(text)
+        known = [(name, str(value)) for name, value in (self._opened.properties if self._opened else {}).items()]
+        known += [(name, value) for name, secret in self._options.items() for value in known_values(secret)]
+        secrets = [value for name, value in known if _SECRET.search(name)]
+        # The client sends the parts of `credential`, which is `client:secret`, and a token that the catalog gave it.
+        secrets += [value.partition(":")[2] for name, value in known if name == "credential"]
+        secrets += [password for _, value in known if (password := _password(value))]
+        return _PROOF.sub(rf"\1 {MASK}", Redaction(secrets).hide(text))
 
     @contextmanager
     def translated_errors(self, what: str) -> Iterator[None]:

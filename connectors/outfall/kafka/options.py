@@ -12,7 +12,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 
 from outfall.capabilities import MAX_DEAD_LETTERS
 from outfall.errors import ConfigurationError
-from outfall.options import Duration, Pairs, SinkOptions, resolve_secret
+from outfall.options import Duration, Pairs, SinkOptions, known_values, resolve_secret
 from outfall.redaction import MASK, Redaction
 from outfall.row_logging import LogRows, log_rows_field
 
@@ -105,7 +105,8 @@ class ClientOptions(Mapping[str, str]):
 
     def masked(self, text: str) -> str:
         """Return a text of the client with secrets masked."""
-        return Redaction(value for name, value in self.resolved().items() if _SECRET.search(name)).hide(text)
+        secrets = (value for name, value in self._options.items() if _SECRET.search(name))
+        return Redaction(known_values(*secrets)).hide(text)
 
     def _text(self, name: object, value: object) -> str:
         if not isinstance(name, str) or not re.fullmatch(self._allowed, name):

@@ -15,8 +15,9 @@ import redis
 from outfall.async_sink import ErrorAction
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.first_contact import UNTRUSTED, UnexpectedProtocolError, causes_of, never_passes
-from outfall.options import resolve_secret
+from outfall.options import known_values, resolve_secret
 from outfall.process_clients import ProcessClients
+from outfall.redaction import Redaction
 from outfall.redis.packing import RECORDS, bulk
 from outfall.tls import system_authorities
 from outfall.versioned import RecordStore
@@ -138,6 +139,17 @@ class RedisAccess:
         watching: Any = _Sentinel([(parts.hostname, parts.port or 26379)], sentinel_kwargs=shared)  # type: ignore[no-untyped-call]
         return watching.master_for(self.sentinel, db=int(parts.path.strip("/") or 0), **shared, **own)
 
+    @contextmanager
+    def password_masked(self) -> Iterator[None]:
+        """Mask the password in the errors of the client, in case a server repeats the command that it was in."""
+        try:
+            yield
+        except Exception as error:
+            hidden = Redaction(known_values(self.password))
+            for cause in causes_of(error):
+                cause.args = tuple(hidden.hide(said) if isinstance(said, str) else said for said in cause.args)
+            raise
+
     def node_of(self, key: bytes) -> Any:
         """Return the client of the server that has a key."""
         client = self.client()
@@ -211,8 +223,9 @@ def errors_of(access: RedisAccess, what: str) -> Iterator[Any]:
     """Yield a client, and translate its errors to `OutfallError`s that state what failed."""
     client = None
     try:
-        client = access.client()
-        yield client
+        with access.password_masked():
+            client = access.client()
+            yield client
     except OutfallError:
         raise
     except (RedisError, RedisClusterException, OSError, ValueError) as error:

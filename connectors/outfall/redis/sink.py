@@ -175,11 +175,12 @@ class RedisPartition(VersionedPartition):
         access, outcomes = self.sink.access(), Outcomes()
         client = access.client()
         try:
-            for node, calls in self._by_node(client, entries):
-                for rows, found in self._sent(node, calls):
-                    self._take(rows, found, outcomes)
-                    if isinstance(found, Exception) and code_of(found) in ("READONLY", "MOVED"):
-                        access.renew(client)
+            with access.password_masked():
+                for node, calls in self._by_node(client, entries):
+                    for rows, found in self._sent(node, calls):
+                        self._take(rows, found, outcomes)
+                        if isinstance(found, Exception) and code_of(found) in ("READONLY", "MOVED"):
+                            access.renew(client)
         except (RedisError, RedisClusterException, OSError):
             # The address may lead to another server now.
             access.renew(client)

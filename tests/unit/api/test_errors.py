@@ -42,6 +42,17 @@ def test_a_cause_is_one_line_and_nothing_controls_a_terminal() -> None:
     assert str(error) == ("the options are wrong:\n- a\\x1b[2J. Connection failed: no\\x9b2J host. What to do: ask it.")
 
 
+def test_no_text_of_a_caught_error_controls_a_terminal() -> None:
+    first, second = ValueError("a\x1b[2J"), OSError(5, "b\x07\nline")
+    second.__context__ = first
+    try:
+        raise second
+    except OSError:
+        OutfallError("it failed")
+    assert first.args == ("a\\x1b[2J",)
+    assert second.args == (5, "b\\x07\nline")
+
+
 def test_a_place_is_added_where_none_is_known_and_travels() -> None:
     error = OutfallError("what", do="this")
     error.locate(step="s", epoch=3)

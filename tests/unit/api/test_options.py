@@ -30,6 +30,7 @@ from outfall.options import (
     Limit,
     Names,
     SinkOptions,
+    known_values,
     make_options,
     options_table,
     parse_options,
@@ -151,6 +152,17 @@ def test_secrets_are_read_where_they_are_used(tmp_path: Path, monkeypatch: pytes
         resolve_secret(SecretStr("env:NOT_SET"))
     with pytest.raises(ConfigurationError, match="no/such"):
         resolve_secret(SecretStr("file:/no/such"))
+
+
+def test_former_values_of_a_secret_are_known_until_the_process_ends(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    secret = SecretStr(f"file:{path}")
+    assert known_values(secret, None, SecretStr("literal")) == ["literal"], "it was never used"
+    for text in ("old", "new", "new"):
+        path.write_text(text)
+        assert resolve_secret(secret) == text
+    path.unlink()
+    assert known_values(secret) == ["new", "old"]
 
 
 def test_a_worker_without_a_secret_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
