@@ -123,6 +123,8 @@ class KafkaClients:
         self._refused: KafkaError | None = None
         self._wrong: dict[str, KafkaError] = {}
         """By address, what no outage explains."""
+        self._hint: KafkaError | None = None
+        """librdkafka's guess that the listener has another protocol."""
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """Return the properties of a client that logs to this module's logger."""
@@ -223,6 +225,7 @@ class KafkaClients:
         self._hear()
         self._refused = None
         self._wrong = {}
+        self._hint = None
 
     def explain(self, error: KafkaException | KafkaError, doing: str) -> OutfallError:
         """Convert a client error to an Outfall error."""
@@ -232,7 +235,7 @@ class KafkaClients:
         if self._refused is not None and not is_permanent(known):
             known = self._refused
         elif is_transient(known):
-            known = self._wrong_address() or known
+            known = self._wrong_address() or self._hint or known
         # Brokers close a connection of another protocol without a word.
         protocol = self._options.get("security.protocol", "plaintext").upper()
         then = f"if they are, check that they have a listener for security.protocol={protocol} there; {self._then}"
@@ -295,6 +298,8 @@ class KafkaClients:
             self._refused = error
         if _as_os_error(error) is not None:
             self._wrong[error.str().partition("/bootstrap")[0]] = error
+        if "listener?" in error.str() or "security.protocol" in error.str():
+            self._hint = error
         _log.info("Kafka at %s: %s", self.where, self._options.masked(str(error)))
 
 

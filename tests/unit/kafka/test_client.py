@@ -139,6 +139,15 @@ def test_brokers_that_close_a_connection_of_another_protocol_have_it_named(given
     assert f"a listener for security.protocol={shown}" in str(clients.explain(AWAY, "asking"))
 
 
+def test_the_guess_of_librdkafka_about_the_protocol_is_shown_once_it_is_made(client: Client) -> None:
+    guess = "ssl://h:1/bootstrap: SSL connection closed by peer: connecting to a PLAINTEXT broker listener?"
+    client.clients._note(KafkaError(KafkaError._TRANSPORT, guess))
+    client.clients._note(KafkaError(KafkaError._TRANSPORT, "ssl://h:1/bootstrap: SSL connection closed by peer"))
+    assert guess in str(client.clients.explain(AWAY, "asking"))
+    client.clients.listen()
+    assert guess not in str(client.clients.explain(AWAY, "asking")), "the next request may fail for another reason"
+
+
 def test_the_first_retry_of_a_request_is_a_warning(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     client.clients.where = "kafka.example:9092"
     outcomes = iter([KafkaException(AWAY)])
