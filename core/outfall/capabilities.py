@@ -19,6 +19,7 @@ from outfall.contexts import (
     CommitterInitContext,
     Metrics,
     PartSeal,
+    RowIdentity,
     SealContext,
     TargetCheck,
     TargetContext,
@@ -66,6 +67,7 @@ __all__ = [
     "Guarantee",
     "Metrics",
     "PartSeal",
+    "RowIdentity",
     "SaveMode",
     "SealContext",
     "SnapshotsWriterState",
@@ -360,6 +362,18 @@ class SupportsTarget(DeclaresKind, ABC, Generic[S]):
         host name, which `target` omits if the name may change. Defaults to `target`.
         """
         return self.target()
+
+    def row_identity(self) -> RowIdentity | None:
+        """Return what identifies a row in the target, without secrets, if rows are written by key.
+
+        Called on the driver before each epoch, and contacts nothing. Stored in the log at each BEGIN. If it changes
+        once an epoch is recorded, the query fails, since rows of one key would no longer meet in the target. An order
+        or a marker of deletes may be added, and the marker may get another name.
+
+        Returns:
+            The identity, or `None` if each row is added. Defaults to `None`.
+        """
+        return None
 
     def owns_target(self) -> bool:
         """Return whether the sink takes over the data in its target, so that no other sink may write there.

@@ -15,6 +15,7 @@ from outfall.capabilities import (
     DeclaresKind,
     DeclaresRoutingKey,
     Guarantee,
+    RowIdentity,
     SaveMode,
     SnapshotsWriterState,
     SupportsArrow,
@@ -159,6 +160,10 @@ class ResolvedSink:
     def target(self) -> str | None:
         """Return the name of the target, or `None` if the sink has none."""
         return self.sink.target() if SupportsTarget in self.capabilities else None
+
+    def row_identity(self) -> RowIdentity | None:
+        """Return what identifies a row in the target. See `SupportsTarget.row_identity`."""
+        return self.sink.row_identity() if SupportsTarget in self.capabilities else None
 
     def recovery_location(self) -> str | None:
         """Return a recovery location in the target's own database. See `SupportsTarget.recovery_location`."""

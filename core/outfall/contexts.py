@@ -199,6 +199,20 @@ class TargetContext(Generic[S]):
 
 
 @dataclass(frozen=True)
+class RowIdentity:
+    """What makes two rows of a sink the same row, and which of them is the newer one. Stored in the log."""
+
+    mode: str
+    """How rows are written by key, such as the `write_mode`."""
+    columns: tuple[str, ...] = ()
+    """The columns that identify a row. Empty if the target itself defines them."""
+    order: str | None = None
+    """The column that decides between two rows of one key."""
+    delete_marker: str | None = None
+    """The column that marks the rows that are deletes."""
+
+
+@dataclass(frozen=True)
 class TargetCheck(Generic[S]):
     """The result of `SupportsTarget.check_target`, for a sink whose `open_target` needs more than the start states."""
 

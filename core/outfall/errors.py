@@ -237,7 +237,7 @@ class RecordError(TerminalError):
 
 
 class ForeignRecordsError(TerminalError):
-    """Raised if the recovery data was written by another query, by another kind of sink, or for another target.
+    """Raised if the recovery data was written by another query, by another kind of sink, or for another target or key.
 
     A retry fails again. Undo the change, or use a new checkpoint or another `step_id`.
     """

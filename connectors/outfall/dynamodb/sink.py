@@ -105,6 +105,9 @@ class DynamoDBRequestSink(AwsSink[KeyedRow], VersionedSink):
     def key_columns(self) -> Sequence[str]:
         return list(self.table().keys)
 
+    def identifying(self) -> tuple[str, ...]:
+        return ()  # the key of the table, which never changes
+
     def records(self) -> DynamoDBRecords:
         options: DynamoDBOptions = self.options
         return DynamoDBRecords(self.client(), options.records, options.table)

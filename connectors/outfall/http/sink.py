@@ -13,6 +13,7 @@ from requests.auth import AuthBase
 from outfall.async_sink import AimdLimiter, AsyncSink, FixedLimiter, GradientLimiter, Limiter
 from outfall.capabilities import (
     Guarantee,
+    RowIdentity,
     SupportsPreWriteTopology,
     SupportsTarget,
     WriterInitContext,
@@ -36,6 +37,8 @@ _KEYS_KEPT = (
     "a receiver that stores the keys of {header} for longer than a failed epoch may wait for its rerun, and"
     " that responds to a known key without processing the request again"
 )
+_OF_ROWS = ("row", "content", "item")
+"""The values of `idempotency` that identify a row."""
 _SAME_ROWS = "a source that replays the same rows when an epoch runs again"
 
 
@@ -117,9 +120,12 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
     def target(self) -> str:
         return f"{self.http.method} {masked(self.http.url)}"
 
+    def row_identity(self) -> RowIdentity | None:
+        how = self.http.idempotency
+        return RowIdentity(f"idempotency {how}", tuple(self.key_columns())) if how in _OF_ROWS else None
+
     def guarantee(self) -> Guarantee:
-        named = self.http.idempotency in ("row", "content", "item")
-        return Guarantee.EFFECTIVELY_ONCE if named else Guarantee.AT_LEAST_ONCE
+        return Guarantee.EFFECTIVELY_ONCE if self.http.idempotency in _OF_ROWS else Guarantee.AT_LEAST_ONCE
 
     def replaces_rows(self) -> bool:
         return self.http.replaces_rows

@@ -12,6 +12,7 @@ import pyarrow as pa
 from outfall.capabilities import (
     DeclaresGuarantee,
     Guarantee,
+    RowIdentity,
     SupportsDeadLetterSink,
     SupportsTarget,
     SupportsWriterContext,
@@ -60,6 +61,10 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
     def target(self) -> str:
         # Without the brokers: they may move, and the recovery data with them.
         return f"kafka:{self.options.topic or '*'}"
+
+    def row_identity(self) -> RowIdentity | None:
+        key = self.options.key_column
+        return None if key is None else RowIdentity("append by key_column", (key,))
 
     def place(self) -> str:
         return f"{self.options.brokers} {self.options.topic or '*'}"

@@ -13,7 +13,7 @@ from outfall.async_sink import RefusedEntry, RequestOutcome
 from outfall.async_sink.responses import unreadable
 from outfall.aws.client import AwsPartition, AwsSink, ConnectionOptions
 from outfall.aws.errors import AT_FAULT
-from outfall.capabilities import TargetContext
+from outfall.capabilities import RowIdentity, TargetContext
 from outfall.errors import ConfigurationError, OutfallError
 from outfall.kinesis.records import AwsRecord, AwsRecordSerializer
 from outfall.values import spark_type
@@ -47,6 +47,10 @@ class StreamSink(AwsSink[AwsRecord]):
 
     def key_columns(self) -> Sequence[str]:
         return [column for option, column in self.columns().items() if option == "partition_key"]
+
+    def row_identity(self) -> RowIdentity | None:
+        keys = tuple(self.key_columns())
+        return RowIdentity("append by partition_key", keys) if keys else None
 
     def entry_serializer(self) -> AwsRecordSerializer:
         return AwsRecordSerializer()

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from outfall.async_sink import ErrorAction, RefusedEntry, RequestOutcome, first_of
 from outfall.async_sink.responses import unreadable
 from outfall.async_sink.retrying import outfall_errors
-from outfall.capabilities import Guarantee, TargetContext
+from outfall.capabilities import Guarantee, RowIdentity, TargetContext
 from outfall.errors import ConfigurationError, TargetError, ValueRefusedError
 from outfall.formats import FormatOptions, check_schema
 from outfall.opensearch.bulk import (
@@ -111,6 +111,9 @@ class OpenSearchRequestSink(VersionedSink):
 
     def key_columns(self) -> Sequence[str]:
         return list(self.options.key_columns)
+
+    def row_identity(self) -> RowIdentity | None:
+        return None if self.options.data_stream else super().row_identity()
 
     def place_columns(self) -> Sequence[str]:
         more = (self.options.index_column, self.options.routing_column)

@@ -19,6 +19,7 @@ from outfall.capabilities import (
     CommittableMessage,
     CommitterInitContext,
     DeclaresGuarantee,
+    RowIdentity,
     SaveMode,
     SupportsCommitter,
     SupportsPreCommitTopology,
@@ -44,6 +45,7 @@ from outfall.sql.table import Table
 from outfall.sql.target import SqlTarget, StepTables, open_tables
 from outfall.sql.tombstones import Tombstones
 from outfall.sql.writer import StagingWriter
+from outfall.tables.key_options import key_identity
 from outfall.target_record import TargetRecord
 
 _LOG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -103,6 +105,9 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
     def target(self) -> str:
         # Without host and port, because a server may move. The ledger proves that it is the same database.
         return f"{self.kind().partition('/')[0]}:{self.database.database_name()}/{self.table}"
+
+    def row_identity(self) -> RowIdentity | None:
+        return key_identity(self.options, self.options.ordered_by)
 
     def find_moved(self, context: TargetContext[Any], recorded: str) -> TargetRecord | None:
         check_same_name(str(self.table), recorded.partition("/")[2], self.dialect().sink)

@@ -8,6 +8,7 @@ from typing import Literal, Protocol, Self, TypedDict
 import pyarrow as pa
 from pydantic import ByteSize, Field, field_validator, model_validator
 
+from outfall.capabilities import RowIdentity
 from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.options import Names
 from outfall.tables.options import TableOptions
@@ -55,6 +56,15 @@ def check_keyed(options: Keyed) -> None:
         raise ValueError("delete_marker cannot be a key")
     if options.delete_marker and options.delete_marker in (options.order_column, *options.update_columns):
         raise ValueError("delete_marker is not stored, so it cannot be order_column or in update_columns")
+
+
+def key_identity(options: Keyed, order: str | None) -> RowIdentity | None:
+    """Return what identifies a row that is written by key; `None` without keys."""
+    if not options.key_columns:
+        return None
+    # Their order has no meaning.
+    keys = tuple(sorted(options.key_columns))
+    return RowIdentity(options.write_mode, keys, order, options.delete_marker)
 
 
 class KeyArguments(TypedDict, total=False):

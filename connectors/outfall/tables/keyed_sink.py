@@ -6,7 +6,8 @@ from abc import abstractmethod
 
 import pyarrow as pa
 
-from outfall.tables.key_options import KeyOptions
+from outfall.capabilities import RowIdentity
+from outfall.tables.key_options import KeyOptions, key_identity
 from outfall.tables.keyed import KeyedTable
 from outfall.tables.merge import MergeRows
 from outfall.tables.sink import TableSink
@@ -21,6 +22,9 @@ class KeyedTableSink(TableSink):
     @abstractmethod
     def newest(self) -> KeyedTable | None:
         """Load the newest state of the table, without the checks of `load`; `None` if it does not exist."""
+
+    def row_identity(self) -> RowIdentity | None:
+        return key_identity(self.options, self.options.order_column)
 
     @property
     def mode(self) -> WriteMode:

@@ -16,6 +16,7 @@ from outfall.async_sink import AsyncSink, BlockingSinkPartition
 from outfall.capabilities import (
     CleanUpContext,
     Guarantee,
+    RowIdentity,
     SupportsTarget,
     TargetContext,
     WriterInitContext,
@@ -64,6 +65,14 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
             "a target that keeps acknowledged writes",
             f"no task and no driver that is suspended for longer than tombstone_retention ({kept}) and then writes",
         )
+
+    def row_identity(self) -> RowIdentity | None:
+        settings = self._settings
+        return RowIdentity("upsert", self.identifying(), settings.order_column, settings.delete_marker)
+
+    def identifying(self) -> tuple[str, ...]:
+        """Return the columns that identify a row, unless the target defines them."""
+        return tuple(self.place_columns())
 
     def owns_target(self) -> bool:
         return False  # others may write to it

@@ -183,6 +183,7 @@ def begin_epoch(
         drain=drain,
         drains=view.drains,
         children=_children(sink, view),
+        row_identity=sink.row_identity(),
     )
     reached("before BEGIN")
     journal.append(begin)
@@ -247,6 +248,7 @@ def _children(sink: ResolvedSink, view: JournalView) -> dict[str, ChildRecord]:
             sink=child.kind(),
             target=child.target(),
             since=known[name].since if name in known else coming,
+            row_identity=child.row_identity(),
         )
         for name, child in sink.children().items()
     }

@@ -17,6 +17,7 @@ from outfall.errors import (
     UnexpectedEpochError,
 )
 from outfall.protocol.journal import JournalView
+from outfall.protocol.row_identity import check_row_identity
 from outfall.protocol.states import state_names
 
 
@@ -53,6 +54,7 @@ def check_identity(
             " checkpoint or another step_id",
         )
     _check_children(step_id, sink, view, moved=moved)
+    check_row_identity(step_id, sink, view)
 
 
 def _check_children(step_id: str, sink: ResolvedSink, view: JournalView, *, moved: bool) -> None:

@@ -14,8 +14,18 @@ import secrets
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
 
+from outfall.contexts import RowIdentity
 from outfall.errors import RecordError
 from outfall.recovery.log import LogEntry, RecoveryLog
 from outfall.serde import SimpleVersionedSerializer, parse_json
@@ -50,6 +60,19 @@ Seconds = Annotated[float, Field(ge=-1e12, le=1e12)]
 """A duration whose sums are finite."""
 Count = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 """A number that can be shown and divided."""
+
+
+class _OfSink(BaseModel):
+    """What the records of a sink have in common."""
+
+    row_identity: RowIdentity | None = None
+    """What identifies a row in the target. `None` if rows are added, and in records of earlier releases."""
+
+    @model_serializer(mode="wrap")
+    def _as_first_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the default of a field that the first release did not know."""
+        found: dict[str, Any] = write(self)
+        return {name: value for name, value in found.items() if name != "row_identity" or value is not None}
 
 
 class BlobRef(StoredModel):
@@ -116,7 +139,7 @@ class _Entry(StoredModel):
     time: Moment = Field(default_factory=lambda: datetime.now(UTC))
 
 
-class ChildRecord(StoredModel):
+class ChildRecord(_OfSink, StoredModel):
     """One of the sinks in a composite sink."""
 
     sink: str
@@ -125,7 +148,7 @@ class ChildRecord(StoredModel):
     """The first epoch that it could receive: 0, unless it was added later."""
 
 
-class Begin(_Entry):
+class Begin(_OfSink, _Entry):
     """A driver takes over the step. The number of the entry is its generation."""
 
     kind: Literal["begin"] = "begin"

@@ -11,6 +11,7 @@ import pyarrow as pa
 from outfall.capabilities import (
     CommitterInitContext,
     PartSeal,
+    RowIdentity,
     SealContext,
     SupportsSeal,
     SupportsStateSerializer,
@@ -54,6 +55,10 @@ class PartDelivery(
 
     def kind(self) -> str:
         return "postgres/parts"
+
+    def row_identity(self) -> RowIdentity | None:
+        numbers = PartRows(self.options).keys().get("key_columns")
+        return RowIdentity("append by part", numbers) if numbers else None
 
     def requires(self) -> Sequence[str]:
         return (

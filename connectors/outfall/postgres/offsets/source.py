@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from outfall.capabilities import CommitterInitContext, TargetContext
+from outfall.capabilities import CommitterInitContext, RowIdentity, TargetContext
 from outfall.errors import TargetError, TerminalError, ValueRefusedError
 from outfall.postgres.catalogue.table import check_unique
 from outfall.postgres.connection.database import PostgresConnection
@@ -35,6 +35,9 @@ class SourceDelivery(PostgresStagedDelivery):
 
     def kind(self) -> str:
         return "postgres/source-offsets"
+
+    def row_identity(self) -> RowIdentity:
+        return RowIdentity("append by offset_columns", tuple(sorted(self.options.offset_columns)))
 
     def requires(self) -> Sequence[str]:
         names = ", ".join(self.options.offset_columns)
