@@ -106,6 +106,7 @@ class EpochCoordinator:
             )
         begin = partial(begin_batch, self._step, batch=epoch, query_id=query_id, first=position is None)
         with (
+            self._step.recorded(),
             self._step.telemetry.beginning(),
             self._step.heartbeat("begin"),
             proposing(self._step.resolved.recovery_location),
@@ -160,7 +161,7 @@ class EpochCoordinator:
         driver published nothing. After `CommitError`, `CommitRefusedError` and `LostCommittableError`, the epoch is
         recorded, but not completely published.
         """
-        with self._step.telemetry.committing(ticket.began_at):
+        with self._step.recorded(), self._step.telemetry.committing(ticket.began_at):
             return self._finish(ticket, CollectedResponses(ticket, responses))
 
     def _finish(self, ticket: Ticket, collected: CollectedResponses) -> EpochResult:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
@@ -57,17 +57,21 @@ class Heartbeat(BaseModel):
     """The reason, without secrets."""
 
 
-def read_heartbeats(log: RecoveryLog, *, generation: int, now: datetime) -> list[Heartbeat]:
-    """Return the heartbeats of the last 90 seconds, of processes that retry or died while retrying.
-
-    Never raises: a store that fails and an invalid heartbeat give none. `generation` is the newest one; older
-    heartbeats are ignored. `now` is in UTC.
-    """
+def stored_beside(log: RecoveryLog) -> list[bytes]:
+    """Return the heartbeats and failures that are stored next to a log; none if the store fails. Never raises."""
     try:
-        found = [_decoded(data) for data in log.heartbeats()]
+        return log.heartbeats()
     except Exception:
         _log.debug("heartbeats cannot be read", exc_info=True)
         return []
+
+
+def heartbeats_in(stored: Iterable[bytes], *, generation: int, now: datetime) -> list[Heartbeat]:
+    """Return the heartbeats of the last 90 seconds, of processes that retry or died while retrying.
+
+    `generation` is the newest one; older heartbeats are ignored, as are invalid ones. `now` is in UTC.
+    """
+    found = map(_decoded, stored)
     fresh = [beat for beat in found if beat is not None and beat.generation >= generation and not _is_stale(beat, now)]
     return sorted(fresh, key=lambda beat: (beat.since, beat.who))
 

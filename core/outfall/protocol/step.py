@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from outfall.capability_checks import ResolvedSink
 from outfall.protocol.clock import Clock
 from outfall.protocol.commit_retry import CommitPolicy
+from outfall.protocol.failure import DRIVER, recorded
 from outfall.protocol.heartbeat import Phase, heartbeat
 from outfall.protocol.journal import Journal, KnownEntries
 from outfall.recovery.log import RecoveryConfig
@@ -44,6 +45,8 @@ class EpochOptions:
     """The Unix time at which this run of the query was started; `None` if unknown."""
     final: bool = False
     """Whether the recovery data is deleted after this epoch, as in batch jobs that are never resumed."""
+    driver_process: int = field(default_factory=os.getpid)
+    """The id of a process on this host that lives as long as the driver."""
     make_source_durable: MakeSourceDurable | None = None
     """Syncs the engine's record of a batch, so that it can replay the same batch after any crash. Called before BEGIN,
     after the log was read."""
@@ -161,6 +164,12 @@ class Step:
             return view.generation, view.unfinished.epoch if view.unfinished else view.open_epoch
 
         return heartbeat(self.recovery, self.step_id, "driver", phase, place)
+
+    def recorded(self) -> AbstractContextManager[None]:
+        """Store an error of the driver as the last one of the step. See `outfall.protocol.failure`."""
+        if self.options.final:
+            return nullcontext()  # the log is deleted
+        return recorded(self.recovery, self.step_id, DRIVER)
 
     def position(self) -> RunPosition | None:
         """Return the position of this run in the log; `None` before its first epoch."""

@@ -12,7 +12,6 @@ has written this step before was overtaken, and fails.
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import socket
 from collections.abc import Callable
@@ -177,7 +176,7 @@ def begin_epoch(
         sink=sink.kind(),
         target=sink.target(),
         query_id=query_id or view.query_id,
-        driver=f"{socket.gethostname()}:{os.getpid()}",
+        driver=f"{socket.gethostname()}:{step.options.driver_process}",
         bases=checked.bases,
         writer_states=_adopted_writer_states(step, view),
         drain=drain,

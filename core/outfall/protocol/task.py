@@ -23,6 +23,7 @@ from outfall.capabilities import (
 )
 from outfall.capability_checks import ResolvedSink, SupportsNamedStates, resolve
 from outfall.errors import CapabilityError, SerializationError
+from outfall.protocol.failure import recorded
 from outfall.protocol.heartbeat import heartbeat
 from outfall.protocol.messages import PartResponse, TaskResponse, Ticket
 from outfall.protocol.partition import ResolvedPartition, Rows, open_partition
@@ -91,6 +92,8 @@ class EpochTask:
             if self._log is not None:
                 stack.callback(self._log.close)
                 stack.enter_context(self._heartbeat())
+                who = f"task {self._identity.worker_index}"
+                stack.enter_context(recorded(self._ticket.recovery, self._ticket.step_id, who, self._epoch))
             if self._skips:
                 return self._response([], skipped=sum(len(batch) for _, batch in rows))
             if not self._ticket.parts:

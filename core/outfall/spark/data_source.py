@@ -28,6 +28,7 @@ from outfall.capability_checks import resolve
 from outfall.errors import ConfigurationError, ResponsesError, TerminalError
 from outfall.options import plain_name
 from outfall.protocol.coordinator import EpochCoordinator
+from outfall.protocol.failure import query_ended, record
 from outfall.protocol.messages import TaskResponse, Ticket
 from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask
@@ -177,6 +178,8 @@ class _SourceWriter:
             adopt_checkpoint=bool(self._options.adopt_checkpoint),
             any_later=any_later,
             final=final,
+            # This process may end with the plan; its parent lives as long as the driver's JVM.
+            driver_process=os.getppid(),
             make_source_durable=None if checkpoint is None else checkpoint.make_durable,
         )
         return EpochCoordinator(self.sink, self._options.step_id, recovery, options=options)
@@ -213,10 +216,11 @@ class StreamWriter(_SourceWriter, DataSourceStreamArrowWriter):
             self._finish(coordinator, messages)
 
     def abort(self, messages: list[ResponseMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803
-        """Do nothing: Spark also aborts after a commit that raised, and published rows must stay.
+        """Record the end of the query and do nothing else: Spark also aborts after a commit that raised.
 
-        The next BEGIN resolves or cleans up this epoch.
+        Published rows must stay. The next BEGIN resolves or cleans up this epoch.
         """
+        record(self._log(), self._options.step_id, query_ended(batchId))
 
     def _log(self) -> RecoveryConfig:
         if self._recovery is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
@@ -15,6 +15,7 @@ from outfall.capability_checks import SupportsChildren, check_output_mode, resol
 from outfall.errors import CapabilityError, EpochAbandonedError, error_in
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.draining import REWRITES, drain
+from outfall.protocol.failure import DRIVER, recorded
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
 from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
@@ -86,13 +87,15 @@ class EpochWriter:
         """
         if query.output_mode is not None:
             check_output_mode(self._resolved, query.output_mode)
-        self.check(df)
+        with self._recorded():
+            self.check(df)
         rewrites = 0
         while True:
             try:
                 with closing(self.coordinator(query)) as coordinator:
                     ticket = coordinator.begin(epoch, query_id=query.query_id)
-                    with _described(df, self._description(ticket.epoch_of(epoch))):
+                    described = _described(df, self._description(ticket.epoch_of(epoch)))
+                    with described, self._recorded(ticket.epoch_of(epoch)):
                         responses = self._run_tasks(df, ticket, epoch, query.query_id)
                     result = coordinator.finish(ticket, responses)
                 break
@@ -132,6 +135,10 @@ class EpochWriter:
             make_source_durable=None if checkpoint is None else checkpoint.make_durable,
         )
         return EpochCoordinator(self._sink, self._settings.step_id, self._recovery, options=options, run=query.run)
+
+    def _recorded(self, epoch: int | None = None) -> AbstractContextManager[None]:
+        """Store an error as the last one of the step, unless its log is deleted."""
+        return nullcontext() if self._final else recorded(self._recovery, self._settings.step_id, DRIVER, epoch)
 
     def _description(self, epoch: int) -> str:
         """Return the description of the epoch's jobs in Spark's UI, with the kinds of the children of a composite."""

@@ -26,7 +26,7 @@ from outfall.http import HttpSink
 from outfall.kafka import KafkaSink
 from outfall.metrics.exporter import Exporter
 from outfall.postgres import PostgresSink
-from outfall.protocol.heartbeat import read_heartbeats
+from outfall.protocol.heartbeat import heartbeats_in, stored_beside
 from outfall.recovery import recovery_config
 from outfall.s3 import S3Sink
 from outfall.spark import CommitPolicy, write_stream
@@ -199,7 +199,7 @@ def completed(recovery: Any) -> int | None:
 
 def beats(recovery: Any) -> list[Any]:
     with closing(recovery.open("sink")) as log:
-        return list(read_heartbeats(log, generation=0, now=datetime.now(UTC)))
+        return list(heartbeats_in(stored_beside(log), generation=0, now=datetime.now(UTC)))
 
 
 def rounded(seconds: dict[str, float]) -> dict[str, float]:

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("click")
 
 from outfall.async_sink import RequestOutcome
+from outfall.errors import TargetLostError
 from outfall.metrics.step_status import read_status
 from outfall.recovery import LogEntry, SqliteRecoveryConfig, copy_step, history, recovery_config
 from outfall.recovery.entries import Begin, Prepared, StoredValue, encode_entry, store_state
@@ -148,6 +149,26 @@ def test_the_state_is_where_the_driver_died(step: FileStep, point: str, state: s
     (shown,) = parsed("status", step.recovery)["steps"]
     assert (shown["state"], shown["epoch"]) == (state, 1)
     assert text in done("status", step.recovery)
+
+
+def test_an_error_is_shown_with_its_remedy_until_a_later_epoch_completes(step: FileStep) -> None:
+    step.write(0)
+    away = step.path.rename(step.path.with_name("renamed"))
+    with pytest.raises(TargetLostError) as raised:
+        step.write(1)
+    (shown,) = parsed("status", step.recovery)["steps"]
+    assert (shown["failed"], shown["last_error"]["error"], shown["last_error"]["do"]) == (
+        True, "TargetLostError", raised.value.do
+    )  # fmt: skip
+    text = done("status", step.recovery)
+    assert re.search("epoch 0 completed .* ago; the query has failed", text)
+    assert "s ago, driver, epoch 1: TargetLostError: " in text
+    assert f"what to do   {raised.value.do}" in text
+    away.rename(step.path)
+    step.write(1)
+    step.write(2)
+    (shown,) = parsed("status", step.recovery)["steps"]
+    assert (shown["failed"], shown["last_error"]) == (False, None)
 
 
 def test_what_is_shown_is_of_one_moment(step: FileStep, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from outfall.errors import TransientError
-from outfall.protocol.heartbeat import STALE, Heartbeat, heartbeat, read_heartbeats
+from outfall.protocol.heartbeat import STALE, Heartbeat, heartbeat, heartbeats_in, stored_beside
 from outfall.recovery import recovery_config
 from outfall.recovery.local_log import LocalLog
 from outfall.recovery.log import RecoveryConfig, heartbeat_name
@@ -32,7 +32,7 @@ def fail_once(reason: str = "it is away") -> None:
 
 def beats(recovery: RecoveryConfig, generation: int = 0, after: timedelta = timedelta()) -> list[Heartbeat]:
     with closing(recovery.open("sink")) as log:
-        return read_heartbeats(log, generation=generation, now=datetime.now(UTC) + after)
+        return heartbeats_in(stored_beside(log), generation=generation, now=datetime.now(UTC) + after)
 
 
 def awaited(recovery: RecoveryConfig, found: Callable[[list[Heartbeat]], bool] = bool) -> list[Heartbeat]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from outfall.metrics.in_words import Severity, age, moment
+from outfall.metrics.in_words import Severity, age, last_error_in_words, moment, remedy_of
 from outfall.metrics.step_status import StepStatus
 from outfall.recovery.history import EpochSummary
 
@@ -59,6 +59,13 @@ def _of_the_log(step: StepStatus) -> Iterator[Trouble]:
 
 
 def _of_the_state(step: StepStatus, location: str, now: datetime) -> Iterator[Trouble]:
+    if step.failed:
+        remedy = remedy_of(step) or "correct the cause"
+        yield Trouble(
+            "failed",
+            f"The query has failed: {last_error_in_words(step, now)}",
+            f"{remedy[:1].upper()}{remedy[1:]}. Then start it with the same checkpoint. It continues from the log.",
+        )
     for beat in step.heartbeats:
         who = "the driver" if beat.who == "driver" else beat.who
         where = who if beat.epoch is None else f"in epoch {beat.epoch} {who}"

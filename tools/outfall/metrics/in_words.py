@@ -24,6 +24,8 @@ _STATES: dict[State, tuple[str, Severity]] = {
 
 def state_word(step: StepStatus) -> tuple[str, Severity]:
     """Return a step's state as one word, and its severity."""
+    if step.problem is None and step.failed:
+        return "failed", "failed"
     return ("retrying", "failed") if step.retrying and step.problem is None else _STATES[step.state]
 
 
@@ -60,6 +62,28 @@ def retrying_in_words(step: StepStatus) -> str | None:
     who = first.who if len(step.heartbeats) == 1 else f"{len(step.heartbeats)} processes"
     attempts = sum(beat.attempts for beat in step.heartbeats)
     return f"{who} since {moment(first.since)}, {attempts:,} attempts; {newest.place}, {newest.doing}: {newest.reason}"
+
+
+def last_error_in_words(step: StepStatus, now: datetime) -> str | None:
+    """Describe the last error of a step with its age; `None` if there is none since the last completed epoch."""
+    error = step.last_error
+    if error is None:
+        return None
+    where = error.who if error.failed_in is None else f"{error.who}, epoch {error.failed_in}"
+    if not error.error:
+        return f"{age(error.at, now)} ago, {where}: Spark ended the epoch"
+    return f"{age(error.at, now)} ago, {where}: {error.error}{error.reason and f': {error.reason}'}"
+
+
+def remedy_of(step: StepStatus) -> str | None:
+    """Return what to do about the last error of a step; `None` if there is none."""
+    if step.last_error is None:
+        return None
+    if step.last_error.do:
+        return step.last_error.do
+    if step.last_error.reason:
+        return None
+    return "read the driver's log, which has the text of the error, or print reason(query.exception())"
 
 
 def age(time: datetime, now: datetime) -> str:

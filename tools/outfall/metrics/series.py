@@ -165,6 +165,12 @@ STEP_SERIES = (
         lambda found: found.age(found.status.held_since),
     ),
     _gauge(
+        "outfall_failed",
+        "1 after an error has ended the query or job, or its driver has ended on the exporter's host with an epoch"
+        " open, until the next BEGIN.",
+        lambda found: float(found.status.failed),
+    ),
+    _gauge(
         "outfall_retrying",
         "1 while the driver or a task retries an operation, and for 90 seconds after the last attempt.",
         lambda found: float(found.status.retrying),

@@ -11,8 +11,10 @@ from typing import Literal
 
 from outfall.contexts import is_peak
 from outfall.errors import OutfallError, RecordError
+from outfall.metrics.driver_process import DriverProcess
 from outfall.protocol.clock import SystemClock
-from outfall.protocol.heartbeat import Heartbeat, Phase, read_heartbeats
+from outfall.protocol.failure import Failure, failures_in
+from outfall.protocol.heartbeat import Heartbeat, Phase, heartbeats_in, stored_beside
 from outfall.protocol.journal import Journal
 from outfall.recovery.entries import (
     Abandoned,
@@ -75,6 +77,10 @@ class StepStatus:
     """Whether the driver or tasks retry an operation; see `heartbeats`."""
     heartbeats: list[Heartbeat] = field(default_factory=list)
     """Retries within the last 90 seconds, in order of their start."""
+    last_error: Failure | None = None
+    """The last error since the last completed epoch. One with a reason is preferred."""
+    failed: bool = False
+    """Whether an error has ended the query or job, and no entry is newer."""
     sink: str | None = None
     """The sink's kind."""
     target: str | None = None
@@ -126,12 +132,15 @@ class StepWatch:
         self._again = again
         self._recovery = recovery
         self._step_id = step_id
+        self._driver = DriverProcess()
         self._numbers: list[int] | None = None
         self._decoded = 0.0
         self._status = StepStatus(step_id, "unreadable")
 
     def look(self) -> StepStatus:
         """Return the current state of the step, without its epochs.
+
+        It has also failed if its driver, which ran on this host, has ended with an epoch open.
 
         If the log cannot be read, the state is `damaged` or `unreadable`, and all other fields keep their last values.
         """
@@ -144,7 +153,8 @@ class StepWatch:
                     self._decoded = now
                 else:
                     self._status = _with_heartbeats(self._status, log)
-            return self._status
+            ended = self._status.phase is not None and self._driver.has_ended(self._status.driver)
+            return replace(self._status, failed=True) if ended else self._status
         except RecordError as error:
             return self._troubled("damaged", str(error))
         except OutfallError as error:
@@ -232,8 +242,19 @@ def _newest(journal: Journal) -> list[Entry]:
 
 
 def _with_heartbeats(status: StepStatus, log: RecoveryLog) -> StepStatus:
-    found = read_heartbeats(log, generation=status.generation, now=datetime.now(UTC))
-    return replace(status, heartbeats=found, retrying=bool(found))
+    stored = stored_beside(log)
+    found = heartbeats_in(stored, generation=status.generation, now=datetime.now(UTC))
+    since = status.completed_at
+    failures = [each for each in failures_in(stored) if since is None or each.at > since]
+    return replace(
+        status,
+        heartbeats=found,
+        retrying=bool(found),
+        last_error=max(failures, key=lambda each: (bool(each.error), each.at), default=None),
+        failed=any(
+            each.ends_the_query and (status.changed_at is None or each.at >= status.changed_at) for each in failures
+        ),
+    )
 
 
 def _epochs(entries: Sequence[Entry], last: int, before: int | None) -> list[EpochSummary]:

@@ -13,7 +13,17 @@ from rich.text import Text
 
 from outfall.cli.commands.arguments import complete_step, json_option, recovery_argument, step_id
 from outfall.cli.commands.output import SEVERITY_STYLES, all_printable, console, location_as_json, print_json, table
-from outfall.metrics.in_words import Severity, age, byte_size, moment, retrying_in_words, state_in_words, state_word
+from outfall.metrics.in_words import (
+    Severity,
+    age,
+    byte_size,
+    last_error_in_words,
+    moment,
+    remedy_of,
+    retrying_in_words,
+    state_in_words,
+    state_word,
+)
 from outfall.metrics.location_status import LocationStatus, look_at, named_steps, problems
 from outfall.metrics.step_status import StepStatus
 from outfall.protocol.states import ROWS_BY_SPARK
@@ -71,9 +81,10 @@ def _overview(found: LocationStatus, now: datetime) -> Table:
 
 
 def _print_step(out: Console, step: StepStatus, location: str, now: datetime) -> None:
-    state = Text(state_in_words(step, now), SEVERITY_STYLES[state_word(step)[1]])
+    ended = "; the query has failed" if step.failed else ""
+    state = Text(state_in_words(step, now) + ended, SEVERITY_STYLES[state_word(step)[1]])
     out.print(Text.assemble((f"step {step.step}: ", "bold"), state))
-    facts = [(name, value, style) for name, value, style in _facts(step, location) if value not in (None, "")]
+    facts = [(name, value, style) for name, value, style in _facts(step, location, now) if value not in (None, "")]
     if out.is_terminal:
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_column(no_wrap=True)
@@ -89,11 +100,13 @@ def _print_step(out: Console, step: StepStatus, location: str, now: datetime) ->
         _print_epochs(out, step.epochs)
 
 
-def _facts(step: StepStatus, location: str) -> Iterator[tuple[str, str | None, str]]:
+def _facts(step: StepStatus, location: str, now: datetime) -> Iterator[tuple[str, str | None, str]]:
     """Yield the facts about a step: name, value, style."""
     failed, warning = SEVERITY_STYLES["failed"], SEVERITY_STYLES["warning"]
     yield "problem", step.problem, failed
     yield "retrying", retrying_in_words(step), failed
+    yield "last error", last_error_in_words(step, now), failed
+    yield "what to do", remedy_of(step), ""
     yield "sink", step.sink, ""
     yield "target", step.target, ""
     for name, target in step.children.items():

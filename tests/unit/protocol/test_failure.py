@@ -1,0 +1,120 @@
+"""The last error of a step: stored next to the log with its remedy, and gone when a later epoch has completed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outfall.errors import FencedError, TransientError
+from outfall.protocol.failure import DRIVER, Failure, failures_in, recorded
+from outfall.protocol.heartbeat import stored_beside
+from outfall.recovery import recovery_config
+from outfall.recovery.local_log import LocalLog
+from outfall.recovery.log import RecoveryConfig
+from outfall.sinks import DynamicSink, StatelessSinkPartition
+from outfall.testing import LocalDriver
+
+REFUSED = TransientError("writing t failed", why="the server is down", do="start the server")
+
+
+class Raising(DynamicSink[Any]):
+    """Its tasks do what `then` says."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self.then = then
+
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
+        return _Partition(self.then)
+
+
+class _Partition(StatelessSinkPartition[Any]):
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def write_batch(self, values: list[Any]) -> None:
+        self._then()
+
+
+class SparkError(Exception):
+    """An error of Spark with a condition, whose text has a value of a row."""
+
+    def __init__(self, condition: str) -> None:
+        super().__init__(f"[{condition}] the value 'of a row' is invalid")
+        self.condition = condition
+
+    def getCondition(self) -> str:  # noqa: N802
+        return self.condition
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def work() -> None:
+        raise error
+
+    return work
+
+
+def failures(recovery: RecoveryConfig) -> list[Failure]:
+    with closing(recovery.open("sink")) as log:
+        return failures_in(stored_beside(log))
+
+
+@pytest.fixture(params=["file", "memory"])
+def recovery(request: pytest.FixtureRequest, tmp_path: Path) -> RecoveryConfig:
+    return recovery_config({"file": str(tmp_path), "memory": f"memory://{tmp_path}"}[request.param])
+
+
+def test_an_error_of_a_task_is_stored_with_its_remedy_until_a_later_epoch_completes(recovery: RecoveryConfig) -> None:
+    with pytest.raises(TransientError):
+        LocalDriver(Raising(raising(REFUSED)), recovery).run_epoch(0, [["a row"]])
+    (found,) = failures(recovery)
+    assert (found.who, found.failed_in, found.error) == ("task 0", 0, "TransientError")
+    assert (found.reason, found.do) == ("writing t failed. The server is down.", "start the server")
+    assert not found.ends_the_query
+    LocalDriver(Raising(lambda: None), recovery).run_epoch(0, [["a row"]])
+    assert failures(recovery) == []
+
+
+@pytest.mark.parametrize("scheme", ["", "sqlite://"])
+def test_an_error_of_the_driver_ends_the_query(tmp_path: Path, scheme: str) -> None:
+    recovery = recovery_config(f"{scheme}{tmp_path}")
+    driver = LocalDriver(Raising(lambda: None), recovery)
+    driver.run_epoch(0, [["a row"]])
+    with pytest.raises(Exception, match="epoch"):
+        LocalDriver(Raising(lambda: None), recovery).run_epoch(7, [["a row"]])
+    (found,) = failures(recovery)
+    assert (found.who, found.error, found.ends_the_query) == ("driver", "UnexpectedEpochError", True)
+
+
+@pytest.mark.parametrize(
+    ("who", "error", "stored"),
+    [
+        (DRIVER, SparkError("CAST_INVALID_INPUT"), "SparkError (CAST_INVALID_INPUT)"),
+        (DRIVER, SparkError("SPARK_JOB_CANCELLED"), None),
+        (DRIVER, ValueError("a row"), "ValueError"),
+        (DRIVER, type("PythonException", (Exception,), {})("Traceback\nZeroDivisionError: a row"), "ZeroDivisionError"),
+        (DRIVER, FencedError("another driver continues"), None),
+        ("task 1", ValueError("a row"), None),
+        ("task 1", REFUSED, "TransientError"),
+        (DRIVER, KeyboardInterrupt(), None),
+    ],
+)
+def test_what_is_stored_of_an_error_has_no_contents_of_rows(
+    tmp_path: Path, who: str, error: BaseException, stored: str | None
+) -> None:
+    recovery = recovery_config(str(tmp_path))
+    with suppress(BaseException), recorded(recovery, "sink", who, 3):
+        raise error
+    found = failures(recovery)
+    assert [each.error for each in found] == ([] if stored is None else [stored])
+    assert all("row" not in each.model_dump_json() and each.failed_in == 3 for each in found)
+
+
+def test_an_error_is_raised_also_if_it_cannot_be_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalLog, "set_heartbeat", lambda *_: raising(OSError("no space"))())
+    with pytest.raises(TransientError, match="The server is down"):
+        LocalDriver(Raising(raising(REFUSED)), recovery_config(str(tmp_path))).run_epoch(0, [["a row"]])
+    assert failures(recovery_config(str(tmp_path))) == []
