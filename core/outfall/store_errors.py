@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from enum import Enum, auto
 from typing import Any
+from urllib.parse import urlsplit
 
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TerminalError, TransientError
 from outfall.location import HDFS, REMOTE
@@ -112,6 +113,10 @@ _STATUS_IN_TEXT = re.compile(
     r"\b([45]\d\d) (?:Forbidden|Unauthorized|Bad Request|Not Implemented)|HTTP (?:status )?([45]\d\d)"
 )
 _REQUEST_IN_TEXT = re.compile(r"(?:during|when calling the) (\w+) operation")
+_REQUEST_OF_PYARROW = re.compile(r"AWS Error \w+ during (\w+) operation")
+"""Only its client of S3 says so, and the URL of a catalog may not show where the files are."""
+_OBJECT_STORE_IN_TEXT = re.compile(r"Error performing ([A-Z]+) (\S+)")
+"""Method and URL of a request, in errors of object_store (deltalake)."""
 _RETENTION = re.compile(r"retention|object lock|immutab|legal hold|under active hold|\bworm\b", re.IGNORECASE)
 
 _S3_REQUESTS = {
@@ -217,7 +222,7 @@ def translated(
 
 
 def explained(
-    error: OSError, what: str, *, url: str, operation: Operation, do: str, why: str | None = None, **where: Any
+    error: Exception, what: str, *, url: str, operation: Operation, do: str, why: str | None = None, **where: Any
 ) -> OutfallError:
     """Return the error of Outfall for an error of a client without `ExplainedClient`, as in tables.
 
@@ -225,10 +230,15 @@ def explained(
     `TransientError` with the remedy `do`. `url` is the location that was used.
     """
     why = why or f"{type(error).__name__}: {error}"
-    passing = bool(error.errno) or meaning_of(error) in (Meaning.TRANSIENT, Meaning.TAKEN)
-    if passing:
+    if not refuses(error):
         return TransientError(what, why=why, do=do, **where)
     return TargetError(what, why=why, do=remedy_of(error, _canonical(url), operation), **where)
+
+
+def refuses(error: Exception) -> bool:
+    """Return whether a store has refused a request for good, as far as an error of its client shows."""
+    of_client = isinstance(error, OSError) and not error.errno
+    return of_client and meaning_of(error) not in (Meaning.TRANSIENT, Meaning.TAKEN)
 
 
 def _canonical(url: str) -> str:
@@ -255,7 +265,8 @@ def remedy_of(error: BaseException, scheme: str = "s3", operation: Operation | N
     meaning = meaning_of(error)
     if meaning is not Meaning.DENIED:
         return REMEDIES[meaning]
-    right = _right_of_request(error) if scheme == "s3" else None
+    operation = _operation_of(error) or operation
+    right = _right_of_request(error, of_s3=scheme == "s3")
     rights = _RIGHTS.get(scheme, {})
     if operation is Operation.COPY and rights:
         right = right or f"{rights[Operation.CREATE]}, and {rights[Operation.READ]}"
@@ -330,10 +341,25 @@ def _number(value: object) -> int:
     return int(value) if isinstance(value, int | str) and str(value).isdigit() else 0
 
 
-def _right_of_request(error: BaseException) -> str | None:
+def _operation_of(error: BaseException) -> Operation | None:
+    """Return the operation of a request of object_store; `None` if the error names none."""
     for each in _chain(error):
-        named = _REQUEST_IN_TEXT.search(str(each))
-        request = getattr(each, "operation_name", None) or (named[1] if named else None)
+        named = _OBJECT_STORE_IN_TEXT.search(str(each))
+        if named:
+            query = urlsplit(named[2]).query
+            if named[1] == "DELETE" or query == "delete":
+                return Operation.DELETE
+            if named[1] in ("GET", "HEAD"):
+                return Operation.LIST if "prefix=" in query else Operation.READ
+            return Operation.CREATE
+    return None
+
+
+def _right_of_request(error: BaseException, *, of_s3: bool) -> str | None:
+    """Return the right that a request of S3 requires; `None` if the error names none, or may be of another service."""
+    for each in _chain(error):
+        named = (_REQUEST_IN_TEXT if of_s3 else _REQUEST_OF_PYARROW).search(str(each))
+        request = (of_s3 and getattr(each, "operation_name", None)) or (named[1] if named else None)
         if request:
             return _S3_REQUESTS.get(request, "s3:PutObject")
     return None

@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pydantic import SecretStr
 
-from outfall.errors import TargetError
+from outfall.errors import OutfallError, TargetError
 from outfall.filesystems import make_durably, sync_directory
 from outfall.location import LOCAL, Location
 from outfall.options import known_values, resolve_secret
@@ -91,19 +91,23 @@ class TableLocation:
         try:
             yield
         except OSError as error:
-            raise explained(
-                error,
-                f"{doing} {self.url} failed",
-                url=self.url,
-                operation=Operation.READ,
-                why=self.summary(error),
-                do="check that the store is reachable from here, with the address and the credentials in"
-                " storage_options or the environment",
-            ) from None
+            raise self.explained(error, doing) from None
         except DeltaError as error:
             raise TargetError(
                 f"{doing} {self.url} failed", why=self.summary(error), do="check the table's log (_delta_log)"
             ) from None
+
+    def explained(self, error: Exception, doing: str) -> OutfallError:
+        """Convert an error of the store: a `TargetError` if the store would refuse the request again."""
+        return explained(
+            error,
+            f"{doing} {self.url} failed",
+            url=self.url,
+            operation=Operation.READ,
+            why=self.summary(error),
+            do="check that the store is reachable from here, with the address and the credentials in"
+            " storage_options or the environment",
+        )
 
     def summary(self, error: BaseException) -> str:
         """Return the text of a deltalake error: in one line, without secrets."""

@@ -35,6 +35,7 @@ from outfall.delta.layout import STATISTICS, DeltaFileLayout
 from outfall.delta.partition_values import text_of
 from outfall.delta.stored import DeltaFile, stored_files
 from outfall.errors import ConfigurationError, TargetError, TransientError
+from outfall.store_errors import refuses
 from outfall.tables.data_file import DataFile, EpochFiles
 from outfall.tables.keyed import KeyedTable, StoredFile
 from outfall.tables.record import TableRecord
@@ -341,10 +342,8 @@ class LoadedDelta(KeyedTable):
         transactions = _transactions(record.model_copy(update={"head": head, "order": head}), now)
         try:
             self._transact(actions, transactions, about, max_commit_retries=0)
-        except CommitFailedError as error:
-            raise self._why_failed(error) from None
         except Exception as error:
-            raise UnclearCommitError(self._place.summary(error)) from error
+            raise self._why_failed(error) from error
         self._place.make_durable(head)
         if self._place.is_disk and not self._is_entry(head, transactions):
             raise HeadMovedError()
@@ -379,15 +378,22 @@ class LoadedDelta(KeyedTable):
             ),
         )
 
-    def _why_failed(self, error: CommitFailedError) -> Exception:
-        """Distinguish a version that another commit has created from other rejections by deltalake."""
+    def _why_failed(self, error: Exception) -> Exception:
+        """Distinguish what a store refuses for good, and a version that another commit has created, from the rest.
+
+        deltalake repeats requests itself: an attempt before a refused one may have succeeded.
+        """
+        doubtful = UnclearCommitError(self._place.summary(error))
+        rejected = isinstance(error, CommitFailedError)
+        if not rejected and not refuses(error):
+            return doubtful
         try:
             table = self._place.load()
         except TransientError as unread:
-            return UnclearCommitError(f"{self._place.summary(error)}; {unread}")
-        if table is not None and table.version() == self._version:
-            return UnclearCommitError(self._place.summary(error))
-        return HeadMovedError()
+            return UnclearCommitError(f"{doubtful}; {unread}")
+        if table is None or table.version() != self._version:
+            return HeadMovedError() if rejected else doubtful
+        return self._place.explained(error, "committing to") if refuses(error) else doubtful
 
     def _removed(self, replace: Collection[tuple[str | None, ...]] | None, now: int) -> Iterator[RemoveAction]:
         """Remove the active files of some partitions, or all, in the same commit as the added files."""

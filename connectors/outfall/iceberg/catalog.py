@@ -152,7 +152,7 @@ class Catalogue:
             self.forget_open()
             do = f"check that the catalog {self.name!r} and its store are up, and reachable from the driver"
             return TransientError(what, why=why, do=do)
-        if isinstance(error, (*_DENIED, PermissionError)):
+        if isinstance(error, _DENIED):
             self.forget_open()
             return TargetError(what, why=why, do="use credentials with this permission")
         if isinstance(error, ModuleNotFoundError | NotInstalledError):

@@ -37,6 +37,7 @@ from outfall.iceberg.partitions import Values, is_written_right
 from outfall.iceberg.replacement import Replaced, Replacement, files_of, keep_retention
 from outfall.iceberg.stored import IcebergFile, IcebergRows, KeyPlan, position_deletes, stored_files
 from outfall.possession.record import unreadable_record
+from outfall.store_errors import refuses
 from outfall.tables.area import DataArea
 from outfall.tables.data_file import EpochFiles
 from outfall.tables.keyed import KeyedTable, StoredFile
@@ -312,6 +313,9 @@ class IcebergTable(KeyedTable):
             if is_of_disk(error):
                 # Not retried here: the data of a failed fsync may be lost, whatever the next fsync returns.
                 raise self.catalogue.explain(error, f"a commit to {self.where} could not be made durable") from None
+            if refuses(error):
+                # Of its metadata: the catalog was not asked yet.
+                raise self._not_taken(io, snapshot_id, error) from None
             raise UnclearCommitError(self.catalogue.hide(f"{type(error).__name__}: {error}")) from None
         committed.io = self.loaded.io
         return IcebergTable(committed, self.catalogue, self.branch, self.summary, self.where)

@@ -122,6 +122,11 @@ def test_what_a_client_raises_has_one_meaning(name: str) -> None:
         (HttpResponseError(None, 403), "az", Operation.LIST, "l in a SAS"),
         (OSError("Forbidden: b"), "gs", Operation.CREATE, "storage.objects.create"),
         (PermissionError("no"), "hdfs", Operation.CREATE, "rwx on the directory"),
+        (OSError("Error performing PUT http://s/b/t: 403 Forbidden"), "s3", Operation.READ, "s3:PutObject"),
+        (OSError("Error performing GET http://s/b?list-type=2&prefix=t: 403 Forbidden"), "s3", None, "s3:ListBucket"),
+        (OSError("Error performing DELETE http://s/c/t: 403 Forbidden"), "az", None, "d in a SAS"),
+        (OSError("AWS Error ACCESS_DENIED during CreateMultipartUpload operation: no"), "sqlite", None, "s3:PutObject"),
+        (boto("AccessDeniedException", 403, "GetTable"), "arn", None, "the right to do this there"),
     ],
 )
 def test_the_missing_right_is_named_as_its_store_names_it(

@@ -135,6 +135,21 @@ def test_an_error_that_tells_nothing_is_unclear(path: Path, monkeypatch: pytest.
         commit(load(path), "a.parquet")
 
 
+@pytest.mark.parametrize("landed", [False, True], ids=["refused", "after an attempt that succeeded"])
+def test_a_commit_that_the_store_denies_is_final_unless_the_table_has_moved(
+    path: Path, monkeypatch: pytest.MonkeyPatch, landed: bool
+) -> None:
+    def deny(*given: Any, **more: Any) -> None:
+        if landed:
+            commit_it(*given, **more)
+        raise OSError("Error performing PUT http://s/lake/t/_delta_log/2.json in 1ms - 403 Forbidden")
+
+    commit_it = DeltaTable.create_write_transaction
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", deny)
+    with pytest.raises(UnclearCommitError if landed else TargetError, match="403 Forbidden"):
+        commit(load(path), "a.parquet")
+
+
 def test_what_deltalake_refuses_to_commit_is_no_other_writer(path: Path) -> None:
     table = load(path)
     write_table(path.with_name("u"), COLUMNS, ["day"], protocol={"minReaderVersion": 1, "minWriterVersion": 6})
