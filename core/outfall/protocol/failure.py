@@ -70,12 +70,13 @@ def recorded(recovery: RecoveryConfig, step_id: str, who: str, epoch: int | None
 
 
 def record(recovery: RecoveryConfig, step_id: str, failure: Failure) -> None:
-    """Store a failure as the last error of the step. Waits at most two seconds, and never raises."""
+    """Store a failure as the last error of a step that has begun. Waits at most two seconds, and never raises."""
 
     def work() -> None:
         try:
             with closing(recovery.open(step_id)) as log:
-                log.set_heartbeat(_name(failure), failure.model_dump_json().encode())
+                if log.numbers():  # else it may be the wrong location, and the error is before the user's eyes
+                    log.set_heartbeat(_name(failure), failure.model_dump_json().encode())
         except Exception:
             _log.debug("step %s: its error cannot be stored", step_id, exc_info=True)
 

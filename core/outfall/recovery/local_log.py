@@ -104,7 +104,8 @@ class LocalLog(FileLog):
         reached("log: state durable")
 
     def _replace(self, path: str, data: bytes) -> None:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        # Durably, although the file need not be: an entry that follows relies on all levels above the deepest.
+        self._make_directory(os.path.dirname(path))
         replace_file(path, data)
 
     def _remove(self, path: str) -> None:

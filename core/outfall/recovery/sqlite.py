@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from outfall.errors import ConfigurationError
-from outfall.filesystems import read_regular
+from outfall.filesystems import make_durably, read_regular
 from outfall.location import LOCAL, Location, Purpose
 from outfall.recovery.local_log import LARGEST, replace_file
 from outfall.recovery.location import translated_errors
@@ -184,7 +184,7 @@ class SqliteLog(RecoveryLog):
         path = os.path.join(self._heartbeats, name)
         with self._translated_errors("writing a heartbeat"):
             if data is not None:
-                os.makedirs(self._heartbeats, exist_ok=True)
+                make_durably(self._heartbeats)
                 replace_file(path, data)
             elif os.path.exists(path):
                 os.unlink(path)

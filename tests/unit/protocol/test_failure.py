@@ -106,11 +106,18 @@ def test_what_is_stored_of_an_error_has_no_contents_of_rows(
     tmp_path: Path, who: str, error: BaseException, stored: str | None
 ) -> None:
     recovery = recovery_config(str(tmp_path))
+    LocalDriver(Raising(lambda: None), recovery).run_epoch(0, [["a row"]])
     with suppress(BaseException), recorded(recovery, "sink", who, 3):
         raise error
     found = failures(recovery)
     assert [each.error for each in found] == ([] if stored is None else [stored])
     assert all("row" not in each.model_dump_json() and each.failed_in == 3 for each in found)
+
+
+def test_a_location_without_the_step_is_not_touched(tmp_path: Path) -> None:
+    with suppress(ValueError), recorded(recovery_config(f"{tmp_path}/chk"), "sink", DRIVER):
+        raise ValueError
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_error_is_raised_also_if_it_cannot_be_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,33 @@ def test_bytes_are_durable_before_their_name_is_and_the_name_before_append_retur
     assert done == ["fsync outfall", "mkdir states", "fsync sink", "fsync of 3 bytes", "fsync states"]
 
 
+def test_a_heartbeat_before_the_first_entry_leaves_no_level_that_is_not_durable(
+    local: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    watch(monkeypatch, done)
+    opened(local).set_heartbeat("g1-driver.heartbeat", b"{}")
+    parent = Path(local).parent
+    above = [f"fsync {parent.parent.name}", "mkdir chk", f"fsync {parent.name}", "mkdir outfall", "fsync chk"]
+    assert done == [*above, "mkdir sink", "fsync outfall", "mkdir states", "fsync sink"]
+
+
+def test_entries_are_made_durable_by_who_reads_them_unless_it_knows_them(
+    local: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = opened(local)
+    for number in range(2):
+        writer.append(b"{}", after=number)
+    done: list[str] = []
+    watch(monkeypatch, done)
+    known = {entry.number: entry.data for entry in opened(local).read()}
+    assert (sorted(known), done) == ([1, 2], ["fsync sink"])
+    for some, expected in ((known, []), ({2: known[2]}, ["fsync sink"]), ({**known, 2: b"other"}, ["fsync sink"])):
+        done.clear()
+        opened(local).read(known=some)
+        assert done == expected
+
+
 def watch(monkeypatch: pytest.MonkeyPatch, done: list[str]) -> None:
     fsync, link, mkdir = os.fsync, os.link, os.mkdir
 
