@@ -131,7 +131,9 @@ def only_keys_of_removals(batch: pa.RecordBatch, options: SqlOptions, required: 
     """
     if not batch.num_rows:
         return batch
-    if options.operation_column is not None:
+    if options.write_mode == "delete":
+        gone = pa.repeat(pa.scalar(True), batch.num_rows)
+    elif options.operation_column is not None:
         gone = removals(batch.column(options.operation_column))
     elif options.delete_marker is not None:
         # A marker without any value has no type.

@@ -79,8 +79,12 @@ class Postgres(Target):
 
     def make(self) -> None:
         with self._connected() as connection:
-            connection.execute(f"CREATE TABLE {self.name} (id text PRIMARY KEY, n bigint, source text, text text)")
-            connection.cursor().executemany(f"INSERT INTO {self.name} VALUES (%s, %s, %s, %s)", BEFORE)
+            connection.execute(
+                f"CREATE TABLE {self.name} (id text PRIMARY KEY, n bigint, source text, text text, at timestamptz)"
+            )
+            connection.cursor().executemany(
+                f"INSERT INTO {self.name} (id, n, source, text) VALUES (%s, %s, %s, %s)", BEFORE
+            )
 
     def sink(self) -> Any:
         return PostgresSink(self.server, self.name, key_columns="id", **MODES[self.mode])
@@ -102,7 +106,7 @@ class MySQL(Target):
         values = ", ".join(map(str, BEFORE))
         self.server.run(
             f"CREATE TABLE {self.name} (id varchar(20) COLLATE utf8mb4_bin PRIMARY KEY, n bigint, source text,"
-            f" text text); INSERT INTO {self.name} VALUES {values}"
+            f" text text, at datetime(6)); INSERT INTO {self.name} (id, n, source, text) VALUES {values}"
         )
 
     def sink(self) -> Any:
@@ -133,7 +137,8 @@ class Delta(Target):
     reports = False
 
     def make(self) -> None:
-        write_table(self.folder / "table", {"id": "string", "n": "long", "source": "string", "text": "string"})
+        columns = {"id": "string", "n": "long", "source": "string", "text": "string", "at": "timestamp"}
+        write_table(self.folder / "table", columns)
         write_deltalake(self.folder / "table", BATCH, mode="append")
 
     def sink(self) -> Any:
@@ -143,7 +148,8 @@ class Delta(Target):
         return {row["id"]: row["text"] for row in newest(self.folder / "table").rows()}
 
 
-SCHEMA = pa.schema({"id": pa.string(), "n": pa.int64(), "source": pa.string(), "text": pa.string()})
+AT = pa.timestamp("us", "UTC")
+SCHEMA = pa.schema({"id": pa.string(), "n": pa.int64(), "source": pa.string(), "text": pa.string(), "at": AT})
 BATCH = pa.RecordBatch.from_pylist([dict(zip(COLUMNS, row, strict=True)) for row in BEFORE], SCHEMA)
 
 
