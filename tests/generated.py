@@ -26,6 +26,7 @@ from outfall.options import make_options, options_table
 from outfall.sink_facts import SinkFacts
 from outfall.source_options import check_for_options
 from tests.documents import PAGES, ROOT
+from tests.schema_changes import aggregations, schema_changes, schema_words
 
 GENERATED = [*PAGES, ROOT / "CONTRIBUTING.md"]
 """Where such parts may be."""
@@ -327,7 +328,21 @@ def bases() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    table.__name__: table for table in (readme, home, guarantees, names, modes, locations, types, reference, bases)
+    table.__name__: table
+    for table in (
+        readme,
+        home,
+        guarantees,
+        names,
+        modes,
+        locations,
+        types,
+        reference,
+        bases,
+        schema_changes,
+        schema_words,
+        aggregations,
+    )
 }
 
 
