@@ -2,6 +2,9 @@
 
 Before the first BEGIN of a step, a mistake in an address is likelier than an outage. So what no outage explains fails
 at once, and the rest after `PATIENCE`. A later run may meet a failover, so it waits as long as the sink's options say.
+
+A recovery log knows whether its step has begun only once it is read. Until then, the batch tells: a query in batch 0
+has completed no epoch.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from outfall.errors import TargetError, TransientError, cause_and_remedy
+from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError, cause_and_remedy
 
 PATIENCE = 20.0
 """Seconds until a server that a step has never reached counts as wrongly addressed."""
@@ -44,25 +47,50 @@ def first_contact(step_id: str) -> Iterator[None]:
 
     An error of the body that no outage explains becomes a `TargetError` that says what is wrong with the address.
     """
+    with _bounded("A step that has never begun waits {:g} s, not until its retry_deadline."):
+        try:
+            yield
+        except (TransientError, TargetError) as error:
+            found = never_passes(error)
+            if found is None or (isinstance(error, TargetError) and found is UNTRUSTED):
+                raise
+            raise TargetError("the target cannot be reached", step=step_id, **_wrong(found, error)) from (
+                error.__cause__ or error
+            )
+
+
+@contextmanager
+def first_read(step_id: str) -> Iterator[None]:
+    """Bound the retries like `first_contact`, while a query in its first batch reads its log for the first time.
+
+    An error of the body that no outage explains becomes a `ConfigurationError`.
+    """
+    with _bounded("A query in its first batch waits {:g} s for its recovery log, not until its timeout."):
+        try:
+            yield
+        except TransientError as error:
+            found = never_passes(error)
+            if found is None:
+                raise
+            raise ConfigurationError("the recovery log cannot be reached", step=step_id, **_wrong(found, error)) from (
+                error.__cause__ or error
+            )
+
+
+@contextmanager
+def _bounded(note: str) -> Iterator[None]:
     before = _first.set(True)
     try:
         yield
-    except (TransientError, TargetError) as error:
-        found = never_passes(error)
-        if found is None:
-            if isinstance(error, TransientError):
-                error.add_note(f"A step that has never begun waits {PATIENCE:g} s, not until its retry_deadline.")
-            raise
-        if isinstance(error, TargetError) and found is UNTRUSTED:
-            raise
-        raise TargetError(
-            "the target cannot be reached",
-            step=step_id,
-            why=f"{found.reason}. {cause_and_remedy(error)[0]}",
-            do=found.do,
-        ) from (error.__cause__ or error)
+    except TransientError as error:
+        error.add_note(note.format(PATIENCE))
+        raise
     finally:
         _first.reset(before)
+
+
+def _wrong(found: WrongAddress, error: OutfallError) -> dict[str, Any]:
+    return {"why": f"{found.reason}. {cause_and_remedy(error)[0]}", "do": found.do}
 
 
 def patience(seconds: float) -> float:

@@ -111,7 +111,7 @@ class EpochCoordinator:
             self._step.heartbeat("begin"),
             proposing(self._step.resolved.recovery_location),
         ):
-            return take_over(self._step, position, begin)
+            return take_over(self._step, position, begin, first_batch=epoch == 0)
 
     def begin_drain(self) -> Ticket | None:
         """Take over the step for an epoch without a batch that delivers buffered rows; return `None` if there are none.

@@ -15,13 +15,14 @@ import logging
 import secrets
 import socket
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import TypeVar
 
 from outfall.capabilities import SupportsWriterState, WithCompatibleState
 from outfall.capability_checks import ResolvedSink
 from outfall.errors import FencedError, OutfallError, UnexpectedEpochError
+from outfall.first_contact import first_read
 from outfall.protocol.epoch_commit import EpochCommit
 from outfall.protocol.journal import Journal, JournalView
 from outfall.protocol.messages import Ticket
@@ -51,15 +52,20 @@ TAKEOVER_ATTEMPTS = 20
 """How often a starting driver reads the log again because an older driver still writes to it."""
 
 
-def take_over(step: Step, position: RunPosition | None, begin: Callable[[JournalView], T]) -> T:
+def take_over(
+    step: Step, position: RunPosition | None, begin: Callable[[JournalView], T], *, first_batch: bool = False
+) -> T:
     """Read the log and begin the epoch with `begin`, as the newest driver of the step.
+
+    In the query's first batch, which says `first_batch`, this run's first read does not wait for an outage to end.
 
     `begin` is called again if an older driver has written to the log meanwhile, and its errors are raised. The position
     is `None` before this run's first epoch. Raises `FencedError` if another driver has taken over since this run's last
     epoch, and `RecordError` if entries are missing that this run has read or written.
     """
     for tries in range(TAKEOVER_ATTEMPTS):
-        found = step.journal.read()
+        with first_read(step.step_id) if first_batch and position is None else nullcontext():
+            found = step.journal.read()
         if position is not None and found.last != position.last:
             ahead = found.last > position.last
             raise fenced(step.step_id) if ahead else log_lost(step.step_id, position.last, found.last)

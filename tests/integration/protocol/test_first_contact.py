@@ -24,17 +24,19 @@ import pytest
 from outfall import first_contact
 from outfall.dynamodb import DynamoDBSink
 from outfall.errors import OutfallError, TerminalError, TransientError, reason
-from outfall.kafka import KafkaSink
+from outfall.kafka import KafkaRecoveryConfig, KafkaSink
 from outfall.kinesis import FirehoseSink, KinesisSink
-from outfall.mysql import MySQLSink
+from outfall.mysql import MySQLRecoveryConfig, MySQLSink
 from outfall.mysql.connection import MySQLServer
 from outfall.opensearch import OpenSearchSink
-from outfall.postgres import PostgresSink
+from outfall.postgres import PostgresRecoveryConfig, PostgresSink
 from outfall.redis import RedisSink
 from outfall.s3 import S3Sink
 from outfall.sql.log_location import ServerUrl
 from outfall.testing import LocalDriver
 from tests.integration.support.certificates import self_signed
+from tests.unit.support.fanned import NamedStagingSink
+from tests.unit.support.warehouse import Warehouse
 
 HERE = "127.0.0.1"
 UNKNOWN = "nosuchhost.invalid"
@@ -78,6 +80,16 @@ SINKS: dict[str, Make] = {
 }
 
 
+LOGS: dict[str, Callable[[str, int], Any]] = {
+    "postgres": lambda host, port: PostgresRecoveryConfig(
+        f"postgresql://u@{host}:{port}/d?connect_timeout=5", timeout="2 seconds"
+    ),
+    "mysql": lambda host, port: MySQLRecoveryConfig(f"mysql://u@{host}:{port}/d?tls=prefer", timeout="2 seconds"),
+    "kafka": lambda host, port: KafkaRecoveryConfig(f"{host}:{port}", "p", timeout="2 seconds"),
+}
+"""They wait for longer than a log is waited for at its first contact."""
+
+
 @contextmanager
 def server(answer: bytes, certificate: Path | None = None, *, greets: bool = False) -> Iterator[int]:
     """Run a server that responds once to anything, or greets."""
@@ -108,11 +120,11 @@ SERVERS_SPEAK_FIRST = {"postgres", "mysql"}
 """Their clients begin TLS only after a message in plain text."""
 
 
-def begun(sink: Any, place: str) -> tuple[str, str, float]:
+def begun(sink: Any, place: Any, epoch: int = 0) -> tuple[str, str, float]:
     """Begin an epoch, and return the class and the text of the error, with its notes, and the seconds until it."""
     started = time.monotonic()
     try:
-        LocalDriver(sink, place).coordinator().begin(0)
+        LocalDriver(sink, place).coordinator().begin(epoch)
     except OutfallError as error:
         family = TransientError if isinstance(error, TransientError) else TerminalError
         return family.__name__, reason(error), time.monotonic() - started
@@ -123,12 +135,24 @@ def check(place: Path, host: str, port: int, expected: Mapping[str, str], *, tls
     """Compare what each sink says with a pattern of `class: text`, and that it takes a few seconds."""
     with ThreadPoolExecutor(len(expected)) as pool:
         found = {name: pool.submit(begun, SINKS[name](host, port, tls), str(place / name)) for name in expected}
+    compare({name: future.result() for name, future in found.items()}, expected)
+
+
+def compare(found: Mapping[str, tuple[str, str, float]], expected: Mapping[str, str]) -> None:
     wrong = {}
     for name, pattern in expected.items():
-        kind, text, seconds = found[name].result()
+        kind, text, seconds = found[name]
         if not re.match(f"(?i){pattern}", f"{kind}: {text}") or seconds > 25:
             wrong[name] = f"{kind}: {text} ({seconds:.1f} s)"
     assert wrong == {}
+
+
+def check_logs(host: str, port: int, expected: Mapping[str, str], *, epoch: int = 0) -> None:
+    """Compare what a query says of its log, like `check`."""
+    with ThreadPoolExecutor(len(expected)) as pool:
+        sink = NamedStagingSink(Warehouse())
+        found = {name: pool.submit(begun, sink, LOGS[name](host, port), epoch) for name in expected}
+    compare({name: future.result() for name, future in found.items()}, expected)
 
 
 @pytest.fixture
@@ -213,3 +237,16 @@ def test_an_authority_of_the_system_is_trusted_without_a_variable(
         check(tmp_path, HERE, port, expected | {"s3": "TerminalError: .*AWS_CA_BUNDLE"}, tls=True)
     context = MySQLServer(ServerUrl("mysql", "u@db.example/d", {}), None)._tls()["ssl"]
     assert any(HERE in str(each["subject"]) for each in context.get_ca_certs())
+
+
+def test_a_log_at_a_wrong_address_fails_at_once_in_the_first_batch(closed: int) -> None:
+    expected = f"TerminalError: .*the recovery log cannot be reached.*{NO_NAME}.*correct the name of the host"
+    check_logs(UNKNOWN, closed, dict.fromkeys(LOGS, expected))
+    protocol = f"TerminalError: .*the recovery log cannot be reached.*{PROTOCOL}.*correct the host and the port"
+    with server(b"SSH-2.0-OpenSSH_9\r\n", greets=True) as port:
+        check_logs(HERE, port, dict.fromkeys(LOGS, protocol))
+
+
+def test_a_log_behind_a_closed_port_is_waited_for_briefly_in_the_first_batch_only(closed: int) -> None:
+    check_logs(HERE, closed, dict.fromkeys(LOGS, r"TransientError: .*first batch waits 0\.3 s"))
+    check_logs(HERE, closed, dict.fromkeys(LOGS, r"TransientError: (?!.*first batch)"), epoch=1)
