@@ -103,6 +103,11 @@ class MySQLColumn:
         return not self.generated
 
     @property
+    def filled(self) -> str:
+        """What it is if it is not writable."""
+        return "a column that the server fills"
+
+    @property
     def needed(self) -> bool:
         """Whether an inserted row must have a value for it."""
         return self.writable and self.not_null and not self.has_default and not self.auto_increment

@@ -11,6 +11,7 @@ from pymysql.constants import ER
 
 from outfall.errors import OutfallError, TargetError, TransientError, ValueRefusedError
 from outfall.mysql.connection import READ_ONLY, code_of, describe, is_refused, is_transient
+from outfall.mysql.names import quote
 from outfall.row_logging import RowLog
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ _WITHOUT_VALUES = {
 keys, no default, CHECK in both servers, a row that is too large, a division by zero. In MySQL also JSON with a name
 that is too long, of another type than a generated column, or nested too deeply, a regular expression that takes too
 long, and values that an index on an expression cannot hold."""
+
+_ACCOUNT = re.compile(r"'[^']*'@'[^']*'")
 
 _QUOTING = {
     ER.DUP_ENTRY, 1586, ER.TRUNCATED_WRONG_VALUE, ER.TRUNCATED_WRONG_VALUE_FOR_FIELD, 1526, 1644,
@@ -131,6 +134,14 @@ def _meaning(database: MySQLDatabase, error: BaseException) -> tuple[type[Outfal
         return (
             TargetError,
             "grant the privilege to the sink's user; MySQLSink.ddl() prints SQL for a DBA",
+        )
+    own = database.options.metadata_schema
+    if code_of(error) == ER.DBACCESS_DENIED_ERROR and f"'{own}'" in str(error.args[1]):
+        found = _ACCOUNT.search(str(error.args[1]))
+        account = found[0] if found else "the user of the dsn"
+        return TargetError, (
+            f"GRANT CREATE, DROP, SELECT, INSERT, UPDATE, DELETE ON {quote(own)}.* TO {account}; or set metadata_schema"
+            " to a database in which the user may create tables, such as that of the table"
         )
     if is_refused(error):
         return TargetError, (

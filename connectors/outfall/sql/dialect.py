@@ -144,6 +144,10 @@ class Column(Protocol):
         """Whether rows may have a value for it."""
 
     @property
+    def filled(self) -> str:
+        """What it is if it is not writable, with the way out if there is one."""
+
+    @property
     def needed(self) -> bool:
         """Whether an inserted row must have a value for it."""
 

@@ -132,7 +132,7 @@ class Table:
             near = difflib.get_close_matches(field.name, columns, n=1)
             return f"the table has no column {field.name!r}" + (f", did you mean {near[0]!r}?" if near else "")
         if not column.writable:
-            return f"{field.name!r} is a column that the server fills"
+            return f"{field.name!r} is {column.filled}"
         reason = self._dialect.why_not(field.type, column) or self._no_sequence(field, column)
         return f"{field.name!r}: {reason}" if reason else None
 

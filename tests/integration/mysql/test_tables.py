@@ -200,6 +200,18 @@ def test_the_advice_about_rights_and_tables_of_others_works(target: Target, user
     assert target.ids() == [1, 2]
 
 
+def test_who_may_not_create_the_database_of_the_ledger_is_told_the_grant(
+    target: Target, user: str, tmp_path: Path
+) -> None:
+    target.run(f"GRANT INSERT ON t TO {user}@'%'")
+    sink = target.sink(dsn=target.dsn(user=f"{user}:hunter2-and-more"), metadata_schema=f"own_{user}")
+    with pytest.raises(TargetError, match="or set metadata_schema to a database") as refused:
+        run(sink, tmp_path, 0, rows(1))
+    target.server.run(str(refused.value.do).partition("; or")[0])
+    run(sink, tmp_path, 0, rows(1))
+    assert target.ids() == [1]
+
+
 _RIGHTS: dict[str, tuple[str, dict[str, Any], bool]] = {
     # By mode: the privileges on the table, the options, and whether rejected rows need a temporary table.
     "append": ("INSERT", {}, False),

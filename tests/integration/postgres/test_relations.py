@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from typing import Any
 
 import psycopg
@@ -13,6 +14,7 @@ from outfall.capabilities import Guarantee
 from outfall.capability_checks import resolve
 from outfall.errors import ConfigurationError, TargetError
 from outfall.postgres import PostgresSink
+from outfall.testing import LocalDriver
 from tests.integration.postgres.support import Target
 from tests.integration.support.postgres import Server
 from tests.integration.support.sql import first, mostly_thorough, rows, run
@@ -89,6 +91,46 @@ def test_who_accepts_that_a_crash_loses_rows_gets_no_promise_of_exactly_once(
     assert target.ids() == []
     run(sink, recovery, 1, rows(3))
     assert target.ids() == [3]
+
+
+JOINED = "CREATE TABLE b (id bigint, name text); CREATE VIEW t AS SELECT b.* FROM b JOIN b AS other USING (id)"
+PUBLISHED = "CREATE TABLE t (id bigint NOT NULL UNIQUE, name text); CREATE PUBLICATION {name} FOR TABLE t"
+
+
+def own_publication(ddl: str) -> str:
+    """Name the publication, whose names are those of the database, not of a schema."""
+    return ddl.replace("{name}", f"p_{uuid.uuid4().hex[:8]}")
+
+
+@pytest.mark.parametrize(
+    ("ddl", "options", "message"),
+    first(
+        2,
+        [
+            (JOINED, {}, "is a view for which the server runs no INSERT"),
+            (PUBLISHED, UPSERT, "has no replica identity. The server rejects each UPDATE of"),
+            (PUBLISHED, DELETE, "has no replica identity. The server rejects each DELETE of"),
+            (PUBLISHED, {"on_existing": "overwrite"}, "has no replica identity. The server rejects each DELETE of"),
+            (f"{PUBLISHED}; CREATE VIEW v AS SELECT * FROM t", UPSERT | {"table": "v"}, "v is published"),
+            ("CREATE TABLE b (id bigint); CREATE MATERIALIZED VIEW t AS SELECT * FROM b", {}, "a materialized view"),
+            ("CREATE TYPE t AS (id bigint, name text)", {}, "is a composite type"),
+            ("CREATE SEQUENCE t", {}, "is a sequence"),
+        ],
+    ),
+)
+def test_what_the_server_cannot_write_is_refused_before_the_first_row(
+    dsn: str, recovery: str, ddl: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ConfigurationError, TargetError), match=message):
+        LocalDriver(Target(dsn, own_publication(ddl)).sink(**options), recovery).coordinator().begin(0)
+
+
+def test_a_replica_identity_lets_a_published_table_be_written(dsn: str, recovery: str) -> None:
+    target = Target(dsn, own_publication(PUBLISHED))
+    run(target.sink(), recovery, 0, rows(1))
+    target.run("ALTER TABLE t REPLICA IDENTITY USING INDEX t_id_key")
+    run(target.sink(**UPSERT, on_existing="resume"), f"{recovery}2", 0, rows(1, 2))
+    assert target.ids() == [1, 2]
 
 
 def test_a_temporary_table_of_some_session_is_no_target(dsn: str, recovery: str) -> None:

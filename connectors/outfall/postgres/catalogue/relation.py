@@ -25,7 +25,11 @@ WITH RECURSIVE members (oid) AS (
           AND refclassid = 'pg_catalog.pg_class'::regclass
     ) AS below (oid)
 ), tables AS (
-    SELECT c.oid::regclass::text AS name, relkind, relpersistence
+    SELECT c.oid, c.oid::regclass::text AS name, relkind, relpersistence,
+           relkind = 'r' AND relreplident <> 'f' AND NOT EXISTS (
+               SELECT 1 FROM pg_catalog.pg_index
+               WHERE indrelid = c.oid AND CASE relreplident WHEN 'd' THEN indisprimary WHEN 'i' THEN indisreplident END
+           ) AS unidentified
     FROM members JOIN pg_catalog.pg_class AS c USING (oid)
 ), intercepting (name, events) AS (
     SELECT 'trigger ' || tgname, bit_or(tgtype::int) FROM members JOIN pg_catalog.pg_trigger ON tgrelid = members.oid
@@ -35,9 +39,17 @@ WITH RECURSIVE members (oid) AS (
     WHERE ev_class = to_regclass(%(table)s) AND ev_type <> '1' AND ev_enabled IN ('O', 'A')
 )
 SELECT relkind::text AS kind,
+       pg_relation_is_updatable(c.oid, true) AS events,
        ARRAY(SELECT name FROM tables WHERE relpersistence = 'u' AND relkind = 'r' ORDER BY 1) AS unlogged,
        ARRAY(SELECT name FROM tables WHERE relpersistence = 't' ORDER BY 1) AS temporary,
        ARRAY(SELECT name FROM tables WHERE relkind = 'f' ORDER BY 1) AS remote,
+       CASE WHEN EXISTS (SELECT 1 FROM tables WHERE unidentified) THEN ARRAY(
+           SELECT action FROM (SELECT to_regclass(format('%%I.%%I', schemaname, tablename))::oid AS oid, pubname
+                              FROM pg_catalog.pg_publication_tables) AS published
+           JOIN tables USING (oid) JOIN pg_catalog.pg_publication USING (pubname)
+           CROSS JOIN LATERAL (VALUES ('UPDATE', pubupdate), ('DELETE', pubdelete)) AS each (action, sent)
+           WHERE sent GROUP BY action
+       ) ELSE '{}' END AS unpublishable,
        coalesce((SELECT json_object_agg(name, events ORDER BY name) FROM intercepting), '{}') AS intercepting,
        row_security_active(c.oid) AS secured,
        row_security_active(c.oid) AND (
@@ -52,6 +64,9 @@ FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass(%(table)s)
 """
 
 _INSERT, _DELETE, _INSTEAD_OF = 4, 8, 64
+_KINDS = {"m": "a materialized view", "c": "a composite type", "S": "a sequence", "i": "an index", "v": "a view"}
+_ACCEPTS = {"INSERT": 8, "DELETE": 16}
+"""The bits of `pg_relation_is_updatable`, which counts views with triggers (utils/adt/misc.c)."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +75,25 @@ class Relation:
 
     kind: str
     """The server's letter for it (`relkind`)."""
+    events: int
+    """The statements that it accepts, as a bit mask."""
     unlogged: Sequence[str]
     """As SQL, the tables in which rows may be, and which a crash of the server empties."""
     temporary: Sequence[str]
     remote: Sequence[str]
     """The foreign tables in which rows may be."""
+    unpublishable: Sequence[str]
+    """UPDATE and DELETE, if a publication sends them, but a table has no replica identity: they fail."""
     intercepting: Mapping[str, int]
     """The triggers and rules that may change or skip rows, with their events as a bit mask."""
     secured: bool
     """Whether row security applies to this user."""
     hides_rows: bool
     """Whether row security may hide rows from a DELETE of this user."""
+
+    def rejects(self, statement: str) -> str | None:
+        """Return what it is, if it accepts no INSERT or no DELETE at all; otherwise `None`."""
+        return None if self.events & _ACCEPTS[statement] else _KINDS.get(self.kind, "no table")
 
     @property
     def on_delete(self) -> list[str]:

@@ -24,9 +24,9 @@ from outfall.postgres.options import PostgresOptions
 def check_relation(options: PostgresOptions, connection: PostgresConnection, name: TableName) -> None:
     """Reject a table that would lose or hide rows without an error. A missing table passes. Changes nothing.
 
-    Raises `ConfigurationError` if it is temporary, or if COPY, which parts use, cannot write it or ignores its
-    rules. Raises `TargetError` if a crash of the server empties it, other servers store its rows, or a DELETE would
-    skip rows.
+    Raises `ConfigurationError` if it is temporary, accepts no rows, or if COPY, which parts use, cannot write it or
+    ignores its rules. Raises `TargetError` if a crash of the server empties it, other servers store its rows, a DELETE
+    would skip rows, or logical replication makes its statements fail.
     """
     relation = read_relation(connection, name)
     if relation is None:
@@ -35,6 +35,7 @@ def check_relation(options: PostgresOptions, connection: PostgresConnection, nam
         raise ConfigurationError(
             f"{name} is a temporary table", why="its rows end with one session", do="set table to a regular table"
         )
+    _check_accepts(options, name, relation)
     if relation.remote:
         raise TargetError(
             f"{name} stores rows in the foreign table {relation.remote[0]}",
@@ -51,6 +52,29 @@ def check_relation(options: PostgresOptions, connection: PostgresConnection, nam
         )
     if options.parts is not None:
         _check_copied_into(name, relation)
+
+
+def _check_accepts(options: PostgresOptions, name: TableName, relation: Relation) -> None:
+    """Reject a relation that accepts no INSERT or no DELETE, or on which an UPDATE or a DELETE fails."""
+    statements = [] if options.write_mode == "delete" else ["INSERT"]
+    for statement in [*statements, *(["DELETE"] if options.deletes else [])]:
+        if what := relation.rejects(statement):
+            view = " for which the server runs no " + statement if relation.kind == "v" else ""
+            raise ConfigurationError(
+                f"{name} is {what}{view}",
+                why="it joins or groups rows, and has no INSTEAD OF trigger" if view else None,
+                do=f"write to the table below it, or create an INSTEAD OF {statement} trigger"
+                if view
+                else "set table to a regular table",
+            )
+    needed = {"UPDATE"} if options.by_key else set()
+    failing = (needed | ({"DELETE"} if options.deletes else set())) & {*relation.unpublishable}
+    if failing:
+        raise TargetError(
+            f"{name} is published, and has no replica identity",
+            why=f"the server rejects each {' and '.join(sorted(failing))} of such a table",
+            do=f"create a primary key, or ALTER TABLE {name.quoted} REPLICA IDENTITY USING INDEX (or FULL)",
+        )
 
 
 def _check_copied_into(name: TableName, relation: Relation) -> None:

@@ -68,7 +68,10 @@ def describe(error: psycopg.Error, *, full: bool = False) -> str:
     # The client library's own messages have several lines.
     message = diagnosis.message_primary or " ".join(str(error).split())
     if full or not hides_message(error):
-        return summary(message, error.sqlstate, diagnosis.message_detail, full=full)
+        # A hint is composed as the message is. That of a rejected row may quote it.
+        hint = diagnosis.message_hint if full or (error.sqlstate or "")[:2] in _WITHOUT_VALUES else None
+        text = summary(message, error.sqlstate, diagnosis.message_detail, full=full)
+        return f"{text}. The server's hint: {hint.rstrip('.')}" if hint else text
     function = _FUNCTION.search(diagnosis.context or "")
     where = f" in {function[1]}" if function else ""
     return f'{_name(error.sqlstate)}{where} (SQLSTATE {error.sqlstate}); log_rows="full" shows the message'
