@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from outfall.capabilities import (
@@ -38,6 +40,8 @@ from outfall.capabilities import (
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.serde import SimpleVersionedSerializer
 from outfall.sinks import DynamicSink, FixedPartitionedSink
+
+_log = logging.getLogger(__name__)
 
 
 class SupportsNamedStates(ABC):
@@ -236,6 +240,18 @@ def check_output_mode(sink: ResolvedSink, mode: str) -> None:
             ' PostgresSink(…, write_mode="upsert", key_columns=…); or pass the rows that are to be added to'
             " for_each_batch(…) in your own foreachBatch function",
         )
+    if mode == "complete" and sink.replaces_rows():
+        _warn_of_kept_keys(sink.name)
+
+
+@cache
+def _warn_of_kept_keys(name: str) -> None:
+    """Log once in this process what `complete` does not do: Spark does not say which keys have left the result."""
+    _log.warning(
+        "the query's output mode is complete: %s replaces the rows of each key of the result, and keeps those of keys"
+        " that have left it, for example by a filter or a limit after the aggregation; filter when you read the target",
+        name,
+    )
 
 
 def check_sink(sink: Any) -> ResolvedSink:

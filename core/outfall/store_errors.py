@@ -108,6 +108,8 @@ _CLASSES = {
     "aiohttp.client_exceptions.ClientConnectorCertificateError": Meaning.UNTRUSTED,
 }
 
+_INSTANCE = "//169.254.169.254/"
+"""The address at which a host of a cloud has credentials. Clients ask it if they have found none elsewhere."""
 _CODE_IN_TEXT = re.compile(r"<Code>(\w+)</Code>|ErrorCode:(\w+)|AWS Error ([A-Z_]+)|\((\w+)\) when calling the ")
 _STATUS_IN_TEXT = re.compile(
     r"\b([45]\d\d) (?:Forbidden|Unauthorized|Bad Request|Not Implemented)|HTTP (?:status )?([45]\d\d)"
@@ -284,6 +286,8 @@ def described(error: BaseException) -> str:
 def _found(error: BaseException) -> Meaning | None:
     for each in _chain(error):
         for code, status in _answers_of(each):
+            if 400 <= status < 500 and _INSTANCE in str(each):
+                return Meaning.CREDENTIALS
             if code in _MEANING_OF:
                 return _MEANING_OF[code]
             if status in _STATUSES:

@@ -162,7 +162,8 @@ def _write_unresumed(df: DataFrame, sink: Any, settings: StepSettings) -> EpochR
     try:
         result = writer.write(df, 0)
     except BaseException as error:
-        if (left := end_failed(recovery, settings.step_id, writer.coordinator)) is not None:
+        left = end_failed(recovery, settings.step_id, writer.coordinator, tasks_ran=writer.tasks_ran)
+        if left is not None:
             error.add_note(left)
         raise
     remove_recovery(recovery)
@@ -179,11 +180,14 @@ def remove_recovery(recovery: RecoveryConfig) -> None:
     shutil.rmtree(recovery.url(), ignore_errors=True)
 
 
-def end_failed(recovery: RecoveryConfig, step_id: str, make_coordinator: Callable[[], EpochCoordinator]) -> str | None:
+def end_failed(
+    recovery: RecoveryConfig, step_id: str, make_coordinator: Callable[[], EpochCoordinator], *, tasks_ran: bool
+) -> str | None:
     """Roll back a failed job and delete its log. Raises nothing, so that the error of the job is not hidden.
 
     Returns, as one sentence, what the user must know before the job is run again: its rows are written, or its log is
     kept. `None` if nothing is left of it. `make_coordinator` returns a coordinator of the job's step, on that log.
+    `tasks_ran` is false if the job failed before its tasks.
     """
     try:
         with closing(make_coordinator()) as coordinator:
@@ -191,8 +195,9 @@ def end_failed(recovery: RecoveryConfig, step_id: str, make_coordinator: Callabl
             completed = coordinator.completed is not None
     except Exception as error:
         _log.warning("a failed job could not be rolled back", exc_info=True)
+        rows = "The data of the failed job" if tasks_ran else "No row was written, but the start of the job"
         return (
-            f"The data of the failed job could not be rolled back ({type(error).__name__}), so its log is kept:"
+            f"{rows} could not be rolled back ({type(error).__name__}), so its log is kept:"
             f" `outfall gc {recovery.url()} {step_id} --take-over --yes`, with the sink's options, cleans it up."
         )
     if withdrawn:

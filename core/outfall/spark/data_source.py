@@ -286,7 +286,8 @@ class BatchWriter(_SourceWriter, DataSourceArrowWriter):
         if not self._is_unresumed or recovery is None:
             return None
         self._recovery = None
-        return end_failed(recovery, self._options.step_id, lambda: self._begun(recovery))
+        tasks_ran = self._ticket is not None
+        return end_failed(recovery, self._options.step_id, lambda: self._begun(recovery), tasks_ran=tasks_ran)
 
     def _begun(self, recovery: RecoveryConfig) -> EpochCoordinator:
         return self._coordinator(recovery, any_later=True, final=self._is_unresumed)

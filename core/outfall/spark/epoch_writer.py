@@ -73,6 +73,8 @@ class EpochWriter:
         self._started = time.time()
         self._checked: StructType | None = None
         """The columns that were last checked in this process."""
+        self.tasks_ran = False
+        """Whether an epoch of this process got as far as its tasks."""
         self._limits: str | None = None
         """The limits of the last epoch's batches in this process."""
 
@@ -94,6 +96,7 @@ class EpochWriter:
             try:
                 with closing(self.coordinator(query)) as coordinator:
                     ticket = coordinator.begin(epoch, query_id=query.query_id)
+                    self.tasks_ran = True
                     described = _described(df, self._description(ticket.epoch_of(epoch)))
                     with described, self._recorded(ticket.epoch_of(epoch)):
                         responses = self._run_tasks(df, ticket, epoch, query.query_id)

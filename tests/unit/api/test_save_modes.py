@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from outfall import capability_checks
 from outfall.capabilities import SaveMode
 from outfall.capability_checks import check_output_mode, resolve
 from outfall.errors import ConfigurationError
@@ -70,12 +71,19 @@ def test_dead_letters_of_former_runs_are_never_overwritten(tmp_path: Path) -> No
     assert sink.children()["dead_letters"].options.on_existing == "resume"
 
 
-def test_rows_that_come_again_need_a_sink_that_upserts_or_sends(tmp_path: Path) -> None:
+def test_rows_that_come_again_need_a_sink_that_upserts_or_sends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    capability_checks._warn_of_kept_keys.cache_clear()
     upsert = PostgresSink("postgresql:///x", "t", write_mode="upsert", key_columns="k")
     letters = DeadLetteringSink(http(), FileSink(tmp_path))
     for sink in (upsert, http(), FanOutSink(a=upsert, b=http()), letters):
         for mode in ("append", "update", "complete"):
             check_output_mode(resolve(sink), mode)
+    # Once for each sink.
+    kinds = [message.partition(" replaces")[0].rpartition(" ")[2] for message in caplog.messages]
+    assert kinds == ["PostgresSink", "FanOutSink"]
+    assert "keeps those of keys that have left it" in caplog.messages[0]
     adding: list[Any] = [FileSink(tmp_path), PostgresSink("postgresql:///x", "t")]
     for sink in [*adding, FanOutSink(a=upsert, b=FileSink(tmp_path))]:
         check_output_mode(resolve(sink), "append")

@@ -99,6 +99,13 @@ MEANINGS: dict[str, tuple[Exception, Meaning]] = {
         OSError("Generic S3 error: … status: 404 Not Found, body: <Error><Code>NoSuchBucket</Code></Error>"),
         Meaning.NO_BUCKET,
     ),
+    "deltalake, no credentials": (
+        OSError(
+            "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 2ms -"
+            " Server returned non-2xx status code 403 Forbidden"
+        ),
+        Meaning.CREDENTIALS,
+    ),
     "deltalake, no right": (OSError("Generic MicrosoftAzure error: 403 Forbidden: "), Meaning.DENIED),
     "no answer": (ConnectionResetError("reset"), Meaning.TRANSIENT),
     "unknown": (RuntimeError("something"), Meaning.TRANSIENT),
