@@ -66,12 +66,19 @@ class StepRecord(BaseModel):
         return self.model_copy(update={"epoch": epoch})
 
 
+RESTORE = (
+    "restore it; if it was moved or renamed, stop the query and run outfall move with the sink's new options; otherwise"
+    " start the query with a new checkpoint"
+)
+"""The remedy for a target that is not where the recovery data says."""
+
+
 def missing_record(where: str, name: str, written: int, **place: Any) -> TargetLostError:
     """Return the error of a target whose record is missing before an epoch, although epochs were completed."""
     return TargetLostError(
         f"{where} does not hold the data written up to epoch {written}",
         why=f"the record {name} is missing: the data was deleted, moved, replaced, or overwritten by another query",
-        do="restore it, or start the query with a new checkpoint",
+        do=RESTORE,
         **place,
     )
 
@@ -91,7 +98,7 @@ def overwritten(name: str) -> TargetLostError:
     return TargetLostError(
         f"the record {name} does not exist",
         why="the data of this query was moved, deleted, or overwritten by another query while it ran",
-        do="restore it, or start the query with a new checkpoint",
+        do=RESTORE,
     )
 
 

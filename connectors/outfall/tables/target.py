@@ -10,6 +10,7 @@ from outfall.capabilities import CleanUpContext, CommitterInitContext, TargetCon
 from outfall.errors import TargetLostError, TargetNotEmptyError
 from outfall.existing import Existing
 from outfall.possession.possession import FoundRecord, TargetPort
+from outfall.possession.record import RESTORE
 from outfall.storage.names import AttemptName
 from outfall.tables.area import DataArea, directory_of
 from outfall.tables.data_file import EpochFiles
@@ -53,7 +54,7 @@ class TablePort(TargetPort[TableRecord]):
             step=context.step_id,
             epoch=context.epoch,
             why="it was dropped, recreated, or restored from an older copy, or its properties were removed",
-            do="restore it, or start the query with a new checkpoint",
+            do=RESTORE,
         )
 
     def records(

@@ -50,11 +50,17 @@ def check_identity(
         raise ForeignRecordsError(
             f"the recovery data is of the target {begin.target}, not of {sink.target()}",
             step=step_id,
-            do=f"restore the earlier target; if the target itself has moved, {_MOVE}; otherwise start with a new"
-            " checkpoint or another step_id",
+            do=f"restore the earlier target; if the target itself has moved, {_MOVE}{_or_link(begin.target)}; otherwise"
+            " start with a new checkpoint or another step_id",
         )
     _check_children(step_id, sink, view, moved=moved)
     check_row_identity(step_id, sink, view)
+
+
+def _or_link(target: str | None) -> str:
+    """Return the shorter way for a directory on a disk."""
+    path = (target or "").removeprefix("file:")
+    return f", or leave a symbolic link at {path}" if path.startswith("/") else ""
 
 
 def _check_children(step_id: str, sink: ResolvedSink, view: JournalView, *, moved: bool) -> None:

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("click")
 
 from outfall.capabilities import TargetContext
-from outfall.errors import ConfigurationError, ForeignRecordsError
+from outfall.errors import ConfigurationError, ForeignRecordsError, TargetLostError
 from outfall.file import FileSink
 from outfall.redis import RedisSink
 from outfall.testing import LocalDriver, crash_at
@@ -60,6 +60,23 @@ class MovableStep(FileStep):
     def rows_in_files(self) -> list[tuple[int, int]]:
         lines = [line for path in self.path.glob("*.jsonl") for line in path.read_text().splitlines()]
         return sorted((row["epoch"], row["id"]) for row in map(json.loads, lines))
+
+
+@pytest.mark.parametrize("options", [{}, {"parts": 2}], ids=str)
+def test_a_symbolic_link_at_the_old_path_keeps_the_checkpoint(tmp_path: Path, options: dict[str, Any]) -> None:
+    step = MovableStep(tmp_path, **options)
+    step.write(0)
+    old = step.path
+    step.move_directory()
+    with pytest.raises(ForeignRecordsError, match=f"or leave a symbolic link at {old};"):
+        step.write(1)
+    there, step.path = step.path, old
+    with pytest.raises(TargetLostError, match=r"if it was moved or renamed, .* run outfall move"):
+        step.write(1)
+    shutil.rmtree(old, ignore_errors=True)
+    old.symlink_to(there)
+    step.write(1)
+    assert {epoch for epoch, _ in step.rows_in_files()} == {0, 1}
 
 
 @pytest.mark.parametrize("options", [{}, thorough({"parts": 2}), thorough({"roll_bytes": 100})], ids=str)

@@ -338,11 +338,12 @@ def test_hdfs_without_a_configuration_says_how_to_name_a_namenode(monkeypatch: p
 
 
 def test_a_folder_marker_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As s3fs lists an empty object that a console has made."""
+    """As s3fs and adlfs list an empty object that a console has made."""
     store = worker(remote(Memory("marked"))).store
-    found = ["/marked/out/", "/marked/out/p=a/", "/marked/out/p=a/x.csv"]
-    monkeypatch.setattr(MemoryFileSystem, "find", lambda *_: found)
-    assert list(store.files()) == ["p=a/x.csv"]
+    sizes = {"": 0, "p=a/": 0, "p=b": 0, "sub/deep": 0, "p=a/x.csv": 9, "p=a/empty.csv": 0, "p=a/data": 7}
+    found = {f"/marked/out/{name}": {"size": size, "type": "file"} for name, size in sizes.items()}
+    monkeypatch.setattr(MemoryFileSystem, "find", lambda *_, **__: found)
+    assert list(store.files()) == ["p=a/x.csv", "p=a/empty.csv", "p=a/data"]
 
 
 class ForbiddenError(Exception):

@@ -50,6 +50,7 @@ class SqliteColumn:
     name: str
     type: str
     writable: bool = True
+    filled: str = "a column that the server fills"
     needed: bool = False
 
     @property

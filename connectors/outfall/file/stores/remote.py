@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from typing import Any
 
@@ -41,6 +41,14 @@ _undeletable: set[str] = set()
 
 RENAMES = frozenset({HDFS})
 """Schemes of filesystems with an atomic rename. For others, fsspec's rename is a copy and a removal."""
+
+
+def _is_folder_marker(path: str, found: Mapping[str, Any]) -> bool:
+    """Return whether an object stands for a directory, as consoles make it. Readers skip it.
+
+    Its name ends in `/`, which adlfs removes: there, it is an empty object whose name has no suffix.
+    """
+    return path.endswith("/") or (not found.get("size") and "." not in posixpath.basename(path))
 
 
 class RemoteStore(FileStore):
@@ -105,10 +113,9 @@ class RemoteStore(FileStore):
 
     def _below(self) -> Iterator[str]:
         self._fs.invalidate_cache()
-        for path in self._fs.find(self._path):
-            # With the `/` at the end of a folder marker, as consoles make it: an object that readers skip.
+        for path, found in self._fs.find(self._path, detail=True).items():
             relative = path[len(self._path) :].lstrip("/")
-            if relative:
+            if relative and not _is_folder_marker(relative, found):
                 yield relative
 
     def tidy(self, path: str) -> bool:
