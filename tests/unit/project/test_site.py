@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +42,27 @@ def test_search_lists_guides_before_the_reference() -> None:
     for uri, boost in (("reference/mysql.md", 0.3), ("repository/CHANGELOG.md", 0.3), ("mysql.md", 1)):
         hooks.on_page_markdown("", found := page(uri), UNUSED, UNUSED)
         assert found.meta.get("search", {}).get("boost", 1) == boost
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("stuck", "metrics.md"),
+        ("lagging", "metrics.md"),
+        ("duplicate", "troubleshooting.md"),
+        ("slow", "troubleshooting.md"),
+        ("null key", "troubleshooting.md"),
+    ],
+)
+def test_what_people_search_in_trouble_is_in_a_heading_of_one_guide(words: str, page: str) -> None:
+    """A heading weighs a thousand times as much as the text in Material's search."""
+    found = {
+        path.name
+        for path in (hooks.ROOT / "docs").glob("**/*.md")
+        for heading in re.findall("^##+ (.*)", path.read_text(), re.MULTILINE)
+        if all(word in heading.lower() for word in words.split())
+    }
+    assert found == {page}
 
 
 def test_cells_have_the_headings_of_their_columns() -> None:
