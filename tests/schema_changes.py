@@ -90,8 +90,8 @@ WORDS = {
     "recorded": (
         "goes on",
         "A row with NULL there fails the query at each start, since its epoch is recorded. Nothing of it is stored.",
-        "Allow NULL in the table until the epoch is published. With an earlier `dead_letter_table`, such a row is a"
-        " dead letter.",
+        "Allow NULL in the table until the epoch is published, or set `dead_letter_table`. A correction in the query"
+        " comes too late.",
     ),
     "—": ("", "The sink has no such option, or its target no such rule.", ""),
 }

@@ -344,7 +344,8 @@ class EpochCommitter(StagedCommitter):
 
     def _refusal(self, requests: Sequence[Request], error: Exception) -> OutfallError:
         name, refusal = self._named(requests) or ("rows of this epoch", self._dialect.refusal(error))
-        do = "correct the row at its source or change the table, and start the query again; or set dead_letter_table"
+        # The epoch is recorded: its rows no longer come from the source.
+        do = "change the table so that it takes the row, or set dead_letter_table, and start the query again"
         return self._refused(name, refusal.summary(RowLog(self._options.log_rows)), do)
 
     def _refused(self, name: str, why: str, do: str) -> OutfallError:

@@ -205,16 +205,13 @@ def test_cdc(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
     recipe.follow("An Iceberg table as the target")
     recipe.follow("Keep deleted rows")
     recipe.follow("Debezium's envelope")
-    now, returned = [(1, "Bergen"), (4, "Lima")], (2, "Rome again")
+    now = [(1, "Bergen"), (4, "Lima")]
     for table in ("customers", "customers_by_envelope", "customers_now"):
         assert select(dsn, f"SELECT id, city FROM {table} ORDER BY id") == now
     refused = select(dsn, "SELECT reason FROM customers_refused ORDER BY reason")
     assert refused == [("it is a truncation, which has no key",), ("its operation is NULL",)]
-    assert sorted((row["id"], row["city"]) for row in newest(tmp_path / "tables" / "customers").rows()) == sorted(
-        [*now, returned]
-    )
-    iceberg = TableFiles.of(tmp_path / "catalog.db", "db.customers")
-    assert sorted((row["id"], row["city"]) for row in iceberg.rows()) == sorted([*now, returned])
+    for lake in (newest(tmp_path / "tables" / "customers"), TableFiles.of(tmp_path / "catalog.db", "db.customers")):
+        assert sorted((row["id"], row["city"]) for row in lake.rows() if not row["deleted"]) == now
     assert [(epoch.rows, epoch.skipped) for epoch in history(f"{tmp_path}/chk/customers")] == [(5, 0), (4, 0), (0, 4)]
     # The new field in events that came before the code is lost; later ones have it.
     put(source, "2.json", {**flattened(("u", 1, "Bergen", 8)), "country": "NO"})

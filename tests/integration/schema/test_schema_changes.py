@@ -150,9 +150,9 @@ class Cell:
 
     def recorded(self) -> None:
         self.target.require("text")
-        for _ in range(2):
-            with pytest.raises(OutfallError, match=r'Null value in column "text"'):
-                self.start()
+        for fields, rows in ((self.fields, self.rows), (FIELDS, AFTER)):
+            with pytest.raises(OutfallError, match=r'Null value in column "text".*change the table so that it takes'):
+                self.start(fields, rows)
         assert self.target.rows() == self.found
         self.target.permit("text")
         self.goes_on()
