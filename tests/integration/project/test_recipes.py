@@ -247,6 +247,25 @@ def enveloped(change: Change) -> dict[str, Any]:
 
 
 @pytest.mark.thorough
+def test_running_totals(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    recipe = Recipe("running-totals.md", tmp_path, warehouse(dsn))
+    source = tmp_path / "in" / "flights"
+    put(source, "0.json", *flights(0, 3))
+    recipe.follow("Code")
+    put(source, "1.json", *flights(3, 6))
+    recipe.follow("Code")
+    recipe.follow("Result")
+    # The batch that was added runs again.
+    forget_commit(tmp_path / "chk" / "totals", 1)
+    recipe.follow("Code")
+    recipe.follow("Result")
+    shutil.rmtree(tmp_path / "chk" / "totals")
+    recipe.follow("Code", {'key_columns="carrier",': 'key_columns="carrier", on_existing="resume",'})
+    recipe.follow("Result")
+    recipe.check_all_was_tried()
+
+
+@pytest.mark.thorough
 def test_small_files(spark: SparkSession, s3: S3, tmp_path: Path) -> None:
     target = Target(s3, prefix="flights")
     recipe = Recipe(
