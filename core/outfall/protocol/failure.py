@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 
@@ -55,16 +55,24 @@ class Failure(BaseModel):
 
 
 @contextmanager
-def recorded(recovery: RecoveryConfig, step_id: str, who: str, epoch: int | None = None) -> Iterator[None]:
+def recorded(
+    recovery: RecoveryConfig,
+    step_id: str,
+    who: str,
+    epoch: int | None = None,
+    *,
+    readable: Callable[[], bool] = lambda: True,
+) -> Iterator[None]:
     """Store an error that leaves the body as the last error of the step.
 
-    `epoch` is the one of an error that names none. Not stored are errors of those who are fenced, since the step
-    continues elsewhere, of others in tasks, and of a query that is stopped.
+    `epoch` is the one of an error that names none. `readable` says after an error whether the log could be read. Not
+    stored are errors of those who are fenced, since the step continues elsewhere, of others in tasks, and of a query
+    that is stopped.
     """
     try:
         yield
     except Exception as error:
-        if (failure := _failure(error, who, epoch)) is not None:
+        if (failure := _failure(error, who, epoch)) is not None and readable():
             record(recovery, step_id, failure)
         raise
 

@@ -169,7 +169,7 @@ class Step:
         """Store an error of the driver as the last one of the step. See `outfall.protocol.failure`."""
         if self.options.final:
             return nullcontext()  # the log is deleted
-        return recorded(self.recovery, self.step_id, DRIVER)
+        return recorded(self.recovery, self.step_id, DRIVER, readable=lambda: self.journal.view.last > 0)
 
     def position(self) -> RunPosition | None:
         """Return the position of this run in the log; `None` before its first epoch."""

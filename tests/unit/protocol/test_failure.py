@@ -125,3 +125,19 @@ def test_an_error_is_raised_also_if_it_cannot_be_stored(tmp_path: Path, monkeypa
     with pytest.raises(TransientError, match="The server is down"):
         LocalDriver(Raising(raising(REFUSED)), recovery_config(str(tmp_path))).run_epoch(0, [["a row"]])
     assert failures(recovery_config(str(tmp_path))) == []
+
+
+def test_a_log_that_cannot_be_read_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recovery = recovery_config(str(tmp_path))
+    LocalDriver(Raising(lambda: None), recovery).run_epoch(0, [["a row"]])
+    asked: list[object] = []
+
+    def refuse(*arguments: object, **more: object) -> None:
+        asked.append(arguments)
+        raise TransientError("the store is down")
+
+    monkeypatch.setattr(LocalLog, "read", refuse)
+    monkeypatch.setattr(LocalLog, "numbers", refuse)
+    with pytest.raises(TransientError, match="is down"):
+        LocalDriver(Raising(lambda: None), recovery).run_epoch(1, [["a row"]])
+    assert len(asked) == 1
