@@ -50,7 +50,7 @@ def check_row_identity(step_id: str, sink: ResolvedSink, view: JournalView) -> N
             why="rows of one key would not meet in the target, which has rows under the recorded one",
             do="restore the earlier options; or, to go on with the new ones, run the query once more with the earlier"
             f" ones and trigger(availableNow=True){drained}, and then start it with another step_id, a stream also with"
-            " adopt_checkpoint=True",
+            ' adopt_checkpoint=True, and sinks that have the option with on_existing="resume"',
         )
     for change in changes:
         remains = "; what a failed attempt has written remains" if change.refused else ""
