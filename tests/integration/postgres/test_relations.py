@@ -111,7 +111,12 @@ def own_publication(ddl: str) -> str:
             (PUBLISHED, UPSERT, "has no replica identity. The server rejects each UPDATE of"),
             (PUBLISHED, DELETE, "has no replica identity. The server rejects each DELETE of"),
             (PUBLISHED, {"on_existing": "overwrite"}, "has no replica identity. The server rejects each DELETE of"),
-            (f"{PUBLISHED}; CREATE VIEW v AS SELECT * FROM t", UPSERT | {"table": "v"}, "v is published"),
+            (
+                "CREATE TABLE t (id bigint NOT NULL UNIQUE, name text) PARTITION BY RANGE (id);"
+                " CREATE TABLE low PARTITION OF t DEFAULT; CREATE PUBLICATION {name} FOR TABLE t",
+                UPSERT,
+                "has no replica identity",
+            ),
             ("CREATE TABLE b (id bigint); CREATE MATERIALIZED VIEW t AS SELECT * FROM b", {}, "a materialized view"),
             ("CREATE TYPE t AS (id bigint, name text)", {}, "is a composite type"),
             ("CREATE SEQUENCE t", {}, "is a sequence"),
@@ -123,6 +128,41 @@ def test_what_the_server_cannot_write_is_refused_before_the_first_row(
 ) -> None:
     with pytest.raises((ConfigurationError, TargetError), match=message):
         LocalDriver(Target(dsn, own_publication(ddl)).sink(**options), recovery).coordinator().begin(0)
+
+
+KEYED = "CREATE TABLE {} (id bigint PRIMARY KEY, name text)"
+UNIQUE = "CREATE TABLE t (id bigint NOT NULL UNIQUE, name text)"
+
+
+@pytest.mark.parametrize(
+    ("ddl", "options"),
+    first(
+        1,
+        [
+            (f"{UNIQUE}; CREATE PUBLICATION {{name}} FOR TABLE t", {}),
+            (f"{UNIQUE}; {KEYED.format('other')}; CREATE PUBLICATION {{name}} FOR TABLE other", UPSERT),
+            (
+                f"{KEYED.format('t')}; CREATE TABLE child () INHERITS (t);"
+                " CREATE PUBLICATION {name} FOR TABLE ONLY t",
+                UPSERT,
+            ),
+            (
+                f"{KEYED.format('base')}; CREATE TABLE lookup (id bigint);"
+                " CREATE PUBLICATION {name} FOR TABLE base, lookup;"
+                " CREATE VIEW t AS SELECT * FROM base WHERE id NOT IN (SELECT id FROM lookup)",
+                UPSERT,
+            ),
+        ],
+    ),
+    ids=["append", "another table", "parent", "view"],
+)
+def test_a_publication_hinders_nobody_whose_table_it_does_not_concern(
+    dsn: str, role: str, recovery: str, ddl: str, options: dict[str, Any]
+) -> None:
+    target = Target(dsn, own_publication(ddl))
+    target.run(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}; CREATE SCHEMA outfall AUTHORIZATION {role}")
+    run(target.sink(dsn=make_conninfo(dsn, user=role), **options), recovery, 0, rows(1))
+    assert target.ids() == [1]
 
 
 def test_a_replica_identity_lets_a_published_table_be_written(dsn: str, recovery: str) -> None:

@@ -43,12 +43,14 @@ SELECT relkind::text AS kind,
        ARRAY(SELECT name FROM tables WHERE relpersistence = 'u' AND relkind = 'r' ORDER BY 1) AS unlogged,
        ARRAY(SELECT name FROM tables WHERE relpersistence = 't' ORDER BY 1) AS temporary,
        ARRAY(SELECT name FROM tables WHERE relkind = 'f' ORDER BY 1) AS remote,
-       CASE WHEN EXISTS (SELECT 1 FROM tables WHERE unidentified) THEN ARRAY(
-           SELECT action FROM (SELECT to_regclass(format('%%I.%%I', schemaname, tablename))::oid AS oid, pubname
-                              FROM pg_catalog.pg_publication_tables) AS published
-           JOIN tables USING (oid) JOIN pg_catalog.pg_publication USING (pubname)
+       CASE WHEN c.relkind IN ('r', 'p') AND EXISTS (SELECT 1 FROM tables WHERE unidentified) THEN ARRAY(
+           -- By number, because names of other schemas are hidden from who may not use them.
+           SELECT DISTINCT action FROM tables CROSS JOIN pg_catalog.pg_publication
+           CROSS JOIN LATERAL pg_get_publication_tables(pubname) AS published
            CROSS JOIN LATERAL (VALUES ('UPDATE', pubupdate), ('DELETE', pubdelete)) AS each (action, sent)
-           WHERE sent GROUP BY action
+           WHERE unidentified AND sent AND (published.relid = tables.oid OR published.relid IN (
+               SELECT ancestor.relid FROM pg_partition_ancestors(tables.oid) AS ancestor (relid)
+           ))
        ) ELSE '{}' END AS unpublishable,
        coalesce((SELECT json_object_agg(name, events ORDER BY name) FROM intercepting), '{}') AS intercepting,
        row_security_active(c.oid) AS secured,
