@@ -59,8 +59,8 @@ def check_keyed(options: Keyed) -> None:
 
 
 def key_identity(options: Keyed, order: str | None) -> RowIdentity | None:
-    """Return what identifies a row that is written by key; `None` without keys."""
-    if not options.key_columns:
+    """Return what identifies a row that is written by key; `None` if rows are added, whose key is the table's alone."""
+    if not options.key_columns or options.write_mode in ("append", "overwrite_partitions"):
         return None
     # Their order has no meaning.
     keys = tuple(sorted(options.key_columns))

@@ -49,6 +49,8 @@ class JournalView:
     """The newest BEGIN: the owner of the step."""
     generation: int = 0
     """The number of the newest BEGIN."""
+    recorded_begin: Begin | None = None
+    """The BEGIN of the last recorded epoch."""
     unfinished: Prepared | None = None
     """The epoch that is recorded but not completed."""
     committing: bool = False
@@ -160,6 +162,7 @@ class JournalView:
         return replace(
             self,
             unfinished=entry,
+            recorded_begin=self.begin,
             committing=False,
             committed=frozenset(),
             prepared=number,

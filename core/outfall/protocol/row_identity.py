@@ -25,20 +25,23 @@ class _Change(NamedTuple):
     text: str
 
 
-def check_row_identity(step_id: str, sink: ResolvedSink, view: JournalView) -> None:
+def check_row_identity(step_id: str, sink: ResolvedSink, view: JournalView, *, otherwise: str | None = None) -> None:
     """Reject another identity than recorded, if an epoch is recorded, with `ForeignRecordsError`.
+
+    `otherwise` is what to do if the earlier options are not restored, unless the step is that of a query or job.
 
     A change after which new rows can be compared with those in the target is logged. So is any change before the first
     epoch is recorded, since the options may have been the reason why that epoch has failed.
     """
-    if (begin := view.begin) is None:
+    # Not the BEGIN of an attempt that recorded nothing, whose options may be taken back.
+    if (begin := view.recorded_begin or view.begin) is None:
         return
     now = {"": sink} | sink.children()
     recorded = {"": begin.row_identity} | {name: child.row_identity for name, child in begin.children.items()}
     changes = [
         _Change(change.refused, f"{name}: {change.text}" if name else change.text)
         for name, was in recorded.items()
-        if was is not None
+        if was is not None and name in now
         for change in _changes(was, now[name].row_identity())
     ]
     refused = [change.text for change in changes if change.refused]
@@ -48,9 +51,13 @@ def check_row_identity(step_id: str, sink: ResolvedSink, view: JournalView) -> N
             f"{sink.name} would write rows under another identity than recorded: {'; '.join(refused)}",
             step=step_id,
             why="rows of one key would not meet in the target, which has rows under the recorded one",
-            do="restore the earlier options; or, to go on with the new ones, run the query once more with the earlier"
-            f" ones and trigger(availableNow=True){drained}, and then start it with another step_id, a stream also with"
-            ' adopt_checkpoint=True, and sinks that have the option with on_existing="resume"',
+            do="restore the earlier options; or, "
+            + (
+                otherwise
+                or "to go on with the new ones, run the query once more with the earlier ones and"
+                f" trigger(availableNow=True){drained}, and then start it with another step_id, a stream also with"
+                ' adopt_checkpoint=True, and sinks that have the option with on_existing="resume"'
+            ),
         )
     for change in changes:
         remains = "; what a failed attempt has written remains" if change.refused else ""

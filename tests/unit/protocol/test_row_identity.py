@@ -60,6 +60,12 @@ def check(now: Resolved, entry: Begin | None, **view: Any) -> None:
     check_row_identity("sink", cast(ResolvedSink, now), JournalView(begin=entry, **given))
 
 
+def test_options_of_an_attempt_that_recorded_nothing_can_be_taken_back() -> None:
+    check(Resolved(WAS), begin(RowIdentity("upsert", ("k",), "n", "gone")), recorded_begin=begin(WAS))
+    with pytest.raises(ForeignRecordsError, match="the key was id, and is k"):
+        check(Resolved(RowIdentity("upsert", ("k",), "n", "gone")), begin(None), recorded_begin=begin(WAS))
+
+
 @pytest.mark.parametrize(
     ("now", "text"),
     [
@@ -164,6 +170,7 @@ def sinks() -> Iterator[tuple[Any, RowIdentity | None]]:
     databases: list[tuple[Any, str]] = [(PostgresSink, "postgresql://u@h/d"), (MySQLSink, "mysql://u@h/d")]
     for make, place in databases:
         yield make(place, "t"), None
+        yield make(place, "t", key_columns="a", create_table="if_missing"), None
         yield make(place, "t", **keyed, **more), upsert
         ordered = make(place, "t", **changes, sequence_column="s")
         yield ordered, RowIdentity("changes", ("a",), "s")

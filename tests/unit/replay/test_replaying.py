@@ -19,6 +19,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyiceberg.catalog import load_catalog
 
+from outfall.capabilities import RowIdentity
 from outfall.dead_letter import DeadLetter
 from outfall.delta import DeltaSink
 from outfall.errors import (
@@ -82,6 +83,27 @@ class Target:
 
     def ids(self) -> list[int]:
         return sorted(row["id"] for row in rows_of(self.warehouse))
+
+
+class KeyedSink(NamedStagingSink):
+    """Writes by a key that a test changes."""
+
+    key = "id"
+
+    def row_identity(self) -> RowIdentity | None:
+        return RowIdentity("upsert", (self.key,))
+
+
+def test_another_key_is_refused_before_letters_are_selected_for_it() -> None:
+    target = Target()
+    sink = KeyedSink(target.warehouse, "target")
+    assert replayed(sink, target.recovery, letters(1, 2)).replayed == 2
+    sink.key = "name"
+    with pytest.raises(ForeignRecordsError, match="restore the earlier options; or, for the rows of new dead letters"):
+        replayed(sink, target.recovery, letters(1, 2, 3))
+    sink.key = "id"
+    assert replayed(sink, target.recovery, letters(1, 2, 3)).replayed == 1
+    assert target.ids() == [1, 2, 3]
 
 
 def test_letters_come_once_also_when_they_come_again_among_new_ones_in_another_order() -> None:

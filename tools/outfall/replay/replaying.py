@@ -41,6 +41,7 @@ from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.draining import REWRITES
 from outfall.protocol.journal import Journal, JournalView
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
+from outfall.protocol.row_identity import check_row_identity
 from outfall.protocol.states import load_states
 from outfall.protocol.step import EpochOptions
 from outfall.protocol.task import EpochTask, TaskIdentity
@@ -56,6 +57,7 @@ LETTERS_PER_EPOCH = 20_000
 """Dead letters per epoch; their rows are in memory at the same time."""
 
 _NAMED = 100
+_ANOTHER_STEP = "for the rows of new dead letters only, replay with another --step and with --since"
 """Maximum number of skipped dead letters with a reason."""
 
 
@@ -196,6 +198,7 @@ class DeadLetterReplay:
         if SupportsTarget in self._resolved.capabilities:
             # Checked before the selection, which binds the rows to this sink.
             self._sink.check_schema(rows.schema)
+        check_row_identity(self._step_id, self._resolved, self._view(self._step_id), otherwise=_ANOTHER_STEP)
         with closing(self._choosing()) as coordinator:
             ticket = self._begun(coordinator, self._next_epoch())
             record = self._recorded(ticket.states)
