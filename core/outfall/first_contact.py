@@ -122,6 +122,8 @@ UNTRUSTED = WrongAddress(
 def never_passes(error: BaseException) -> WrongAddress | None:
     """Return what no outage explains of a failed connection; `None` if an outage may."""
     for cause in causes_of(error):
+        if isinstance(cause, http.client.RemoteDisconnected):
+            continue  # of the class of the next ones, and what a restart does too
         if isinstance(cause, UnexpectedProtocolError | http.client.BadStatusLine):
             return WrongAddress(
                 "another protocol answers at this address", "correct the host and the port, and whether TLS is used"
