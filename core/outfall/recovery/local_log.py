@@ -48,8 +48,7 @@ class LocalLog(FileLog):
             sync_directory(self._directory)
 
     def _create_entry(self, number: int, data: bytes) -> None:
-        if self._end is None:  # else who wrote the entries has made it durable first
-            self._make_directory(self._directory)
+        self._make_directory(self._directory)
         temporary = self._path(temporary_name(number))
         try:
             _write_durably(temporary, data)

@@ -31,11 +31,6 @@ def test_bytes_are_durable_before_their_name_is_and_the_name_before_append_retur
     log.append(b"{}", after=1)
     assert done == ["fsync of 2 bytes", "link", "fsync sink"]
     done.clear()
-    again = opened(local)
-    again.read(known={1: b"{}", 2: b"{}"})
-    again.append(b"{}", after=2)
-    assert done == ["fsync of 2 bytes", "link", "fsync sink"]
-    done.clear()
     log.write_state("p", b"abc", generation=1)
     assert done == ["fsync outfall", "mkdir states", "fsync sink", "fsync of 3 bytes", "fsync states"]
 
