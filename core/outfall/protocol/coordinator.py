@@ -106,7 +106,7 @@ class EpochCoordinator:
             )
         begin = partial(begin_batch, self._step, batch=epoch, query_id=query_id, first=position is None)
         with (
-            self._step.recorded(),
+            self._step.recorded(query_id),
             self._step.telemetry.beginning(),
             self._step.heartbeat("begin"),
             proposing(self._step.resolved.recovery_location),

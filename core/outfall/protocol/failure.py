@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -27,6 +27,7 @@ QUERY = "query"
 _WAIT = 2.0
 """Maximum number of seconds to wait until an error is stored."""
 _LONGEST = 1000
+_OF_A_STOP = ("SPARK_JOB_CANCELLED", "java.lang.InterruptedException", "java.nio.channels.ClosedByInterruptException")
 _CLASS = re.compile(r"[\w.]+(?=:|$)")
 
 
@@ -47,11 +48,8 @@ class Failure(BaseModel):
     """Event and cause, without secrets. Empty for an error of others, whose text may have contents of rows."""
     do: str | None
     """The remedy, if the error has one."""
-
-    @property
-    def ends_the_query(self) -> bool:
-        """Whether the query or job has ended. Spark may repeat a task."""
-        return self.who in (DRIVER, QUERY)
+    query_id: str | None = None
+    """Spark's id of the query, if it was known."""
 
 
 @contextmanager
@@ -61,6 +59,7 @@ def recorded(
     who: str,
     epoch: int | None = None,
     *,
+    query_id: str | None = None,
     readable: Callable[[], bool] = lambda: True,
 ) -> Iterator[None]:
     """Store an error that leaves the body as the last error of the step.
@@ -72,8 +71,10 @@ def recorded(
     try:
         yield
     except Exception as error:
-        if (failure := _failure(error, who, epoch)) is not None and readable():
-            record(recovery, step_id, failure)
+        with suppress(Exception):  # what describes an error of others may fail itself
+            failure = _failure(error, who, epoch)
+            if failure is not None and readable():
+                record(recovery, step_id, failure.model_copy(update={"query_id": query_id}))
         raise
 
 
@@ -97,6 +98,15 @@ def record(recovery: RecoveryConfig, step_id: str, failure: Failure) -> None:
 def query_ended(epoch: int | None) -> Failure:
     """Return the failure of a query of which only Spark knows the error."""
     return Failure(who=QUERY, failed_in=epoch, at=datetime.now(UTC), error="", reason="", do=None)
+
+
+def ends_the_query(failures: Collection[Failure]) -> bool:
+    """Return whether failures since the newest entry mean that the query or job has failed.
+
+    Spark may repeat a task. It also ends the epoch of a query that is stopped, but then no task has failed.
+    """
+    who = {failure.who.partition(" ")[0] for failure in failures}
+    return DRIVER in who or who == {QUERY, "task"}
 
 
 def failures_in(stored: Iterable[bytes]) -> list[Failure]:
@@ -136,11 +146,15 @@ def _said(error: Exception, who: str) -> tuple[str, str, str | None] | None:
     if isinstance(error, FencedError):
         return None
     if isinstance(error, OutfallError):
-        return (type(error).__name__, *cause_and_remedy(error))
-    if who not in (DRIVER, QUERY):
+        what, do = cause_and_remedy(error)
+        cause = error.__cause__
+        # The text of an error of others that a sink has raised may have contents of rows.
+        foreign = cause is not None and error.why == cause_and_remedy(cause)[0]
+        return type(error).__name__, f"{error.what}: {type(cause).__name__}" if foreign else what, do
+    if who != DRIVER:
         return None
     name, condition = type(error).__name__, _condition(error)
-    if condition == "SPARK_JOB_CANCELLED":
+    if any(sign in f"{condition} {error}" for sign in _OF_A_STOP):
         return None
     if name == "PythonException" and (python := _CLASS.match(reason(error))):
         name = python[0]

@@ -165,11 +165,13 @@ class Step:
 
         return heartbeat(self.recovery, self.step_id, "driver", phase, place)
 
-    def recorded(self) -> AbstractContextManager[None]:
+    def recorded(self, query_id: str | None = None) -> AbstractContextManager[None]:
         """Store an error of the driver as the last one of the step. See `outfall.protocol.failure`."""
         if self.options.final:
             return nullcontext()  # the log is deleted
-        return recorded(self.recovery, self.step_id, DRIVER, readable=lambda: self.journal.view.last > 0)
+        return recorded(
+            self.recovery, self.step_id, DRIVER, query_id=query_id, readable=lambda: self.journal.view.last > 0
+        )
 
     def position(self) -> RunPosition | None:
         """Return the position of this run in the log; `None` before its first epoch."""

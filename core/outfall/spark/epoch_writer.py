@@ -89,7 +89,7 @@ class EpochWriter:
         """
         if query.output_mode is not None:
             check_output_mode(self._resolved, query.output_mode)
-        with self._recorded():
+        with self._recorded(query):
             self.check(df)
         rewrites = 0
         while True:
@@ -98,7 +98,7 @@ class EpochWriter:
                     ticket = coordinator.begin(epoch, query_id=query.query_id)
                     self.tasks_ran = True
                     described = _described(df, self._description(ticket.epoch_of(epoch)))
-                    with described, self._recorded(ticket.epoch_of(epoch)):
+                    with described, self._recorded(query, ticket.epoch_of(epoch)):
                         responses = self._run_tasks(df, ticket, epoch, query.query_id)
                     result = coordinator.finish(ticket, responses)
                 break
@@ -139,9 +139,11 @@ class EpochWriter:
         )
         return EpochCoordinator(self._sink, self._settings.step_id, self._recovery, options=options, run=query.run)
 
-    def _recorded(self, epoch: int | None = None) -> AbstractContextManager[None]:
+    def _recorded(self, query: RunningQuery, epoch: int | None = None) -> AbstractContextManager[None]:
         """Store an error as the last one of the step, unless its log is deleted."""
-        return nullcontext() if self._final else recorded(self._recovery, self._settings.step_id, DRIVER, epoch)
+        if self._final:
+            return nullcontext()
+        return recorded(self._recovery, self._settings.step_id, DRIVER, epoch, query_id=query.query_id)
 
     def _description(self, epoch: int) -> str:
         """Return the description of the epoch's jobs in Spark's UI, with the kinds of the children of a composite."""

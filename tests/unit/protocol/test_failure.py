@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from outfall.errors import FencedError, TransientError
-from outfall.protocol.failure import DRIVER, Failure, failures_in, recorded
+from outfall.errors import CommitError, FencedError, TransientError
+from outfall.protocol.failure import DRIVER, Failure, ends_the_query, failures_in, query_ended, recorded
 from outfall.protocol.heartbeat import stored_beside
 from outfall.recovery import recovery_config
 from outfall.recovery.local_log import LocalLog
@@ -73,7 +73,7 @@ def test_an_error_of_a_task_is_stored_with_its_remedy_until_a_later_epoch_comple
     (found,) = failures(recovery)
     assert (found.who, found.failed_in, found.error) == ("task 0", 0, "TransientError")
     assert (found.reason, found.do) == ("writing t failed. The server is down.", "start the server")
-    assert not found.ends_the_query
+    assert not ends_the_query([found])
     LocalDriver(Raising(lambda: None), recovery).run_epoch(0, [["a row"]])
     assert failures(recovery) == []
 
@@ -86,7 +86,7 @@ def test_an_error_of_the_driver_ends_the_query(tmp_path: Path, scheme: str) -> N
     with pytest.raises(Exception, match="epoch"):
         LocalDriver(Raising(lambda: None), recovery).run_epoch(7, [["a row"]])
     (found,) = failures(recovery)
-    assert (found.who, found.error, found.ends_the_query) == ("driver", "UnexpectedEpochError", True)
+    assert (found.who, found.error, ends_the_query([found])) == ("driver", "UnexpectedEpochError", True)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,9 @@ def test_an_error_of_the_driver_ends_the_query(tmp_path: Path, scheme: str) -> N
     [
         (DRIVER, SparkError("CAST_INVALID_INPUT"), "SparkError (CAST_INVALID_INPUT)"),
         (DRIVER, SparkError("SPARK_JOB_CANCELLED"), None),
+        (DRIVER, Exception("Py4JJavaError: SparkException: [SPARK_JOB_CANCELLED] Job 3 cancelled"), None),
+        (DRIVER, Exception("Py4JJavaError: java.lang.InterruptedException"), None),
+        (DRIVER, CommitError.because_of(ValueError("a row"), "the commit failed"), "CommitError"),
         (DRIVER, ValueError("a row"), "ValueError"),
         (DRIVER, type("PythonException", (Exception,), {})("Traceback\nZeroDivisionError: a row"), "ZeroDivisionError"),
         (DRIVER, FencedError("another driver continues"), None),
@@ -112,6 +115,14 @@ def test_what_is_stored_of_an_error_has_no_contents_of_rows(
     found = failures(recovery)
     assert [each.error for each in found] == ([] if stored is None else [stored])
     assert all("row" not in each.model_dump_json() and each.failed_in == 3 for each in found)
+
+
+def test_a_query_whose_epoch_spark_ended_has_failed_only_if_a_task_has(recovery: RecoveryConfig) -> None:
+    with pytest.raises(TransientError):
+        LocalDriver(Raising(raising(REFUSED)), recovery).run_epoch(0, [["a row"]])
+    (of_task,) = failures(recovery)
+    stopped = query_ended(0)
+    assert [ends_the_query(each) for each in ([], [of_task], [stopped], [of_task, stopped])] == [False] * 3 + [True]
 
 
 def test_a_location_without_the_step_is_not_touched(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def last_error_in_words(step: StepStatus, now: datetime) -> str | None:
         return None
     where = error.who if error.failed_in is None else f"{error.who}, epoch {error.failed_in}"
     if not error.error:
-        return f"{age(error.at, now)} ago, {where}: Spark ended the epoch"
+        return f"{age(error.at, now)} ago, {where}: Spark ended the epoch; the query was stopped, or failed"
     return f"{age(error.at, now)} ago, {where}: {error.error}{error.reason and f': {error.reason}'}"
 
 

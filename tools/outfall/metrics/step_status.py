@@ -13,7 +13,7 @@ from outfall.contexts import is_peak
 from outfall.errors import OutfallError, RecordError
 from outfall.metrics.driver_process import DriverProcess
 from outfall.protocol.clock import SystemClock
-from outfall.protocol.failure import Failure, failures_in
+from outfall.protocol.failure import Failure, ends_the_query, failures_in
 from outfall.protocol.heartbeat import Heartbeat, Phase, heartbeats_in, stored_beside
 from outfall.protocol.journal import Journal
 from outfall.recovery.entries import (
@@ -245,15 +245,16 @@ def _with_heartbeats(status: StepStatus, log: RecoveryLog) -> StepStatus:
     stored = stored_beside(log)
     found = heartbeats_in(stored, generation=status.generation, now=datetime.now(UTC))
     since = status.completed_at
-    failures = [each for each in failures_in(stored) if since is None or each.at > since]
+    # A query that was refused, because the step is that of another one, says nothing of that.
+    own = [each for each in failures_in(stored) if each.query_id is None or each.query_id == status.query_id]
+    failures = [each for each in own if since is None or each.at > since]
+    changed = status.changed_at
     return replace(
         status,
         heartbeats=found,
         retrying=bool(found),
         last_error=max(failures, key=lambda each: (bool(each.error), each.at), default=None),
-        failed=any(
-            each.ends_the_query and (status.changed_at is None or each.at >= status.changed_at) for each in failures
-        ),
+        failed=ends_the_query([each for each in failures if changed is None or each.at >= changed]),
     )
 
 
