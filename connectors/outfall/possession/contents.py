@@ -50,7 +50,8 @@ def check_existing(contents: TargetContents, existing: Existing, step_id: str) -
             f"{contents.where} is not empty",
             step=step_id,
             why=f"another query writes to it: {others[0]}",
-            do="use another path; or, if that query has ended permanently, set" + _KEEP_OR_DELETE,
+            do="use another path; if it is this query, whose checkpoint is lost, restore the checkpoint; or, if that"
+            " query has ended permanently, set" + _KEEP_OR_DELETE,
         )
     found = list(islice(contents.foreign(), 3))
     if found:

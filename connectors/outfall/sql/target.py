@@ -149,8 +149,9 @@ class SqlTarget(RecordPort[LedgerRow]):
                 step=context.step_id,
                 why="that checkpoint is lost, a batch job was killed after it had published, or another query uses the"
                 " same step_id; this query could write the same rows again",
-                do="restore the checkpoint; or give the query its own step_id; or, after checking the rows, set"
-                ' on_existing="resume" to add to them or "overwrite" to delete them',
+                do="if another query uses this step_id, give this one its own; if the checkpoint is lost, restore it,"
+                ' or set on_existing="overwrite" to write all rows again, or "resume" after deleting the rows that the'
+                " source will replay",
             )
         raise TargetNotEmptyError(
             f"{self.where} holds rows",

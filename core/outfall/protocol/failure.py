@@ -147,6 +147,9 @@ def _said(error: Exception, who: str) -> tuple[str, str, str | None] | None:
         return None
     if isinstance(error, OutfallError):
         what, do = cause_and_remedy(error)
+        if do is None:  # of an error of a task, Spark passes on the text alone
+            what, _, advice = what.partition(" What to do: ")
+            do = advice.removesuffix(".") or None
         cause = error.__cause__
         # The text of an error of others that a sink has raised may have contents of rows.
         foreign = cause is not None and error.why == cause_and_remedy(cause)[0]

@@ -117,6 +117,15 @@ def test_what_is_stored_of_an_error_has_no_contents_of_rows(
     assert all("row" not in each.model_dump_json() and each.failed_in == 3 for each in found)
 
 
+def test_an_error_that_spark_passed_on_as_a_text_has_its_remedy_too(tmp_path: Path) -> None:
+    recovery = recovery_config(str(tmp_path))
+    LocalDriver(Raising(lambda: None), recovery).run_epoch(0, [["a row"]])
+    with suppress(TransientError), recorded(recovery, "sink", DRIVER):
+        raise TransientError(str(REFUSED))
+    (found,) = failures(recovery)
+    assert (found.reason, found.do) == ("writing t failed. The server is down.", "start the server")
+
+
 def test_a_query_whose_epoch_spark_ended_has_failed_only_if_a_task_has(recovery: RecoveryConfig) -> None:
     with pytest.raises(TransientError):
         LocalDriver(Raising(raising(REFUSED)), recovery).run_epoch(0, [["a row"]])

@@ -29,7 +29,7 @@ from outfall.sql.writer import check_same_columns
 from outfall.trace_points import reached
 from outfall.values import rows_to_batch
 
-ALTERNATIVE = "; or omit parts, because epochs accept any source, with a new checkpoint"
+ALTERNATIVE = '; or omit parts, because epochs accept any source, with a new checkpoint and on_existing="overwrite"'
 """The remedy for a source that does not replay the same rows."""
 
 _INTEGERS = frozenset({"int2", "int4", "int8"})
