@@ -375,6 +375,14 @@ class SupportsTarget(DeclaresKind, ABC, Generic[S]):
         """
         return None
 
+    def applies_key_at_commit(self) -> bool:
+        """Return whether a commit applies the row identity of the running query to what earlier tasks have staged.
+
+        Called on the driver before each epoch. If it does, the identity may also change while an epoch is recorded,
+        until its commit begins. Defaults to `False`.
+        """
+        return False
+
     def owns_target(self) -> bool:
         """Return whether the sink takes over the data in its target, so that no other sink may write there.
 

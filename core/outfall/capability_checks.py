@@ -169,6 +169,10 @@ class ResolvedSink:
         """Return what identifies a row in the target. See `SupportsTarget.row_identity`."""
         return self.sink.row_identity() if SupportsTarget in self.capabilities else None
 
+    def applies_key_at_commit(self) -> bool:
+        """Whether a commit applies the row identity of the running query. See `SupportsTarget`."""
+        return SupportsTarget in self.capabilities and self.sink.applies_key_at_commit()
+
     def recovery_location(self) -> str | None:
         """Return a recovery location in the target's own database. See `SupportsTarget.recovery_location`."""
         return self.sink.recovery_location() if SupportsTarget in self.capabilities else None

@@ -283,6 +283,9 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
 class StagedDelivery(SqlDelivery, DynamicSink[Any], SupportsCommitter[StagedRows]):
     """The base of deliveries whose tasks load rows into a staging table, with its clean-up."""
 
+    def applies_key_at_commit(self) -> bool:
+        return True
+
     def committable_serializer(self) -> ModelSerializer[StagedRows]:
         return ModelSerializer(StagedRows)
 

@@ -26,6 +26,9 @@ class KeyedTableSink(TableSink):
     def row_identity(self) -> RowIdentity | None:
         return key_identity(self.options, self.options.order_column)
 
+    def applies_key_at_commit(self) -> bool:
+        return True
+
     @property
     def mode(self) -> WriteMode:
         return MergeRows(self.options, self.newest) if self.options.has_keys else super().mode

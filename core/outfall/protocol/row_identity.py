@@ -21,12 +21,14 @@ _log = logging.getLogger(__name__)
 class _Change(NamedTuple):
     """A difference between two identities."""
 
-    refused: bool
+    harmful: bool
+    """Whether rows that are written from now on cannot be compared with earlier ones."""
     text: str
+    refused: bool = False
 
 
 def check_row_identity(step_id: str, sink: ResolvedSink, view: JournalView, *, otherwise: str | None = None) -> None:
-    """Reject another identity than recorded, if an epoch is recorded, with `ForeignRecordsError`.
+    """Reject another identity than recorded, if rows have the recorded one, with `ForeignRecordsError`.
 
     `otherwise` is what to do if the earlier options are not restored, unless the step is that of a query or job.
 
@@ -39,13 +41,17 @@ def check_row_identity(step_id: str, sink: ResolvedSink, view: JournalView, *, o
     now = {"": sink} | sink.children()
     recorded = {"": begin.row_identity} | {name: child.row_identity for name, child in begin.children.items()}
     changes = [
-        _Change(change.refused, f"{name}: {change.text}" if name else change.text)
+        _Change(
+            change.harmful,
+            f"{name}: {change.text}" if name else change.text,
+            refused=change.harmful and _has_rows(now[name], view),
+        )
         for name, was in recorded.items()
         if was is not None and name in now
         for change in _changes(was, now[name].row_identity())
     ]
     refused = [change.text for change in changes if change.refused]
-    if refused and (view.completed is not None or view.unfinished is not None):
+    if refused:
         drained = " and deliver its buffered rows with outfall drain" if view.buffered.rows else ""
         raise ForeignRecordsError(
             f"{sink.name} would write rows under another identity than recorded: {'; '.join(refused)}",
@@ -60,8 +66,15 @@ def check_row_identity(step_id: str, sink: ResolvedSink, view: JournalView, *, o
             ),
         )
     for change in changes:
-        remains = "; what a failed attempt has written remains" if change.refused else ""
+        remains = "; rows that a failed attempt has published remain" if change.harmful else ""
         _log.warning("step %s: from now on, rows have another identity: %s%s", step_id, change.text, remains)
+
+
+def _has_rows(sink: ResolvedSink, view: JournalView) -> bool:
+    """Return whether rows may be visible, or become so, under the recorded identity."""
+    if view.completed is not None or view.committing:
+        return True
+    return view.unfinished is not None and not sink.applies_key_at_commit()
 
 
 def _changes(was: RowIdentity, now: RowIdentity | None) -> Iterator[_Change]:

@@ -208,7 +208,7 @@ def test_a_column_renamed_during_an_epoch_has_it_written_anew(lake: Lake) -> Non
 def test_staged_rows_are_no_data_files_of_a_sink_that_appends(lake: Lake) -> None:
     lake.make(COLUMNS)
     given = rows(row(1, gone=False), row(2, gone=True))
-    with crash_at("table: committing"):
+    with crash_at("after PREPARED"):
         upserting(lake, "log").write(0, given)
     lake.driver("log").write(0, given.drop_columns(["gone"]))
     assert lake.rows("id") == [1, 2]

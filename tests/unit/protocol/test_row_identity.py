@@ -38,10 +38,14 @@ class Resolved:
 
     row: RowIdentity | None = None
     inner: Mapping[str, Resolved] = field(default_factory=dict)
+    late: bool = False
     name: str = "AnySink"
 
     def row_identity(self) -> RowIdentity | None:
         return self.row
+
+    def applies_key_at_commit(self) -> bool:
+        return self.late
 
     def children(self) -> Mapping[str, Resolved]:
         return self.inner
@@ -108,10 +112,14 @@ def test_a_first_epoch_that_was_never_recorded_may_have_failed_for_its_options(
 ) -> None:
     check(Resolved(), None)
     check(Resolved(RowIdentity("upsert", ("other",))), begin(WAS), completed=None)
-    assert "what a failed attempt has written remains" in caplog.text
+    assert "rows that a failed attempt has published remain" in caplog.text
     prepared = Prepared(step="sink", incarnation="a" * 16, epoch=0, generation=1, query_id=None)
     with pytest.raises(ForeignRecordsError):
         check(Resolved(), begin(WAS), completed=None, unfinished=prepared)
+    late = Resolved(late=True)
+    check(late, begin(WAS), completed=None, unfinished=prepared)
+    with pytest.raises(ForeignRecordsError):
+        check(late, begin(WAS), completed=None, unfinished=prepared, committing=True)
 
 
 def test_the_advice_delivers_buffered_rows_before_their_step_ends() -> None:
