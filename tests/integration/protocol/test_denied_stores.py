@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
@@ -31,7 +32,10 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
     with pytest.MonkeyPatch.context() as patch, seaweedfs(tmp_path_factory.mktemp("seaweed")) as server:
         for name, value in server.s3.environment.items():
             patch.setenv(name, value)
+        # Kept with the address that the environment had before, and for other tests with this one.
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
         yield server.s3
+        fsspec.get_filesystem_class("s3").clear_instance_cache()
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import fsspec
 import pytest
 from pyiceberg.catalog import load_catalog
 
@@ -146,10 +147,13 @@ def servers(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     for variable, value in s3.environment.items():
         if variable != "AWS_ENDPOINT_URL":
             monkeypatch.setenv(variable, value)
+    # Kept with the endpoint that the environment had when another test asked for one.
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
     with ExitStack() as stack:
         made = Servers(stack, tmp_path, s3, monkeypatch)
         yield made
         made.proxy.close()
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
 
 
 @pytest.mark.parametrize(
