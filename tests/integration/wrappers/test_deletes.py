@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,6 @@ pytestmark = pytest.mark.thorough
 NO_TIME = 2**62
 """In milliseconds a time in the year 146 million, and in microseconds one in the year 148,000."""
 CELLS = [(name, mode) for name, kind in TARGETS.items() for mode in kind.modes if mode != "upsert"]
-
-
-@pytest.fixture(scope="module")
-def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "outfall")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "outfall-secret")
-        yield Servers(request, tmp_path_factory.mktemp("servers"), stack)
 
 
 def row(name: str, mode: str, epoch: int, at: int, *, gone: bool) -> pa.RecordBatch:

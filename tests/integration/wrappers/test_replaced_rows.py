@@ -6,8 +6,7 @@ Kafka are the tests' own models, DynamoDB is moto, and the HTTP server is a stub
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +85,6 @@ def expected(wrappers: tuple[str, ...], reports: bool) -> str | None:
         # What the wrapper itself reports.
         reports = wrapper == ONCE or (wrapper == BATCHES and reports)
     return None
-
-
-@pytest.fixture(scope="module")
-def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", "outfall")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "outfall-secret")
-        yield Servers(request, tmp_path_factory.mktemp("servers"), stack)
 
 
 @pytest.fixture(autouse=True)

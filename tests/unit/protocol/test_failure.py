@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,28 +14,10 @@ from outfall.protocol.heartbeat import stored_beside
 from outfall.recovery import recovery_config
 from outfall.recovery.local_log import LocalLog
 from outfall.recovery.log import RecoveryConfig
-from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.testing import LocalDriver
+from tests.unit.support.acting import ActingSink
 
 REFUSED = TransientError("writing t failed", why="the server is down", do="start the server")
-
-
-class Raising(DynamicSink[Any]):
-    """Its tasks do what `then` says."""
-
-    def __init__(self, then: Callable[[], None]) -> None:
-        self.then = then
-
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
-        return _Partition(self.then)
-
-
-class _Partition(StatelessSinkPartition[Any]):
-    def __init__(self, then: Callable[[], None]) -> None:
-        self._then = then
-
-    def write_batch(self, values: list[Any]) -> None:
-        self._then()
 
 
 class SparkError(Exception):
@@ -69,22 +50,22 @@ def recovery(request: pytest.FixtureRequest, tmp_path: Path) -> RecoveryConfig:
 
 def test_an_error_of_a_task_is_stored_with_its_remedy_until_a_later_epoch_completes(recovery: RecoveryConfig) -> None:
     with pytest.raises(TransientError):
-        LocalDriver(Raising(raising(REFUSED)), recovery).run_epoch(0, [["a row"]])
+        LocalDriver(ActingSink(raising(REFUSED)), recovery).run_epoch(0, [["a row"]])
     (found,) = failures(recovery)
     assert (found.who, found.failed_in, found.error) == ("task 0", 0, "TransientError")
     assert (found.reason, found.do) == ("writing t failed. The server is down.", "start the server")
     assert not ends_the_query([found])
-    LocalDriver(Raising(lambda: None), recovery).run_epoch(0, [["a row"]])
+    LocalDriver(ActingSink(lambda: None), recovery).run_epoch(0, [["a row"]])
     assert failures(recovery) == []
 
 
 @pytest.mark.parametrize("scheme", ["", "sqlite://"])
 def test_an_error_of_the_driver_ends_the_query(tmp_path: Path, scheme: str) -> None:
     recovery = recovery_config(f"{scheme}{tmp_path}")
-    driver = LocalDriver(Raising(lambda: None), recovery)
+    driver = LocalDriver(ActingSink(lambda: None), recovery)
     driver.run_epoch(0, [["a row"]])
     with pytest.raises(Exception, match="epoch"):
-        LocalDriver(Raising(lambda: None), recovery).run_epoch(7, [["a row"]])
+        LocalDriver(ActingSink(lambda: None), recovery).run_epoch(7, [["a row"]])
     (found,) = failures(recovery)
     assert (found.who, found.error, ends_the_query([found])) == ("driver", "UnexpectedEpochError", True)
 
@@ -109,7 +90,7 @@ def test_what_is_stored_of_an_error_has_no_contents_of_rows(
     tmp_path: Path, who: str, error: BaseException, stored: str | None
 ) -> None:
     recovery = recovery_config(str(tmp_path))
-    LocalDriver(Raising(lambda: None), recovery).run_epoch(0, [["a row"]])
+    LocalDriver(ActingSink(lambda: None), recovery).run_epoch(0, [["a row"]])
     with suppress(BaseException), recorded(recovery, "sink", who, 3):
         raise error
     found = failures(recovery)
@@ -119,7 +100,7 @@ def test_what_is_stored_of_an_error_has_no_contents_of_rows(
 
 def test_an_error_that_spark_passed_on_as_a_text_has_its_remedy_too(tmp_path: Path) -> None:
     recovery = recovery_config(str(tmp_path))
-    LocalDriver(Raising(lambda: None), recovery).run_epoch(0, [["a row"]])
+    LocalDriver(ActingSink(lambda: None), recovery).run_epoch(0, [["a row"]])
     with suppress(TransientError), recorded(recovery, "sink", DRIVER):
         raise TransientError(str(REFUSED))
     (found,) = failures(recovery)
@@ -128,7 +109,7 @@ def test_an_error_that_spark_passed_on_as_a_text_has_its_remedy_too(tmp_path: Pa
 
 def test_a_query_whose_epoch_spark_ended_has_failed_only_if_a_task_has(recovery: RecoveryConfig) -> None:
     with pytest.raises(TransientError):
-        LocalDriver(Raising(raising(REFUSED)), recovery).run_epoch(0, [["a row"]])
+        LocalDriver(ActingSink(raising(REFUSED)), recovery).run_epoch(0, [["a row"]])
     (of_task,) = failures(recovery)
     stopped = query_ended(0)
     assert [ends_the_query(each) for each in ([], [of_task], [stopped], [of_task, stopped])] == [False] * 3 + [True]
@@ -143,13 +124,13 @@ def test_a_location_without_the_step_is_not_touched(tmp_path: Path) -> None:
 def test_an_error_is_raised_also_if_it_cannot_be_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalLog, "set_heartbeat", lambda *_: raising(OSError("no space"))())
     with pytest.raises(TransientError, match="The server is down"):
-        LocalDriver(Raising(raising(REFUSED)), recovery_config(str(tmp_path))).run_epoch(0, [["a row"]])
+        LocalDriver(ActingSink(raising(REFUSED)), recovery_config(str(tmp_path))).run_epoch(0, [["a row"]])
     assert failures(recovery_config(str(tmp_path))) == []
 
 
 def test_a_log_that_cannot_be_read_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recovery = recovery_config(str(tmp_path))
-    LocalDriver(Raising(lambda: None), recovery).run_epoch(0, [["a row"]])
+    LocalDriver(ActingSink(lambda: None), recovery).run_epoch(0, [["a row"]])
     asked: list[object] = []
 
     def refuse(*arguments: object, **more: object) -> None:
@@ -159,5 +140,5 @@ def test_a_log_that_cannot_be_read_is_not_asked_again(tmp_path: Path, monkeypatc
     monkeypatch.setattr(LocalLog, "read", refuse)
     monkeypatch.setattr(LocalLog, "numbers", refuse)
     with pytest.raises(TransientError, match="is down"):
-        LocalDriver(Raising(lambda: None), recovery).run_epoch(1, [["a row"]])
+        LocalDriver(ActingSink(lambda: None), recovery).run_epoch(1, [["a row"]])
     assert len(asked) == 1

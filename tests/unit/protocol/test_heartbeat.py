@@ -8,7 +8,6 @@ from collections.abc import Callable
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,9 +17,9 @@ from outfall.recovery import recovery_config
 from outfall.recovery.local_log import LocalLog
 from outfall.recovery.log import RecoveryConfig, heartbeat_name
 from outfall.retry_log import RetryLog
-from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.testing import FakeClock, LocalDriver
 from tests.unit.recovery.test_history import OnceMore
+from tests.unit.support.acting import ActingSink
 from tests.unit.support.setups import Staging, content
 
 _retries = RetryLog(logging.getLogger(__name__))
@@ -43,23 +42,14 @@ def awaited(recovery: RecoveryConfig, found: Callable[[list[Heartbeat]], bool] =
     return beats(recovery)
 
 
-class Retrying(DynamicSink[Any]):
-    """Its destination is away for the first try of each batch, and then does what `then` says."""
+def retrying(then: Callable[[], object]) -> ActingSink:
+    """A sink whose destination is away for the first try of each batch, and then does what `then` says."""
 
-    def __init__(self, then: Callable[[], None]) -> None:
-        self.then = then
-
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
-        return _Partition(self.then)
-
-
-class _Partition(StatelessSinkPartition[Any]):
-    def __init__(self, then: Callable[[], None]) -> None:
-        self._then = then
-
-    def write_batch(self, values: list[Any]) -> None:
+    def act() -> None:
         fail_once()
-        self._then()
+        then()
+
+    return ActingSink(act)
 
 
 @pytest.fixture(params=["file", "memory", "sqlite"])
@@ -71,7 +61,7 @@ def recovery(request: pytest.FixtureRequest, tmp_path: Path) -> RecoveryConfig:
 def test_a_task_that_tries_again_is_seen_and_is_gone_when_it_went_through(tmp_path: Path) -> None:
     recovery = recovery_config(str(tmp_path))
     seen: list[Heartbeat] = []
-    driver = LocalDriver(Retrying(lambda: seen.extend(awaited(recovery))), recovery)
+    driver = LocalDriver(retrying(lambda: seen.extend(awaited(recovery))), recovery)
     driver.run_epoch(0, [["a row"]])
     (beat,) = seen
     told = (beat.who, beat.generation, beat.epoch, beat.phase, beat.attempts)
@@ -88,11 +78,11 @@ def test_a_task_that_gives_up_leaves_its_reason_until_it_is_stale_or_a_newer_dri
         raise TransientError("no")
 
     with pytest.raises(TransientError):
-        LocalDriver(Retrying(give_up), recovery).run_epoch(0, [["a row"]])
+        LocalDriver(retrying(give_up), recovery).run_epoch(0, [["a row"]])
     assert [beat.reason for beat in awaited(recovery)] == ["it is away"]
     assert beats(recovery, generation=2) == []
     assert beats(recovery, after=timedelta(seconds=STALE)) == []
-    LocalDriver(Retrying(lambda: None), recovery).run_epoch(0, [["a row"]])
+    LocalDriver(retrying(lambda: None), recovery).run_epoch(0, [["a row"]])
     assert not list(tmp_path.rglob("*.heartbeat"))
 
 
