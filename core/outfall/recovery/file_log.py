@@ -215,10 +215,10 @@ class FileLog(RecoveryLog):
         """
         numbers = self._newest(last)
         found = self._still_here(known, numbers)
+        if found.keys() >= set(numbers):
+            return [LogEntry(number, found[number]) for number in numbers]  # durable since this process knows them
         for _ in range(_ROUNDS):
             missing = [number for number in numbers if number not in found]
-            if not missing and set(numbers) <= known.keys():
-                return [LogEntry(number, found[number]) for number in numbers]  # durable since this process knows them
             loaded = self._load_all([self._path(entry_name(number)) for number in missing])
             found |= {number: data for number, data in zip(missing, loaded, strict=True) if data is not None}
             if all(number in found for number in numbers):

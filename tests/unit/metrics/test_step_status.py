@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from outfall.file import FileSink
+from outfall.metrics.driver_process import DriverProcess
 from outfall.metrics.step_status import StepWatch, read_status
+from outfall.protocol.failure import DRIVER, recorded
 from outfall.protocol.heartbeat import Heartbeat
 from outfall.recovery import recovery_config
 from outfall.recovery.local_log import LocalLog
 from outfall.recovery.log import heartbeat_name
-from outfall.testing import crash_at
+from outfall.testing import LocalDriver, crash_at
 from tests.unit.support.command import FileStep
 
 
@@ -195,3 +198,26 @@ def test_damage_to_an_entry_that_was_read_before_is_seen(step: FileStep) -> None
     assert (found.state, found.completed) == ("damaged", 0)
     entry.write_bytes(sound)
     assert watch.look().state == "completed"
+
+
+def test_a_query_that_was_refused_because_another_one_has_the_step_says_nothing_of_that(
+    step: FileStep, watch: StepWatch
+) -> None:
+    recovery = recovery_config(step.recovery)
+    LocalDriver(FileSink(str(step.path)), step.recovery, query_id="first").run_epoch(0, [["a"]])
+    for query_id, failed in (("second", False), ("first", True)):
+        with suppress(ValueError), recorded(recovery, "sink", DRIVER, 1, query_id=query_id):
+            raise ValueError
+        found = watch.look()
+        assert (found.failed, found.last_error is not None) == (failed, failed)
+
+
+@pytest.mark.parametrize(("point", "failed"), [("after BEGIN", True), ("after COMPLETED", False)])
+def test_the_end_of_a_driver_with_an_epoch_open_is_a_failure(
+    step: FileStep, watch: StepWatch, monkeypatch: pytest.MonkeyPatch, point: str, failed: bool
+) -> None:
+    with crash_at(point):
+        step.write(0)
+    assert not watch.look().failed
+    monkeypatch.setattr(DriverProcess, "has_ended", lambda *_: True)
+    assert watch.look().failed is failed
