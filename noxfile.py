@@ -390,7 +390,8 @@ def coverage(session: nox.Session) -> None:
             tests = ("-m", "pytest", f"tests/{kind}", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
             session.run(interpreter, "-m", "coverage", "run", *tests, env={"SPARK_CONF_DIR": settings})
     session.run(interpreter, "-m", "coverage", "combine", "--quiet")
-    for package in ("core", *sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("connectors/outfall/*/"))):
+    connectors = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("connectors/outfall/*/"))
+    for package in ("core", "engine", *connectors):
         session.run(interpreter, "-m", "coverage", "report", f"--include={package}/*", "--format=total")
 
 

@@ -29,7 +29,7 @@ class Rate(NamedTuple):
 def rate(url: str, rows: int, options: dict[str, Any], checkout: str | None = None) -> Rate:
     """Measure one epoch, after a first epoch that opens the connections and finds the limit."""
     base = ROOT if checkout is None else Path(checkout)
-    paths = [str(base / root) for root in ("core", "connectors", "tools") if (base / root).is_dir()]
+    paths = [str(base / root) for root in ("core", "engine", "connectors", "tools") if (base / root).is_dir()]
     command = [sys.executable, "-m", "benchmarks.http_rate", url, str(rows), json.dumps(options)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([*paths, str(ROOT)])}
     output = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True).stdout

@@ -38,7 +38,7 @@ from outfall.capabilities import (
     no_save_mode,
 )
 from outfall.errors import CapabilityError, ConfigurationError
-from outfall.serde import SimpleVersionedSerializer
+from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.sinks import DynamicSink, FixedPartitionedSink
 
 _log = logging.getLogger(__name__)
@@ -193,6 +193,34 @@ class ResolvedSink:
             raise no_save_mode(self.sink, mode)
         return self.sink
 
+    def state_names(self, part: str) -> Sequence[str]:
+        """Return the names of a part's states: its own name, unless it has several."""
+        return tuple(self.sink.state_names(part)) if SupportsNamedStates in self.capabilities else (part,)
+
+    def state_serializer(self, name: str) -> SimpleVersionedSerializer[Any]:
+        """Return the serializer of the state of this name: the sink's, or JSON."""
+        if SupportsNamedStates in self.capabilities:
+            return self.sink.named_state_serializer(name)  # type: ignore[no-any-return]
+        return self.sink.state_serializer() if SupportsStateSerializer in self.capabilities else JsonSerializer()
+
+    def resume_state(self, part: str, states: Mapping[str, Any]) -> Any:
+        """Return the state to pass to `build_part`, out of all states by name; `None` if there is none."""
+        own = {name: states[name] for name in self.state_names(part) if name in states}
+        if SupportsNamedStates in self.capabilities:
+            return own or None
+        return own.get(part)
+
+    def states_after(self, part: str, snapshot: Any) -> Mapping[str, Any]:
+        """Return the states in the result of a part's `snapshot()`, by name."""
+        return snapshot if SupportsNamedStates in self.capabilities else {part: snapshot}
+
+    def hand_over_serializer(self) -> SimpleVersionedSerializer[Any]:
+        """Return the serializer of task results: write results before a pre-commit topology, otherwise committables."""
+        if SupportsPreCommitTopology in self.capabilities:
+            return self.sink.write_result_serializer()  # type: ignore[no-any-return]
+        serializer: SimpleVersionedSerializer[Any] = self.sink.committable_serializer()
+        return serializer
+
     def children(self) -> dict[str, ResolvedSink]:
         """Return the children of a composite sink, and their children as `child.grandchild`."""
         if SupportsChildren not in self.capabilities:
@@ -207,6 +235,23 @@ class ResolvedSink:
 def resolve(sink: Any) -> ResolvedSink:
     """Find out what a sink of any class can do."""
     return ResolvedSink(sink, capabilities_of(sink))
+
+
+def returned_list(
+    owner: object, method: str, value: Any, *, step: str | None = None, part: str | None = None
+) -> Sequence[Any]:
+    """Return the value of a method that must return a list or tuple, or raise `CapabilityError`.
+
+    A string would be split into its characters, and each would be recorded, so that the step could not continue.
+    """
+    if isinstance(value, list | tuple):
+        return value
+    raise CapabilityError(
+        f"{type(owner).__name__}.{method}() returned a {type(value).__name__}",
+        step=step,
+        part=part,
+        do="return a list, which may be empty",
+    )
 
 
 def routes_by_default(sink: object) -> bool:

@@ -22,7 +22,6 @@ from outfall.options import (
     parse_options,
     plain_name,
 )
-from outfall.protocol.commit_retry import CommitPolicy
 
 SPARKS_NAME = "checkpointLocation"
 
@@ -68,10 +67,6 @@ class SourceOptions(SinkOptions):
         description="If the target rejects written data: `fail` the query, or `drop` **all rows** of that task or"
         " epoch.",
     )
-
-    def commit_policy(self) -> CommitPolicy:
-        """Return the deadline of a commit, and the treatment of rejected data."""
-        return CommitPolicy(deadline=self.commit_deadline.total_seconds(), on_known_failure=self.on_known_failure)
 
 
 def split_options(options: Mapping[str, str]) -> tuple[SourceOptions, dict[str, str]]:

@@ -68,7 +68,7 @@ def copy_code_only(directory: Path) -> list[str]:
             if not path.name.lower().lstrip("_").startswith("outfall"):
                 (others / path.name).symlink_to(path)
     code = directory / "code"
-    for root in ("core", "connectors", "tools"):
+    for root in ("core", "engine", "connectors", "tools"):
         shutil.copytree(ROOT / root, code, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(SOURCE, code)
     return [str(code), str(others)]

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from itertools import combinations
 from typing import Any, Self, TypeVar
 
@@ -41,7 +40,6 @@ from outfall.capabilities import (
 )
 from outfall.capability_checks import ResolvedSink, SupportsChildren, SupportsNamedStates, resolve
 from outfall.errors import CapabilityError, ConfigurationError
-from outfall.protocol.states import hand_over_serializer, state_names, state_serializer
 from outfall.serde import SimpleVersionedSerializer
 from outfall.sinks import DynamicSink, FixedPartitionedSink
 from outfall.wrappers.children import ChildMetrics, check_children, for_each, of_child, share
@@ -190,7 +188,7 @@ class Composite(
     def named_state_serializer(self, name: str) -> SimpleVersionedSerializer[Any]:
         child, _, own = name.partition("/")
         owner = self.resolved[child]
-        return state_serializer(owner, own) if owner.fixed else ListSerializer(owner.sink.writer_state_serializer())
+        return owner.state_serializer(own) if owner.fixed else ListSerializer(owner.sink.writer_state_serializer())
 
     def keeps_writer_state(self) -> bool:
         return any(child.keeps_writer_state() for child in self.resolved.values())
@@ -327,7 +325,7 @@ class Composite(
 
     def write_result_serializer(self) -> ChildValueSerializer:
         children = self._with(SupportsCommitter)
-        return ChildValueSerializer({name: partial(hand_over_serializer, self.resolved[name]) for name in children})
+        return ChildValueSerializer({name: self.resolved[name].hand_over_serializer for name in children})
 
     def add_pre_commit_topology(
         self, results: Sequence[CommittableMessage[ChildValue]]
@@ -431,7 +429,7 @@ class Composite(
     def _names_of(self, name: str, index: int) -> Sequence[str]:
         child = self.resolved[name]
         if child.fixed:
-            return [f"{name}/{own}" for own in state_names(child, self._parts_of[name][index])]
+            return [f"{name}/{own}" for own in child.state_names(self._parts_of[name][index])]
         return [f"{name}/writer-{index:05d}"] if SupportsWriterState in child.capabilities else []
 
     def _index(self, part: str) -> int:

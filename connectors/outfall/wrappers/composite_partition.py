@@ -11,10 +11,8 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from outfall.capabilities import SupportsBufferedRows, SupportsCommitter, SupportsWriterState, WriterInitContext
-from outfall.capability_checks import ResolvedSink
+from outfall.capability_checks import ResolvedSink, returned_list
 from outfall.protocol.partition import Rows, open_partition
-from outfall.protocol.states import states_after
-from outfall.protocol.validation import returned_list
 from outfall.sinks import StatefulSinkPartition, StatelessSinkPartition
 from outfall.wrappers.children import for_each, of_child
 from outfall.wrappers.composite_committer import ChildValue
@@ -84,7 +82,7 @@ class ChildPartition:
         """Return its states by name, in the form that its parent stores."""
         with of_child(self.name):
             if self._child.fixed:
-                states = states_after(self._child, self._context.part or "", self.partition.snapshot())
+                states = self._child.states_after(self._context.part or "", self.partition.snapshot())
                 return {f"{self.name}/{name}": state for name, state in states.items()}
             if self._opening.kept_as is None:
                 return {}

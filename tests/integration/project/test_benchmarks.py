@@ -186,7 +186,7 @@ def test_one_command_prints_a_table(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "outfall.testing.benchmark", "mine:make_sink", "--key", "name"]
     sizes = ["--rows", "200", "--pairs", "1", "--epochs", "2", "--master", "local[2]", "--directory", str(tmp_path)]
-    path = os.pathsep.join([str(ROOT / "core"), str(ROOT / "connectors")])
+    path = os.pathsep.join([str(ROOT / root) for root in ("core", "engine", "connectors")])
     done = subprocess.run(
         [*command, *sizes],
         cwd=tmp_path,

@@ -119,7 +119,7 @@ LEVELS = {"debug", "info", "warning", "error", "critical"}
 def loggers() -> dict[str, set[str]]:
     """The loggers that the sources get, with the levels that they are called at; not the test kit's, which listens."""
     found: dict[str, set[str]] = {}
-    for root in ("core", "connectors", "tools"):
+    for root in ("core", "engine", "connectors", "tools"):
         for file in (ROOT / root).rglob("*.py"):
             module = ".".join(file.relative_to(ROOT / root).with_suffix("").parts).removesuffix(".__init__")
             text = file.read_text()

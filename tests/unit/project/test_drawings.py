@@ -10,7 +10,7 @@ import pytest
 
 from tests.documents import DOCS, ROOT
 
-SOURCES = [ROOT / name / "outfall" for name in ("core", "connectors", "tools")]
+SOURCES = [ROOT / name / "outfall" for name in ("core", "engine", "connectors", "tools")]
 
 
 def drawing(package: Path) -> str:

@@ -1,4 +1,4 @@
-"""Arrows point one way: tools to connectors to core, and within core from spark to protocol to recovery to the rest."""
+"""Arrows point one way: tools to connectors to core, tools to the engine to core; within the engine down to the log."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 CORE = ROOT / "core" / "outfall"
+ENGINE = ROOT / "engine" / "outfall"
 CONNECTORS = ROOT / "connectors" / "outfall"
 TOOLS = ROOT / "tools" / "outfall"
 
@@ -85,24 +86,29 @@ DESTINATIONS = tuple(name for name in packages(CONNECTORS) if name not in SHARED
 
 
 def test_the_core_knows_nothing_above_it() -> None:
-    assert offences(CORE, (*packages(CONNECTORS), *packages(TOOLS))) == []
+    assert offences(CORE, (*SPARK, *packages(ENGINE), *packages(CONNECTORS), *packages(TOOLS))) == []
+
+
+def test_the_engine_knows_no_connector() -> None:
+    assert offences(ENGINE, (*packages(CONNECTORS), *packages(TOOLS))) == []
 
 
 @pytest.mark.parametrize(
     ("place", "forbidden"),
     [
-        ("protocol", SPARK),
-        ("recovery", (*SPARK, "outfall.protocol", "outfall.sinks")),
-        ("capabilities", (*SPARK, "outfall.protocol", "outfall.recovery", "outfall.sinks")),
-        ("sinks", (*SPARK, "outfall.protocol", "outfall.recovery", "outfall.capabilities")),
-        ("serde", (*SPARK, "outfall.protocol", "outfall.recovery", "outfall.capabilities", "outfall.sinks")),
-        ("errors", (*SPARK, "outfall")),
-        ("trace_points", (*SPARK, "outfall")),
+        (ENGINE / "protocol", SPARK),
+        (ENGINE / "recovery", (*SPARK, "outfall.protocol", "outfall.sinks")),
+        (CORE / "capabilities", ("outfall.sinks",)),
+        (CORE / "sinks", ("outfall.capabilities",)),
+        (CORE / "serde", ("outfall.capabilities", "outfall.sinks")),
+        (CORE / "errors", ("outfall",)),
+        (CORE / "trace_points", ("outfall",)),
     ],
+    ids=lambda value: getattr(value, "name", None),
 )
-def test_within_the_core_each_package_knows_only_what_lies_below(place: str, forbidden: tuple[str, ...]) -> None:
-    assert sources(CORE / place)
-    assert offences(CORE / place, forbidden) == []
+def test_each_package_knows_only_what_lies_below(place: Path, forbidden: tuple[str, ...]) -> None:
+    assert sources(place)
+    assert offences(place, forbidden) == []
 
 
 @pytest.mark.parametrize("name", [*SHARED, *DESTINATIONS])
@@ -117,13 +123,34 @@ def test_formats_and_the_asynchronous_base_know_no_protocol() -> None:
     assert offences(CONNECTORS / "async_sink", above) == []
 
 
+@pytest.mark.parametrize("name", ["dynamodb", "http", "kinesis", "opensearch", "redis", "wrappers"])
+def test_no_sink_of_requests_loads_the_log(name: str) -> None:
+    # Executors load the sink in each new worker.
+    files, loaded = modules(), set[str]()
+    left = [module for module in files if f"{module}.".startswith(f"outfall.{name}.")]
+    while left:
+        module = left.pop()
+        if module in files and module not in loaded:
+            loaded.add(module)
+            # A package is loaded before its modules.
+            left += [*imported(files[module]), module.rpartition(".")[0]]
+    assert {module for module in loaded if module.startswith(("outfall.recovery", "outfall.spark"))} == set()
+
+
+def test_connectors_know_of_the_engine_what_a_store_and_a_wrapper_need() -> None:
+    known = ("outfall.recovery", "outfall.protocol.clock", "outfall.protocol.partition")
+    found = [module for file in sources(CONNECTORS) for module in imported(file) if module.startswith("outfall.")]
+    assert [module for module in found if module.startswith("outfall.protocol.") and not module.startswith(known)] == []
+
+
 def test_the_base_of_databases_knows_no_driver() -> None:
     assert offences(CONNECTORS / "sql", ("psycopg", "pgpq", "pymysql", "sqlite3")) == []
 
 
 def test_tools_know_spark_in_the_benchmark_kit_only() -> None:
     assert offences(TOOLS, SPARK) == []
-    assert [line for place in (CORE, CONNECTORS) for line in offences(place, ("outfall.testing.benchmark",))] == []
+    below = (CORE, ENGINE, CONNECTORS)
+    assert [line for place in below for line in offences(place, ("outfall.testing.benchmark",))] == []
 
 
 def test_what_the_logs_say_is_read_without_the_command_line() -> None:
@@ -131,13 +158,13 @@ def test_what_the_logs_say_is_read_without_the_command_line() -> None:
 
 
 def test_pandas_is_never_needed() -> None:
-    assert [line for root in (CORE, CONNECTORS, TOOLS) for line in offences(root, ("pandas",))] == []
+    assert [line for root in (CORE, ENGINE, CONNECTORS, TOOLS) for line in offences(root, ("pandas",))] == []
 
 
 def modules() -> dict[str, Path]:
     """Every module of the distribution by its name."""
     found = {}
-    for root in (CORE, CONNECTORS, TOOLS):
+    for root in (CORE, ENGINE, CONNECTORS, TOOLS):
         for file in root.rglob("*.py"):
             found[".".join(file.relative_to(root.parent).with_suffix("").parts).removesuffix(".__init__")] = file
     return found

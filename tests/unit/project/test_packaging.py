@@ -16,7 +16,7 @@ from outfall import plugins
 from outfall.version import outfall_version
 
 ROOT = Path(__file__).parents[3]
-SOURCE_ROOTS = (ROOT / "core", ROOT / "connectors", ROOT / "tools")
+SOURCE_ROOTS = (ROOT / "core", ROOT / "engine", ROOT / "connectors", ROOT / "tools")
 
 
 @pytest.fixture(scope="module")

@@ -57,7 +57,7 @@ def spark_messages() -> str:
 def our_texts() -> list[tuple[set[str], list[str]]]:
     """For each module the names that are used in it, its own among them, and its literals with holes for values."""
     found = []
-    for root in ("core", "connectors", "tools"):
+    for root in ("core", "engine", "connectors", "tools"):
         for file in (ROOT / root).rglob("*.py"):
             nodes = list(ast.walk(ast.parse(file.read_text())))
             names = {node.id for node in nodes if isinstance(node, ast.Name)}

@@ -113,7 +113,7 @@ def test_a_process_that_does_not_import_the_testing_package_reads_no_variable() 
 
 def test_only_the_testing_package_names_the_variables() -> None:
     root = Path(__file__).parents[3]
-    files = [path for place in ("core", "connectors", "tools") for path in (root / place).rglob("*.py")]
+    files = [path for place in ("core", "engine", "connectors", "tools") for path in (root / place).rglob("*.py")]
     naming = {path.relative_to(root).as_posix() for path in files if "OUTFALL_TEST_" in path.read_text()}
     assert {name for name in naming if not name.startswith("tools/outfall/testing/")} == set()
 

@@ -59,7 +59,7 @@ class ChosenSink:
         """Return the commit policy from the API's options."""
         if self.name is not None and ":" in self.name:
             return CommitPolicy()
-        return split_options(self._all())[0].commit_policy()
+        return CommitPolicy.from_options(split_options(self._all())[0])
 
     def _all(self) -> dict[str, str]:
         if self.name is None:

@@ -9,7 +9,6 @@ from typing import Any
 
 from outfall.capability_checks import ResolvedSink
 from outfall.errors import SerializationError
-from outfall.protocol.states import hand_over_serializer, state_serializer, states_after
 from outfall.recovery import recovery_config
 from outfall.serde import SimpleVersionedSerializer
 from outfall.testing.conformance.faults import ConformanceError, check
@@ -52,10 +51,10 @@ def _with_serializers(
     if what == "writer state":
         return [(what, value, resolved.sink.writer_state_serializer())]
     if what == "committable":
-        return [(what, value, hand_over_serializer(resolved))]
+        return [(what, value, resolved.hand_over_serializer())]
     # All parts use the same serializer, so the part does not matter.
-    states = states_after(resolved, "", value)
-    return [(what, state, state_serializer(resolved, name)) for name, state in states.items()]
+    states = resolved.states_after("", value)
+    return [(what, state, resolved.state_serializer(name)) for name, state in states.items()]
 
 
 @check

@@ -24,7 +24,6 @@ from outfall.capabilities import (
 )
 from outfall.capability_checks import ResolvedSink, capabilities_of
 from outfall.errors import CapabilityError
-from outfall.protocol.states import resume_state
 from outfall.values import to_batch, to_values
 
 _log = logging.getLogger(__name__)
@@ -124,7 +123,7 @@ def _build(
         sink = sink.bind(context)
     if resolved.fixed:
         part = context.part or ""
-        return sink.build_part(context.step_id, part, resume_state(resolved, part, states))
+        return sink.build_part(context.step_id, part, resolved.resume_state(part, states))
     if recovered and SupportsWriterState in resolved.capabilities:
         return sink.restore_writer(context, recovered)
     return sink.build(context.step_id, context.worker_index, context.worker_count)

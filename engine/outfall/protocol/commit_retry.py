@@ -14,6 +14,7 @@ from outfall.options import in_own_case
 from outfall.protocol.clock import Clock
 from outfall.retry_log import Retry, RetryLog
 from outfall.retry_loop import retried
+from outfall.source_options import SourceOptions
 from outfall.trace_points import reached
 
 _log = logging.getLogger(__name__)
@@ -49,6 +50,11 @@ class CommitPolicy:
         object.__setattr__(self, "on_known_failure", in_own_case(self.on_known_failure, ("fail", "drop")))
         if self.on_known_failure not in ("fail", "drop"):
             raise ConfigurationError(f"on_known_failure is {self.on_known_failure!r}", do='pass "fail" or "drop"')
+
+    @classmethod
+    def from_options(cls, options: SourceOptions) -> CommitPolicy:
+        """Return the policy that options of `format("outfall")` ask for."""
+        return cls(deadline=options.commit_deadline.total_seconds(), on_known_failure=options.on_known_failure)
 
 
 @dataclass(frozen=True)

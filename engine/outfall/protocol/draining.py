@@ -25,7 +25,7 @@ from outfall.capability_checks import ResolvedSink
 from outfall.errors import EpochAbandonedError
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult, TaskResponse, Ticket
-from outfall.protocol.states import ROWS_BUFFERED, state_names
+from outfall.protocol.states import ROWS_BUFFERED
 from outfall.protocol.task import EpochTask, TaskIdentity
 
 _log = logging.getLogger(__name__)
@@ -86,5 +86,5 @@ def run_drain(resolved: ResolvedSink, ticket: Ticket) -> list[TaskResponse]:
 
 
 def _holds(resolved: ResolvedSink, ticket: Ticket, part: str) -> bool:
-    states = [ticket.states.get(name) for name in state_names(resolved, part)]
+    states = [ticket.states.get(name) for name in resolved.state_names(part)]
     return any(state is not None and state.held for state in states)

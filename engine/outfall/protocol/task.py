@@ -21,7 +21,7 @@ from outfall.capabilities import (
     SupportsWriterState,
     WriterInitContext,
 )
-from outfall.capability_checks import ResolvedSink, SupportsNamedStates, resolve
+from outfall.capability_checks import ResolvedSink, SupportsNamedStates, resolve, returned_list
 from outfall.errors import CapabilityError, SerializationError
 from outfall.protocol.failure import recorded
 from outfall.protocol.heartbeat import heartbeat
@@ -30,14 +30,10 @@ from outfall.protocol.partition import ResolvedPartition, Rows, open_partition
 from outfall.protocol.states import (
     ROWS_BY_SPARK,
     buffered_in,
-    hand_over_serializer,
     load_states,
-    state_names,
-    state_serializer,
-    states_after,
     total_buffered,
 )
-from outfall.protocol.validation import check_query, check_version, returned_list
+from outfall.protocol.validation import check_query, check_version
 from outfall.recovery.entries import BufferedRecord, StoredValue, WinningAttempt, load_value, store_state, store_value
 from outfall.recovery.log import RecoveryLog
 from outfall.trace_points import reached
@@ -155,7 +151,7 @@ class EpochTask:
 
     def _states_of(self, part: str | None) -> dict[str, StoredValue]:
         states = self._ticket.states
-        names = () if part is None else state_names(self._resolved, part)
+        names = () if part is None else self._resolved.state_names(part)
         return {name: states[name] for name in names if name in states}
 
     def _own_states(self) -> list[tuple[int, StoredValue]]:
@@ -288,7 +284,7 @@ class PartRunner:
     def _prepare_commit(self) -> list[StoredValue]:
         if SupportsCommitter not in self._capabilities:
             return []
-        serializer = hand_over_serializer(self._resolved)
+        serializer = self._resolved.hand_over_serializer()
         committables = self._returned("prepare_commit", self._partition.prepare_commit())
         try:
             return [store_value(serializer, item) for item in committables]
@@ -307,7 +303,7 @@ class PartRunner:
         if not self._resolved.fixed:
             return {}
         part = self._context.part or ""
-        states = states_after(self._resolved, part, self._partition.snapshot())
+        states = self._resolved.states_after(part, self._partition.snapshot())
         return {name: self._stored_state(name, value) for name, value in states.items()}
 
     def _stored_state(self, name: str, value: Any) -> StoredValue:
@@ -319,7 +315,7 @@ class PartRunner:
                 do="return the position after the last value; 0 and empty values are states",
             )
         held = buffered_in(self._resolved, {name: value} if SupportsNamedStates in self._capabilities else value)
-        return self._stored(state_serializer(self._resolved, name), value, name, held)
+        return self._stored(self._resolved.state_serializer(name), value, name, held)
 
     def _snapshot_writer_states(self) -> list[StoredValue]:
         if SupportsWriterState not in self._capabilities:

@@ -1,4 +1,4 @@
-"""The states of a step: their names, their serializers, their buffered rows, and their way between log and tasks.
+"""The states of a step: their buffered rows, and their way between log and tasks.
 
 A state goes from the log into the ticket, then to the task that continues from it, and back with the task's result. It
 may contain rows that are not in the target yet. These are counted per state, and summed over the step.
@@ -9,17 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from outfall.capabilities import (
-    BufferedRows,
-    SupportsBufferedRows,
-    SupportsPreCommitTopology,
-    SupportsStateSerializer,
-)
-from outfall.capability_checks import ResolvedSink, SupportsNamedStates
+from outfall.capabilities import BufferedRows, SupportsBufferedRows
+from outfall.capability_checks import ResolvedSink
 from outfall.errors import ConfigurationError
 from outfall.recovery.entries import CARRIED, BufferedRecord, StoredValue, carry_in, carry_out, load_value
 from outfall.recovery.log import RecoveryConfig, RecoveryLog
-from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 
 ROWS_BUFFERED = "rows_held"
 """The counter of the rows that are buffered after an epoch. Not summed over tasks or epochs."""
@@ -32,42 +26,9 @@ ROWS_BY_SPARK = "rows_by_spark"
 """The counter of the rows that Spark's own writer wrote. Present in each epoch that it wrote, also without rows."""
 
 
-def state_names(resolved: ResolvedSink, part: str) -> Sequence[str]:
-    """Return the names of a part's states: its own name, unless it has several."""
-    return tuple(resolved.sink.state_names(part)) if SupportsNamedStates in resolved.capabilities else (part,)
-
-
-def state_serializer(resolved: ResolvedSink, name: str) -> SimpleVersionedSerializer[Any]:
-    """Return the serializer of the state of this name: the sink's, or JSON."""
-    if SupportsNamedStates in resolved.capabilities:
-        return resolved.sink.named_state_serializer(name)  # type: ignore[no-any-return]
-    return resolved.sink.state_serializer() if SupportsStateSerializer in resolved.capabilities else JsonSerializer()
-
-
 def load_states(resolved: ResolvedSink, stored: Mapping[str, StoredValue], log: RecoveryLog | None) -> dict[str, Any]:
     """Deserialize recorded states. `log` is the log with large states."""
-    return {name: load_value(state_serializer(resolved, name), value, log=log) for name, value in stored.items()}
-
-
-def resume_state(resolved: ResolvedSink, part: str, states: Mapping[str, Any]) -> Any:
-    """Return the state to pass to `build_part`, out of all states by name; `None` if there is none."""
-    own = {name: states[name] for name in state_names(resolved, part) if name in states}
-    if SupportsNamedStates in resolved.capabilities:
-        return own or None
-    return own.get(part)
-
-
-def states_after(resolved: ResolvedSink, part: str, snapshot: Any) -> Mapping[str, Any]:
-    """Return the states in the result of a part's `snapshot()`, by name."""
-    return snapshot if SupportsNamedStates in resolved.capabilities else {part: snapshot}
-
-
-def hand_over_serializer(resolved: ResolvedSink) -> SimpleVersionedSerializer[Any]:
-    """Return the serializer of task results: write results before a pre-commit topology, otherwise committables."""
-    if SupportsPreCommitTopology in resolved.capabilities:
-        return resolved.sink.write_result_serializer()  # type: ignore[no-any-return]
-    serializer: SimpleVersionedSerializer[Any] = resolved.sink.committable_serializer()
-    return serializer
+    return {name: load_value(resolved.state_serializer(name), value, log=log) for name, value in stored.items()}
 
 
 def buffered_in(resolved: ResolvedSink, state: Any) -> BufferedRecord | None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from outfall.capability_checks import ResolvedSink
+from outfall.capability_checks import ResolvedSink, returned_list
 from outfall.errors import (
     CapabilityError,
     FencedError,
@@ -18,7 +17,6 @@ from outfall.errors import (
 )
 from outfall.protocol.journal import JournalView
 from outfall.protocol.row_identity import check_row_identity
-from outfall.protocol.states import state_names
 
 
 def check_identity(
@@ -148,7 +146,7 @@ def listed_parts(step_id: str, resolved: ResolvedSink, recorded: Sequence[str]) 
             step=step_id,
             do="return at least one name, and each name only once",
         )
-    missing = sorted(set(recorded) - {name for part in parts for name in state_names(resolved, part)})
+    missing = sorted(set(recorded) - {name for part in parts for name in resolved.state_names(part)})
     if missing:
         raise PartsChangedError(
             f"{len(missing)} parts have a state and are no longer listed: {', '.join(missing[:5])}",
@@ -251,20 +249,3 @@ def log_lost(step_id: str, known: int, newest: int) -> RecordError:
 
 def _less(epoch: int | None, drains: int) -> int | None:
     return None if epoch is None else epoch - drains
-
-
-def returned_list(
-    owner: object, method: str, value: Any, *, step: str | None = None, part: str | None = None
-) -> Sequence[Any]:
-    """Return the value of a method that must return a list or tuple, or raise `CapabilityError`.
-
-    A string would be split into its characters, and each would be recorded, so that the step could not continue.
-    """
-    if isinstance(value, list | tuple):
-        return value
-    raise CapabilityError(
-        f"{type(owner).__name__}.{method}() returned a {type(value).__name__}",
-        step=step,
-        part=part,
-        do="return a list, which may be empty",
-    )

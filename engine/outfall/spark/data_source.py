@@ -27,6 +27,7 @@ from outfall.capabilities import SaveMode
 from outfall.capability_checks import resolve
 from outfall.errors import ConfigurationError, ResponsesError, TerminalError
 from outfall.options import plain_name
+from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.failure import query_ended, record
 from outfall.protocol.messages import TaskResponse, Ticket
@@ -174,7 +175,7 @@ class _SourceWriter:
     ) -> EpochCoordinator:
         checkpoint = SparkCheckpoint.at(self._options.checkpoint_location)
         options = EpochOptions(
-            commit=self._options.commit_policy(),
+            commit=CommitPolicy.from_options(self._options),
             adopt_checkpoint=bool(self._options.adopt_checkpoint),
             any_later=any_later,
             final=final,

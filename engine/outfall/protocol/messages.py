@@ -16,10 +16,10 @@ from outfall.capabilities import (
     SupportsPreCommitTopology,
     WriterId,
 )
-from outfall.capability_checks import ResolvedSink
+from outfall.capability_checks import ResolvedSink, returned_list
 from outfall.errors import FencedError, ResponsesError
-from outfall.protocol.states import hand_over_serializer, load_states
-from outfall.protocol.validation import check_version, earlier_epoch, returned_list, unexpected_epoch
+from outfall.protocol.states import load_states
+from outfall.protocol.validation import check_version, earlier_epoch, unexpected_epoch
 from outfall.recovery.entries import (
     StoredCommittable,
     StoredModel,
@@ -227,7 +227,7 @@ class CollectedResponses:
         ]
         if SupportsPreCommitTopology not in resolved.capabilities:
             return handed_over
-        sink, serializer = resolved.sink, hand_over_serializer(resolved)
+        sink, serializer = resolved.sink, resolved.hand_over_serializer()
         results = [
             CommittableMessage(load_value(serializer, item.value), self.epoch, item.worker_index, item.part)
             for item in handed_over

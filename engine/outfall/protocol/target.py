@@ -12,7 +12,7 @@ from outfall.capabilities import CleanUpContext, SupportsTarget, SupportsWriterS
 from outfall.capability_checks import ResolvedSink
 from outfall.first_contact import first_contact
 from outfall.protocol.journal import JournalView
-from outfall.protocol.states import load_states, state_serializer
+from outfall.protocol.states import load_states
 from outfall.protocol.step import Step
 from outfall.recovery.entries import StoredValue, load_value, store_state
 from outfall.recovery.log import RecoveryLog
@@ -50,7 +50,7 @@ def check_target(step: Step, view: JournalView, *, epoch: int | None, starting: 
     return CheckedTarget(
         replace(context, states={**context.states, **bases}, found=check.found),
         {
-            part: store_state(state_serializer(resolved, part), state, log=log, name=part, generation=view.last + 1)
+            part: store_state(resolved.state_serializer(part), state, log=log, name=part, generation=view.last + 1)
             for part, state in bases.items()
         },
     )
