@@ -1,0 +1,1 @@
+CREATE TABLE "public"."t" ("id" bigint, "name" text, "version" bigint)

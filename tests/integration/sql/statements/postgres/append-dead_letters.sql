@@ -1,0 +1,9 @@
+CREATE UNLOGGED TABLE "outfall"."refused" ("_outfall_stage" bigint NOT NULL, "row" text NOT NULL, "reason" text NOT NULL, "code" text, "excerpt" text, "step" text NOT NULL, "epoch" bigint, "part" text, "time" timestamp with time zone NOT NULL)
+CREATE TABLE "dead" ("row" text NOT NULL, "reason" text NOT NULL, "code" text, "excerpt" text, "step" text NOT NULL, "epoch" bigint, "part" text, "time" timestamp with time zone NOT NULL)
+CREATE UNLOGGED TABLE "outfall"."staging_t_sink_0123456789ab" ("_outfall_stage" bigint, "id" bigint, "name" character varying(9), "version" bigint)
+SET CONSTRAINTS ALL IMMEDIATE
+SELECT "_outfall_stage", count(*) FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" IN (1234567890) GROUP BY 1
+LOCK TABLE "outfall"."staging_t_sink_0123456789ab" IN ACCESS SHARE MODE
+INSERT INTO "public"."t" ("id", "name", "version") SELECT "id", "name", "version" FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" = ANY(%(stages)s) AND ctid >= %(low)s::tid AND ctid < %(high)s::tid
+INSERT INTO "dead" ("row", "reason", "code", "excerpt", "step", "epoch", "part", "time") VALUES ((SELECT to_json(shown)::text FROM (SELECT "id", "name", "version" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = '(0,2)'::tid) AS shown), %(reason)s, %(code)s, %(excerpt)s, %(step)s, %(epoch)s, %(part)s, %(time)s)
+DELETE FROM "outfall"."refused" WHERE NOT EXISTS (SELECT 1 FROM "outfall"."attempts" AS live WHERE live.stage = "outfall"."refused"."_outfall_stage")

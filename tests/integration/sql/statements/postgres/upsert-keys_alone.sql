@@ -1,0 +1,4 @@
+CREATE UNLOGGED TABLE "outfall"."staging_t_sink_0123456789ab" ("_outfall_stage" bigint, "_outfall_row" bigint, "id" bigint)
+EXPLAIN WITH latest AS (SELECT DISTINCT ON ("id") "id", false AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" = ANY(%(stages)s) ORDER BY "id", "_outfall_stage" DESC, "_outfall_row" DESC) INSERT INTO "public"."t" AS target ("id") SELECT "id" FROM latest WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO NOTHING
+WITH latest AS (SELECT DISTINCT ON ("id") "id", false AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" = ANY(%(stages)s) ORDER BY "id", "_outfall_stage" DESC, "_outfall_row" DESC) INSERT INTO "public"."t" AS target ("id") SELECT "id" FROM latest WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO NOTHING
+SELECT "_outfall_stage", count(*) FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" IN (1234567890) GROUP BY 1
