@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from psycopg import sql
 from psycopg.rows import class_row
 
 from outfall.part_ledger.checks import PartRow
@@ -57,55 +56,65 @@ class PartLedger:
 
     def __init__(self, step: StepLedger) -> None:
         self.table = TableName(step.metadata_schema, "parts")
-        self._name = self.table.escaped()
+        self._name = self.table.sql
         self._step = step
-        self._target = sql.SQL(compose("(SELECT target FROM {} WHERE {})", step.name, step.mine))
+        self._target = compose("(SELECT target FROM {} WHERE {})", step.name, step.mine)
 
     def read(
         self, connection: PostgresConnection, parts: Iterable[str] | None = None, *, lock: bool = False
     ) -> Mapping[str, PartRow]:
         """Return the rows of some or all parts; with `lock`, they are locked in the order of the parts."""
-        query = sql.SQL(
+        query = compose(
             "SELECT part, generation, epoch, attempt, next_offset, rows, hash FROM {}"
-            " WHERE incarnation = %(incarnation)s AND target = {}"
-        ).format(self._name, self._target)
+            " WHERE incarnation = %(incarnation)s AND target = {}",
+            self._name,
+            self._target,
+        )
         values = dict(self._step.key)
         if parts is not None:
-            query += sql.SQL(" AND part = ANY(%(parts)s)")
+            query += " AND part = ANY(%(parts)s)"
             values["parts"] = list(parts)
         if lock:
-            query += sql.SQL(" ORDER BY part FOR UPDATE")
+            query += " ORDER BY part FOR UPDATE"
         with connection.cursor(row_factory=class_row(PartRow)) as cursor:
             return {row.part: row for row in cursor.execute(query, values).fetchall()}
 
     def published_by_others(self, connection: PostgresConnection) -> int | None:
         """Return the epoch of the part that another incarnation of the same step and table published last."""
-        query = sql.SQL(
+        query = compose(
             "SELECT part.epoch FROM {} AS part JOIN {} AS steps USING (incarnation, target)"
-            " WHERE {} AND incarnation <> %(incarnation)s AND part.epoch IS NOT NULL ORDER BY part.changed DESC LIMIT 1"
-        ).format(self._name, sql.SQL(self._step.name), sql.SQL(self._step.called))
+            " WHERE {} AND incarnation <> %(incarnation)s AND part.epoch IS NOT NULL"
+            " ORDER BY part.changed DESC LIMIT 1",
+            self._name,
+            self._step.name,
+            self._step.called,
+        )
         found = connection.execute(query, self._step.key).fetchone()
         return None if found is None else int(found[0])
 
     def begin(self, connection: PostgresConnection, offsets: Mapping[str, int]) -> None:
         """Create rows for parts that have none, with their start offsets."""
-        statement = sql.SQL(
+        statement = compose(
             "INSERT INTO {} (incarnation, target, part, next_offset)"
             " SELECT %(incarnation)s, {}, part, start"
-            " FROM unnest(%(parts)s::text[], %(starts)s::bigint[]) AS given (part, start) ON CONFLICT DO NOTHING"
-        ).format(self._name, self._target)
+            " FROM unnest(%(parts)s::text[], %(starts)s::bigint[]) AS given (part, start) ON CONFLICT DO NOTHING",
+            self._name,
+            self._target,
+        )
         values = {"parts": list(offsets), "starts": list(offsets.values())}
         connection.execute(statement, {**self._step.key, **values})
 
     def published(self, connection: PostgresConnection, rows: Sequence[PartRow]) -> None:
         """Update the rows of parts, all of one attempt. The caller holds their locks."""
-        statement = sql.SQL(
+        statement = compose(
             "UPDATE {} AS mine SET generation = %(generation)s, epoch = %(epoch)s, attempt = %(attempt)s,"
             " next_offset = given.next_offset, rows = given.rows, hash = given.hash, changed = now()"
             " FROM unnest(%(parts)s::text[], %(offsets)s::bigint[], %(counts)s::bigint[], %(hashes)s::bigint[])"
             " AS given (part, next_offset, rows, hash)"
-            " WHERE incarnation = %(incarnation)s AND target = {} AND mine.part = given.part"
-        ).format(self._name, self._target)
+            " WHERE incarnation = %(incarnation)s AND target = {} AND mine.part = given.part",
+            self._name,
+            self._target,
+        )
         values = {
             "generation": rows[0].generation,
             "epoch": rows[0].epoch,

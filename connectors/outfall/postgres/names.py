@@ -56,18 +56,11 @@ class TableName(SqlName):
 
     def identifier(self) -> sql.Identifier:
         """Return the name as SQL, quoted."""
-        return sql.Identifier(*self._parts())
-
-    def escaped(self) -> sql.SQL:
-        """Return the name as SQL, quoted, for a statement that is executed with parameters."""
-        return escaped(*self._parts())
+        return sql.Identifier(self.name) if self.place is None else sql.Identifier(self.place, self.name)
 
     @property
     def quoted(self) -> str:
         return self.identifier().as_string(None)
-
-    def _parts(self) -> tuple[str, ...]:
-        return (self.name,) if self.place is None else (self.place, self.name)
 
 
 def quote(*name: str) -> str:
@@ -75,14 +68,9 @@ def quote(*name: str) -> str:
 
     With parameters, psycopg treats % as the beginning of a placeholder, even within quotes.
     """
-    return sql.Identifier(*name).as_string(None).replace("%", "%%")
+    return doubled(sql.Identifier(*name).as_string(None))
 
 
-def escaped(*name: str) -> sql.SQL:
-    """Quote a name like `quote`, as a part of psycopg's SQL."""
-    return sql.SQL(quote(*name))
-
-
-def escaped_sql(text: str) -> sql.SQL:
-    """Return SQL text unchanged, for a statement with parameters."""
-    return sql.SQL(text.replace("%", "%%"))
+def doubled(text: str) -> str:
+    """Return SQL of a user or the server unchanged, for a statement with parameters."""
+    return text.replace("%", "%%")

@@ -393,3 +393,12 @@ def test_whatever_comes_in_whatever_epochs_the_table_holds_the_newest_change_of_
         assert target.rows(HELD) == [(row["id"], row["name"], row["lsn"]) for row in rows if row["op"] != "d"]
 
     check()
+
+
+@pytest.mark.thorough
+def test_a_sequence_may_have_any_name_where_a_row_is_rejected(make: Make, recovery: str) -> None:
+    target = make("CREATE TABLE t (id bigint PRIMARY KEY, name varchar(9), CHECK (name <> 'bad'))")
+    target.run(f"ALTER TABLE t ADD COLUMN {target.quote}l%n{target.quote} bigint")
+    given = [{"op": "c", "id": number, "name": name, "l%n": 1} for number, name in enumerate(("a", "bad"))]
+    run(target.sink(**CHANGES | {"sequence_column": "l%n"}, dead_letter_table="dead"), recovery, 0, given)
+    assert (target.rows("id, name"), target.refused_ids()) == ([(0, "a")], [1])

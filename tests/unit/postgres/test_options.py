@@ -413,7 +413,7 @@ def text(**options: Any) -> str:
     move: Any = sink.delegate.dialect().move(TableName("outfall", "staging"), sink.delegate.table, [attempt])
     # No key can be NULL, of columns that the server does not show.
     session = SimpleNamespace(execute=lambda *_: SimpleNamespace(fetchall=list))
-    return "; ".join(each.as_string(None) for each in move.statements(session, "all"))
+    return "; ".join(move.statements(session, "all"))
 
 
 def test_appended_rows_are_those_of_the_winners() -> None:

@@ -18,8 +18,9 @@ from psycopg.rows import class_row
 from outfall.errors import TargetError
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
 from outfall.postgres.connection.database import PostgresConnection
-from outfall.postgres.names import TableName, escaped, escaped_sql
+from outfall.postgres.names import TableName, doubled, quote
 from outfall.postgres.options import PostgresOptions
+from outfall.sql.dialect import compose
 
 # With support function 4, equal keys have equal bytes (manual, 65.1.2 B-Tree Support Functions). Equal numbers are one
 # offset, whatever their bytes are. Strings of type character are padded before they are compared.
@@ -132,7 +133,7 @@ def nulls_are_equal(connection: PostgresConnection, table: TableName, options: P
 
 def conflicting(
     connection: PostgresConnection, table: TableName, options: PostgresOptions, columns: Sequence[str]
-) -> sql.Composable | None:
+) -> str | None:
     """Return whether a staged row can be in conflict with another one of its key, as an expression over its columns.
 
     Returns SQL for a statement with parameters; `None` if every row can: an index without a predicate decides, and no
@@ -145,13 +146,13 @@ def conflicting(
     nullable = [key for key in keys if key in given and not given[key].not_null]
     if not nullable and where is None:
         return None
-    conditions: list[sql.Composable] = []
+    conditions: list[str] = []
     if nullable and not nulls_are_equal(connection, table, options):
         # Tasks reject such rows, but those of an earlier release have staged them.
-        conditions += [sql.SQL("{} IS NOT NULL").format(escaped(key)) for key in nullable]
+        conditions += [f"{quote(key)} IS NOT NULL" for key in nullable]
     if where is not None and (predicate := _predicate(connection, table, keys, where, columns, given)) is not None:
         conditions.append(predicate)
-    return sql.SQL("({})").format(sql.SQL(" AND ").join(conditions)) if conditions else None
+    return f"({' AND '.join(conditions)})" if conditions else None
 
 
 def _predicate(
@@ -161,26 +162,25 @@ def _predicate(
     where: str,
     columns: Sequence[str],
     given: Mapping[str, TableColumn],
-) -> sql.Composable | None:
+) -> str | None:
     """Return whether an index that decides holds a staged row; `None` if one holds all rows."""
     indexes = arbiters(connection, table, keys, where)
     if any(index.predicate is None for index in indexes):
         return None
     defaults = dict(connection.execute(_DEFAULTS, (table.quoted,)).fetchall())
-    stored: dict[str, sql.Composable] = {name: escaped(name) for name in columns}
+    stored = {name: quote(name) for name in columns}
     for index in indexes:
         for name in index.needed:
             stored.setdefault(name, _omitted(given.get(name), defaults.get(name), f"{index.name} of {table}", name))
     # A row of its own, so that the names of the predicate are those of the target.
-    return sql.SQL("(SELECT {} FROM (SELECT {}) AS stored)").format(
-        sql.SQL(" OR ").join(
-            sql.SQL("coalesce({}, false)").format(escaped_sql(index.predicate or "")) for index in indexes
-        ),
-        sql.SQL(", ").join(sql.SQL("{} AS {}").format(value, escaped(name)) for name, value in stored.items()),
+    return compose(
+        "(SELECT {} FROM (SELECT {}) AS stored)",
+        " OR ".join(f"coalesce({doubled(index.predicate or '')}, false)" for index in indexes),
+        ", ".join(f"{value} AS {quote(name)}" for name, value in stored.items()),
     )
 
 
-def _omitted(column: TableColumn | None, default: str | None, index: str, name: str) -> sql.Composable:
+def _omitted(column: TableColumn | None, default: str | None, index: str, name: str) -> str:
     """Return the value that the server stores in a column that the rows lack."""
     if column is None or not column.writable or (default and not _SAME_IN_A_TRANSACTION.fullmatch(default)):
         raise TargetError(
@@ -188,4 +188,4 @@ def _omitted(column: TableColumn | None, default: str | None, index: str, name: 
             why=f"its default is not a constant: {default}" if default else "the server computes it",
             do="add the column to the rows, or use an index whose predicate needs only columns of the rows",
         )
-    return sql.SQL("{}::{}").format(escaped_sql(f"({default or 'NULL'})"), escaped_sql(column.type))
+    return doubled(f"({default or 'NULL'})::{column.type}")

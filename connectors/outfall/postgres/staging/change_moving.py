@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from psycopg import sql
-
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import PostgresOptions
@@ -44,7 +42,7 @@ class PostgresChangeMove(PostgresUpsertMove):
         session.execute("SELECT pg_advisory_xact_lock(hashtext(%s), hashtext(%s))", self._lock)
         super().hold(session)
 
-    def statements(self, session: PostgresConnection, rows: Rows) -> list[sql.Composed]:
+    def statements(self, session: PostgresConnection, rows: Rows) -> list[str]:
         each = self._statements
         return [each.write_tombstones(rows), each.remove(rows), each.write(rows)]
 
@@ -98,7 +96,7 @@ class ChangesByRank(RowsByRank):
         super()._prepare(move)
         move.pass_over(self._session)
 
-    def _run(self, moving: Sequence[sql.Composed], given: Mapping[str, Any]) -> int:
+    def _run(self, moving: Sequence[str], given: Mapping[str, Any]) -> int:
         write_tombstones, *writing = moving
         self._session.execute(write_tombstones, given)
         return super()._run(writing, given)

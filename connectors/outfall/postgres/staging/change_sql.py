@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from psycopg import sql
-
-from outfall.postgres.names import TableName, escaped
+from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import PostgresOptions
+from outfall.postgres.staging.publish_sql import assigned
 from outfall.postgres.staging.selection_sql import RANKS, Rows, is_removal, latest, listed, these, updated
+from outfall.sql.dialect import compose
 from outfall.sql.options import REMOVED
 from outfall.sql.tombstones import DELETED, SEQUENCE
 
@@ -32,21 +31,21 @@ class ChangeStatements:
         self._keys = options.key_columns
         self._staging = staging
         self._columns = columns
-        self._parts: dict[str, Any] = {
-            "table": table.escaped(),
-            "staging": staging.escaped(),
-            "tombstones": tombstones.escaped(),
+        self._parts = {
+            "table": table.sql,
+            "staging": staging.sql,
+            "tombstones": tombstones.sql,
             "keys": listed(options.key_columns),
-            "sequence": escaped(options.sequence_column or ""),
-            "removed": sql.Identifier(REMOVED),
+            "sequence": quote(options.sequence_column or ""),
+            "removed": quote(REMOVED),
             "is_removal": is_removal(options),
-            "buried": sql.Identifier(SEQUENCE),
-            "deleted": sql.Identifier(DELETED),
+            "buried": quote(SEQUENCE),
+            "deleted": quote(DELETED),
             "all": these("all"),
             "ranks": RANKS,
         }
 
-    def survey(self) -> sql.Composed:
+    def survey(self) -> str:
         """Return the query for the numbers of keys to write and to remove, and of rows that may be tied.
 
         The last are those that share the newest sequence of their key with another one.
@@ -59,12 +58,13 @@ class ChangeStatements:
             ranked=_RANKED,
         )
 
-    def tied(self) -> sql.Composed:
+    def tied(self) -> str:
         """Return the query for the addresses of rows that share the newest sequence of their key with a different one.
 
         The parameter `most` is their maximum number. Removals are alike if their keys are. Other rows are compared as
         text, because not every type has an equality, and by bytes.
         """
+        own = {key: quote(f"_outfall_key_{number}") for number, key in enumerate(self._keys)}
         return self._filled(
             "SELECT place::text FROM (SELECT place, min(content) OVER of_key <> max(content) OVER of_key AS differ"
             " FROM (SELECT ranked.place, {own},"
@@ -73,13 +73,13 @@ class ChangeStatements:
             " WINDOW of_key AS (PARTITION BY {keys} ORDER BY {sequence} DESC)) AS ranked"
             " JOIN {staging} AS staged ON staged.ctid = ranked.place WHERE ranked.newest = 1 AND ranked.alike > 1)"
             " AS candidates WINDOW of_key AS (PARTITION BY {own})) AS found WHERE differ ORDER BY place LIMIT %(most)s",
-            own=self._listed_own(),
-            aliased=self._aliased(),
-            columns=sql.SQL(", ").join(sql.SQL("staged.{}").format(escaped(name)) for name in self._columns),
+            own=", ".join(own.values()),
+            aliased=", ".join(f"{quote(key)} AS {name}" for key, name in own.items()),
+            columns=", ".join(f"staged.{quote(name)}" for name in self._columns),
             ranked=_RANKED,
         )
 
-    def write_tombstones(self, rows: Rows) -> sql.Composed:
+    def write_tombstones(self, rows: Rows) -> str:
         """Return the statement that writes the sequences of removed keys.
 
         Its row count is the number of removals that are not stale.
@@ -94,14 +94,14 @@ class ChangeStatements:
             same=self._same("latest"),
         )
 
-    def remove(self, rows: Rows) -> sql.Composed:
+    def remove(self, rows: Rows) -> str:
         """Return the statement that removes the rows whose tombstones this transaction has written."""
         chosen = (
-            sql.SQL("")
+            ""
             if rows == "all"
             else self._filled(
                 " AND ({own}) IN (SELECT {keys} FROM {staging} WHERE {these})",
-                own=sql.SQL(", ").join(sql.SQL("removed.{}").format(escaped(key)) for key in self._keys),
+                own=", ".join(f"removed.{quote(key)}" for key in self._keys),
                 these=these(rows),
             )
         )
@@ -112,7 +112,7 @@ class ChangeStatements:
             chosen=chosen,
         )
 
-    def write(self, rows: Rows) -> sql.Composed:
+    def write(self, rows: Rows) -> str:
         """Return the statement that writes the rows that are newer than the table's and than removals."""
         return self._filled(
             "WITH {latest} INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM latest WHERE NOT {removed}"
@@ -123,12 +123,10 @@ class ChangeStatements:
             latest=self._latest(rows, self._columns),
             same=self._same("latest"),
             columns=listed(self._columns),
-            pairs=sql.SQL(", ").join(
-                sql.SQL("{0} = EXCLUDED.{0}").format(escaped(name)) for name in updated(self._options, self._columns)
-            ),
+            pairs=assigned(updated(self._options, self._columns)),
         )
 
-    def pass_over(self) -> sql.Composed:
+    def pass_over(self) -> str:
         """Return the statement that takes stale rows out of the ranking. Its row count is their number."""
         return self._filled(
             "UPDATE {ranks} AS ranks SET rank = NULL FROM {staging} AS latest"
@@ -138,26 +136,15 @@ class ChangeStatements:
             same=self._same("latest"),
         )
 
-    def _latest(self, rows: Rows, columns: Sequence[str]) -> sql.Composed:
+    def _latest(self, rows: Rows, columns: Sequence[str]) -> str:
         return latest(self._options, self._staging, columns, rows, None)
 
-    def _same(self, other: str) -> sql.Composed:
-        pairs = (sql.SQL("target.{0} = {1}.{0}").format(escaped(key), sql.Identifier(other)) for key in self._keys)
-        return sql.SQL(" AND ").join(pairs)
+    def _same(self, other: str) -> str:
+        return " AND ".join(f"target.{quote(key)} = {quote(other)}.{quote(key)}" for key in self._keys)
 
-    def _own(self) -> list[sql.Identifier]:
-        return [sql.Identifier(f"_outfall_key_{number}") for number in range(len(self._keys))]
-
-    def _listed_own(self) -> sql.Composed:
-        return sql.SQL(", ").join(self._own())
-
-    def _aliased(self) -> sql.Composed:
-        pairs = zip(self._keys, self._own(), strict=True)
-        return sql.SQL(", ").join(sql.SQL("{} AS {}").format(escaped(key), own) for key, own in pairs)
-
-    def _filled(self, template: str, **parts: Any) -> sql.Composed:
-        return sql.SQL(template).format(**self._parts, **parts)
+    def _filled(self, template: str, **parts: str) -> str:
+        return compose(template, **self._parts, **parts)
 
 
-_RANKED = sql.SQL("rank() OVER of_key AS newest, count(*) OVER of_key AS alike")
+_RANKED = "rank() OVER of_key AS newest, count(*) OVER of_key AS alike"
 """The rank of a row in its key, and up to its equals the number of rows: those with rank 1 if it has rank 1."""

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import psycopg
-from psycopg import sql
 
 from outfall.errors import OutfallError, TargetError
 from outfall.postgres.catalogue.columns import read_columns
@@ -53,7 +52,7 @@ class PostgresMove(Move):
     def hold(self, session: PostgresConnection) -> None:
         # As moving rows does, because LOCK needs more privileges.
         for each in self.statements(session, "all") if self.columns else ():
-            session.execute(sql.SQL("EXPLAIN {}").format(each), {"stages": list(self.expected)})
+            session.execute(f"EXPLAIN {each}", {"stages": list(self.expected)})
 
     def whole(self, session: PostgresConnection, *, at_once: bool = False) -> int:
         if at_once:
@@ -89,28 +88,28 @@ class PostgresMove(Move):
         return self._equal_nulls
 
     @abstractmethod
-    def statements(self, session: PostgresConnection, rows: Rows) -> list[sql.Composed]:
+    def statements(self, session: PostgresConnection, rows: Rows) -> list[str]:
         """Return the statements that move a selection of rows."""
 
 
 class PostgresAppendMove(PostgresMove):
     """Inserts each row."""
 
-    def statements(self, session: PostgresConnection, rows: Rows) -> list[sql.Composed]:
+    def statements(self, session: PostgresConnection, rows: Rows) -> list[str]:
         return [append(self._table, self._staging, self.columns, rows)]
 
 
 class PostgresDeleteMove(PostgresMove):
     """Removes the rows of each key."""
 
-    def statements(self, session: PostgresConnection, rows: Rows) -> list[sql.Composed]:
+    def statements(self, session: PostgresConnection, rows: Rows) -> list[str]:
         return delete(self._options, self._table, self._staging, rows, self.equal_nulls(session))
 
 
 class PostgresUpsertMove(PostgresMove):
     """Writes the last row of each key, or removes it."""
 
-    def statements(self, session: PostgresConnection, rows: Rows) -> list[sql.Composed]:
+    def statements(self, session: PostgresConnection, rows: Rows) -> list[str]:
         # Only a statement for all rows ranks them; the others are given the result.
         which = self._conflicting(session) if rows == "all" else None
         nulls = self.equal_nulls(session) if self._options.delete_marker else []
@@ -120,16 +119,16 @@ class PostgresUpsertMove(PostgresMove):
         self._prepare_places(session)
         return RowsByRank(session, self, self._staging, [self.statements(session, rows) for rows in RowsByRank.selects])
 
-    def ranking(self, session: PostgresConnection) -> list[sql.Composed]:
+    def ranking(self, session: PostgresConnection) -> list[str]:
         """Return the statements that rank the last rows of all keys."""
         return ranking(self._options, self._staging, self._conflicting(session))
 
-    def _conflicting(self, session: PostgresConnection) -> sql.Composable | None:
+    def _conflicting(self, session: PostgresConnection) -> str | None:
         """Return which staged rows can be in conflict with others of their key; `None` for all."""
         return conflicting(session, self._table, self._options, self.columns)
 
 
-def _execute(session: PostgresConnection, moving: Sequence[sql.Composed], given: Mapping[str, Any]) -> int:
+def _execute(session: PostgresConnection, moving: Sequence[str], given: Mapping[str, Any]) -> int:
     """Run statements in order; return the number of rows that they changed."""
     return sum(session.execute(each, given).rowcount for each in moving)
 
@@ -144,7 +143,7 @@ class _StagedPositions(PositionedRows):
         session: PostgresConnection,
         move: PostgresMove,
         staging: TableName,
-        moving: Sequence[Sequence[sql.Composed]],
+        moving: Sequence[Sequence[str]],
     ) -> None:
         self._session = session
         self._staging = staging
@@ -189,7 +188,7 @@ class _StagedPositions(PositionedRows):
         self._session.execute(statement, (list(places),))
         return True
 
-    def _run(self, moving: Sequence[sql.Composed], given: Mapping[str, Any]) -> int:
+    def _run(self, moving: Sequence[str], given: Mapping[str, Any]) -> int:
         """Run the statements for some rows; return how many rows of the table were changed."""
         return _execute(self._session, moving, given)
 
@@ -223,22 +222,22 @@ class RowsByRank(_StagedPositions):
 
     def _prepare(self, move: Any) -> None:
         _execute(self._session, move.ranking(self._session), {"stages": self._stages})
-        found = self._session.execute(sql.SQL("SELECT count(rank) FROM {}").format(RANKS)).fetchone()
+        found = self._session.execute(compose("SELECT count(rank) FROM {}", RANKS)).fetchone()
         self.count = int(found[0]) if found else 0
 
     def _bounds(self, low: int, high: int) -> Mapping[str, Any]:
         return {"low": low, "high": high}
 
     def place(self, position: int) -> str:
-        found = self._find(sql.SQL("SELECT place::text FROM {} WHERE rank = %s").format(RANKS), position)
+        found = self._find(compose("SELECT place::text FROM {} WHERE rank = %s", RANKS), position)
         if found is None:
             raise LookupError(f"no row has rank {position}")
         return found
 
     def replaced(self, place: str) -> str | None:
-        return self._find(sql.SQL("SELECT replaced::text FROM {} WHERE place = %s::tid").format(RANKS), place)
+        return self._find(compose("SELECT replaced::text FROM {} WHERE place = %s::tid", RANKS), place)
 
-    def _find(self, query: sql.Composed, value: str | int) -> str | None:
+    def _find(self, query: str, value: str | int) -> str | None:
         found = self._session.execute(query, (value,)).fetchone()
         return found[0] if found else None
 

@@ -8,33 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from psycopg import sql
-
-from outfall.postgres.names import TableName, escaped, escaped_sql
+from outfall.postgres.names import TableName, doubled, quote
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging.selection_sql import Rows, is_removal, latest, listed, merged, order_of, these, updated
+from outfall.sql.dialect import compose
 from outfall.sql.options import REMOVED
 
 
-def append(table: TableName, staging: TableName, columns: Sequence[str], rows: Rows) -> sql.Composed:
+def append(table: TableName, staging: TableName, columns: Sequence[str], rows: Rows) -> str:
     """Return the statement that inserts the rows of attempts."""
-    return sql.SQL("INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} WHERE {these}").format(
-        table=table.escaped(), columns=listed(columns), staging=staging.escaped(), these=these(rows)
-    )
+    return compose(
+        "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} WHERE {these}",
+        table=table.sql, columns=listed(columns), staging=staging.sql, these=these(rows),
+    )  # fmt: skip
 
 
 def delete(
     options: PostgresOptions, table: TableName, staging: TableName, rows: Rows, nulls: Sequence[str]
-) -> list[sql.Composed]:
+) -> list[str]:
     """Return the statements that remove the rows of each key. `nulls` are the keys whose NULLs are equal."""
     keys = options.key_columns
     return [
-        sql.SQL(
+        compose(
             "DELETE FROM {table} AS target USING (SELECT DISTINCT {keys} FROM {staging} WHERE {these}) AS removed"
-            " WHERE {same}"
-        ).format(table=table.escaped(), keys=listed(keys), staging=staging.escaped(), these=these(rows), same=same)
-        for same in _same({key: sql.SQL("removed.{}").format(escaped(key)) for key in keys}, nulls)
-    ]
+            " WHERE {same}",
+            table=table.sql, keys=listed(keys), staging=staging.sql, these=these(rows), same=same,
+        )
+        for same in _same({key: f"removed.{quote(key)}" for key in keys}, nulls)
+    ]  # fmt: skip
 
 
 def upsert(
@@ -43,9 +44,9 @@ def upsert(
     staging: TableName,
     columns: Sequence[str],
     rows: Rows,
-    conflicting: sql.Composable | None,
+    conflicting: str | None,
     nulls: Sequence[str],
-) -> list[sql.Composed]:
+) -> list[str]:
     """Return the statements that write the last row of each key, or remove it. `nulls` are as for `delete`.
 
     Rows are removed by a separate first statement, because one statement cannot write a row twice and a removed key may
@@ -55,16 +56,15 @@ def upsert(
     If not all rows are selected, at most one row per key is. `conflicting` is an expression for whether a row can be in
     conflict with another one of its key; `None` for all.
     """
-    written = sql.SQL(
+    written = compose(
         "WITH {latest}"
         " INSERT INTO {table} AS target ({columns}) SELECT {columns} FROM latest WHERE NOT {removed} ORDER BY {keys}"
-        " ON CONFLICT {conflict} {action}"
-    ).format(
+        " ON CONFLICT {conflict} {action}",
         latest=(merged if options.update_columns else latest)(options, staging, columns, rows, conflicting),
         keys=listed(options.key_columns),
         columns=listed(columns),
-        table=table.escaped(),
-        removed=sql.Identifier(REMOVED),
+        table=table.sql,
+        removed=quote(REMOVED),
         conflict=_conflict(options),
         action=_action(options, columns),
     )
@@ -73,76 +73,72 @@ def upsert(
 
 def _removals(
     options: PostgresOptions, table: TableName, staging: TableName, rows: Rows, nulls: Sequence[str]
-) -> list[sql.Composed]:
+) -> list[str]:
     """Return the statements for the last removal of each key.
 
     The subquery renames its columns, because the user's predicate has unqualified column names.
     """
     names = [name for name in dict.fromkeys([*options.key_columns, options.order_column]) if name is not None]
-    own = {name: escaped(f"_outfall_{number}") for number, name in enumerate(names)}
-    removed_keys = {key: sql.SQL("removed.{}").format(own[key]) for key in options.key_columns}
+    own = {name: quote(f"_outfall_{number}") for number, name in enumerate(names)}
     conditions = []
     if options.order_column:
-        conditions.append(_not_newer(options.order_column, sql.SQL("removed.{}").format(own[options.order_column])))
+        conditions.append(_not_newer(options.order_column, f"removed.{own[options.order_column]}"))
     if options.conflict_where:
-        conditions.append(sql.SQL("({})").format(escaped_sql(options.conflict_where)))
-    first = sql.SQL("DISTINCT ON ({}) ").format(listed(options.key_columns)) if rows == "all" else sql.SQL("")
-    order = sql.SQL(" ORDER BY {}").format(order_of(options)) if rows == "all" else sql.SQL("")
+        conditions.append(f"({doubled(options.conflict_where)})")
     return [
-        sql.SQL(
+        compose(
             "DELETE FROM {table} AS target USING (SELECT {first}{columns} FROM {staging} WHERE {these} AND {is_removal}"
-            "{order}) AS removed WHERE {conditions}"
-        ).format(
-            table=table.escaped(),
-            first=first,
-            columns=sql.SQL(", ").join(sql.SQL("{} AS {}").format(escaped(name), own[name]) for name in names),
-            staging=staging.escaped(),
+            "{order}) AS removed WHERE {conditions}",
+            table=table.sql,
+            first=f"DISTINCT ON ({listed(options.key_columns)}) " if rows == "all" else "",
+            columns=", ".join(f"{quote(name)} AS {own[name]}" for name in names),
+            staging=staging.sql,
             these=these(rows, "removal"),
             is_removal=is_removal(options),
-            order=order,
-            conditions=sql.SQL(" AND ").join([same, *conditions]),
+            order=f" ORDER BY {order_of(options)}" if rows == "all" else "",
+            conditions=" AND ".join([same, *conditions]),
         )
-        for same in _same(removed_keys, nulls)
+        for same in _same({key: f"removed.{own[key]}" for key in options.key_columns}, nulls)
     ]
 
 
-def _conflict(options: PostgresOptions) -> sql.Composed:
+def _conflict(options: PostgresOptions) -> str:
     if options.conflict_constraint:
-        return sql.SQL("ON CONSTRAINT {}").format(escaped(options.conflict_constraint))
-    target = sql.SQL("({})").format(listed(options.key_columns))
-    if options.conflict_where:
-        # The user's own SQL, as its option says.
-        target += sql.SQL(" WHERE ({})").format(escaped_sql(options.conflict_where))
-    return target
+        return f"ON CONSTRAINT {quote(options.conflict_constraint)}"
+    # The user's own SQL, as its option says.
+    where = f" WHERE ({doubled(options.conflict_where)})" if options.conflict_where else ""
+    return f"({listed(options.key_columns)}){where}"
 
 
-def _action(options: PostgresOptions, columns: Sequence[str]) -> sql.Composable:
+def _action(options: PostgresOptions, columns: Sequence[str]) -> str:
     changed = updated(options, columns)
     if not changed:
-        return sql.SQL("DO NOTHING")
-    pairs = [sql.SQL("{0} = EXCLUDED.{0}").format(escaped(name)) for name in changed]
-    newer: sql.Composable = sql.SQL("")
-    if options.order_column:
-        theirs = sql.SQL("excluded.{}").format(escaped(options.order_column))
-        newer = sql.SQL(" WHERE ") + _not_newer(options.order_column, theirs)
-    return sql.SQL("DO UPDATE SET {}{}").format(sql.SQL(", ").join(pairs), newer)
+        return "DO NOTHING"
+    ordered = options.order_column
+    newer = f" WHERE {_not_newer(ordered, f'excluded.{quote(ordered)}')}" if ordered else ""
+    return f"DO UPDATE SET {assigned(changed)}{newer}"
 
 
-def _not_newer(column: str, theirs: sql.Composable) -> sql.Composed:
+def assigned(columns: Sequence[str]) -> str:
+    """Return the assignments of the columns of an existing row."""
+    return ", ".join(f"{quote(name)} = EXCLUDED.{quote(name)}" for name in columns)
+
+
+def _not_newer(column: str, theirs: str) -> str:
     """Return the condition that the table's row is not newer."""
-    return sql.SQL("(target.{0} IS NULL OR target.{0} <= {1})").format(escaped(column), theirs)
+    return compose("(target.{0} IS NULL OR target.{0} <= {1})", quote(column), theirs)
 
 
-def _same(keys: Mapping[str, sql.Composable], nulls: Sequence[str]) -> list[sql.Composed]:
+def _same(keys: Mapping[str, str], nulls: Sequence[str]) -> list[str]:
     """Return the conditions under which rows of the table have one of the keys, which stand beside their columns.
 
     Keys with a NULL have a condition of their own, because no index finds rows by IS NOT DISTINCT FROM.
     """
-    equal = {key: sql.SQL("target.{} = {}").format(escaped(key), value) for key, value in keys.items()}
-    found = [sql.SQL(" AND ").join(equal.values())]
+    equal = {key: f"target.{quote(key)} = {value}" for key, value in keys.items()}
+    found = [" AND ".join(equal.values())]
     if nulls:
-        both = sql.SQL("({} OR target.{} IS NULL AND {} IS NULL)")
-        alike = [both.format(equal[key], escaped(key), keys[key]) if key in nulls else equal[key] for key in keys]
-        absent = sql.SQL(" OR ").join(sql.SQL("{} IS NULL").format(keys[key]) for key in nulls)
-        found.append(sql.SQL(" AND ").join([*alike, sql.SQL("({})").format(absent)]))
+        both = "({} OR target.{} IS NULL AND {} IS NULL)"
+        alike = [compose(both, equal[key], quote(key), keys[key]) if key in nulls else equal[key] for key in keys]
+        absent = " OR ".join(f"{keys[key]} IS NULL" for key in nulls)
+        found.append(" AND ".join([*alike, f"({absent})"]))
     return found

@@ -1,15 +1,14 @@
-"""How statements select staged rows, and find the last row of each key. All have parameters."""
+"""How statements select staged rows, and find the last row of each key. All are text with parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal
 
-from psycopg import sql
-
-from outfall.postgres.names import TableName, escaped
+from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import PostgresOptions
 from outfall.sql.changes import REMOVALS
+from outfall.sql.dialect import compose
 from outfall.sql.options import MARKER, NUMBER, OPERATION, REMOVED, ROW, STAGE
 
 Rows = Literal["all", "addressed", "address", "ranked", "rank"]
@@ -17,8 +16,8 @@ Rows = Literal["all", "addressed", "address", "ranked", "rank"]
 the one at address `place`; or, for upserts, the last rows of their keys from rank `low` to `high` (exclusive), or the
 row at `place` as if it were the last."""
 
-_PLACE = "_outfall_place"
-RANKS = sql.SQL("pg_temp._outfall_ranks")
+_PLACE = quote("_outfall_place")
+RANKS = "pg_temp._outfall_ranks"
 _CONDITIONS: dict[Rows, str] = {
     "all": "{stage} = ANY(%(stages)s)",
     "addressed": "{stage} = ANY(%(stages)s) AND ctid >= %(low)s::tid AND ctid < %(high)s::tid",
@@ -32,7 +31,7 @@ _RANKED: dict[Rows, str] = {
 }
 
 
-def ranking(options: PostgresOptions, staging: TableName, conflicting: sql.Composable | None) -> list[sql.Composed]:
+def ranking(options: PostgresOptions, staging: TableName, conflicting: str | None) -> list[str]:
     """Return the statements that rank the last rows of all keys, in address order. The parameter is `stages`.
 
     Each row has the previous row of its key (`replaced`), the last removal up to itself (`removal`), and the first row
@@ -43,10 +42,10 @@ def ranking(options: PostgresOptions, staging: TableName, conflicting: sql.Compo
     """
     keys = _group(options, conflicting)
     tids = "place tid, replaced tid, removal tid, first tid"
-    create = sql.SQL("CREATE TEMPORARY TABLE {} ({}, rank bigint) ON COMMIT DROP").format(RANKS, sql.SQL(tids))
-    own = [sql.Identifier(f"_outfall_key_{number}") for number in range(len(keys))]
+    create = compose("CREATE TEMPORARY TABLE {} ({}, rank bigint) ON COMMIT DROP", RANKS, tids)
+    own = [quote(f"_outfall_key_{number}") for number in range(len(keys))]
     # In time order, the rows of a key form stretches. Each stretch except the first begins with a removal.
-    fill = sql.SQL(
+    fill = compose(
         "INSERT INTO {ranks} (place, replaced, removal, first, rank)"
         " SELECT _outfall_place, _outfall_replaced,"
         " CASE WHEN _outfall_stretch > 0 THEN first_value(_outfall_place) OVER of_stretch END,"
@@ -60,139 +59,112 @@ def ranking(options: PostgresOptions, staging: TableName, conflicting: sql.Compo
         " row_number() OVER of_key AS _outfall_n, lead(ctid) OVER of_key AS _outfall_replaced"
         " FROM {staging} WHERE {all} WINDOW of_key AS (PARTITION BY {keys} ORDER BY {order})) AS numbered)"
         " AS placed"
-        " WINDOW of_stretch AS (PARTITION BY {own}, _outfall_stretch ORDER BY _outfall_n DESC)"
-    ).format(
+        " WINDOW of_stretch AS (PARTITION BY {own}, _outfall_stretch ORDER BY _outfall_n DESC)",
         ranks=RANKS,
-        own=sql.SQL(", ").join(own),
-        aliased=sql.SQL(", ").join(sql.SQL("{} AS {}").format(key, name) for key, name in zip(keys, own, strict=True)),
+        own=", ".join(own),
+        aliased=", ".join(f"{key} AS {name}" for key, name in zip(keys, own, strict=True)),
         removed=is_removal(options),
-        staging=staging.escaped(),
+        staging=staging.sql,
         all=these("all"),
-        keys=sql.SQL(", ").join(keys),
+        keys=", ".join(keys),
         order=order_of(options, conflicting),
     )
-    indexes = [sql.SQL("CREATE INDEX ON {} ({})").format(RANKS, sql.Identifier(name)) for name in ("rank", "place")]
-    return [create, fill, *indexes, sql.SQL("ANALYZE {}").format(RANKS)]
+    indexes = [compose("CREATE INDEX ON {} ({})", RANKS, quote(name)) for name in ("rank", "place")]
+    return [create, fill, *indexes, compose("ANALYZE {}", RANKS)]
 
 
-def these(rows: Rows, column: Literal["place", "removal"] = "place") -> sql.Composed:
+def these(rows: Rows, column: Literal["place", "removal"] = "place") -> str:
     """Return the condition on staging that selects rows, or a related row in `RANKS` for ranked ones."""
-    return sql.SQL(_CONDITIONS[rows]).format(
-        stage=escaped(STAGE), column=sql.Identifier(column), ranks=RANKS, ranked=_ranked(rows)
-    )
+    return compose(_CONDITIONS[rows], stage=quote(STAGE), column=quote(column), ranks=RANKS, ranked=_ranked(rows))
 
 
-def _ranked(rows: Rows) -> sql.SQL:
+def _ranked(rows: Rows) -> str:
     """Return the condition on `RANKS` that selects rows."""
-    return sql.SQL(_RANKED.get(rows, "true"))
+    return _RANKED.get(rows, "true")
 
 
 def latest(
-    options: PostgresOptions,
-    staging: TableName,
-    columns: Sequence[str],
-    rows: Rows,
-    conflicting: sql.Composable | None,
-) -> sql.Composed:
+    options: PostgresOptions, staging: TableName, columns: Sequence[str], rows: Rows, conflicting: str | None
+) -> str:
     """Return a query for the last row of each key."""
-    group = sql.SQL(", ").join(_group(options, conflicting))
-    first = sql.SQL("DISTINCT ON ({}) ").format(group) if rows == "all" else sql.SQL("")
-    order = sql.SQL(" ORDER BY {}").format(order_of(options, conflicting)) if rows == "all" else sql.SQL("")
-    return sql.SQL(
-        "latest AS (SELECT {first}{columns}, {is_removal} AS {removed} FROM {staging} WHERE {these}{order})"
-    ).format(
-        first=first,
+    group = ", ".join(_group(options, conflicting))
+    return compose(
+        "latest AS (SELECT {first}{columns}, {is_removal} AS {removed} FROM {staging} WHERE {these}{order})",
+        first=f"DISTINCT ON ({group}) " if rows == "all" else "",
         columns=listed(columns),
         is_removal=is_removal(options),
-        removed=sql.Identifier(REMOVED),
-        staging=staging.escaped(),
+        removed=quote(REMOVED),
+        staging=staging.sql,
         these=these(rows),
-        order=order,
+        order=f" ORDER BY {order_of(options, conflicting)}" if rows == "all" else "",
     )
 
 
 def merged(
-    options: PostgresOptions,
-    staging: TableName,
-    columns: Sequence[str],
-    rows: Rows,
-    conflicting: sql.Composable | None,
-) -> sql.Composed:
+    options: PostgresOptions, staging: TableName, columns: Sequence[str], rows: Rows, conflicting: str | None
+) -> str:
     """Return a query for updated columns from the last row of each key, and others from the first after a removal."""
-    newest = updated(options, columns)
+    newest = [quote(name) for name in updated(options, columns)]
+    all_columns = list(map(quote, columns))
     if rows == "all":
-        picked = [
-            escaped(name) if name in newest else sql.SQL("last_value({0}) OVER whole AS {0}").format(escaped(name))
-            for name in columns
-        ]
-        return sql.SQL(
+        picked = [name if name in newest else f"last_value({name}) OVER whole AS {name}" for name in all_columns]
+        return compose(
             "numbered AS (SELECT {columns}, {alone} AS {place}, row_number() OVER of_key AS {n},"
             " bool_or({is_removal}) OVER of_key AS {removed}"
             " FROM {staging} WHERE {all} WINDOW of_key AS (PARTITION BY {keys}, {alone} ORDER BY {order})),"
             " picked AS (SELECT {picked}, {n}, {removed} FROM numbered"
             " WINDOW whole AS (PARTITION BY {keys}, {place}, {removed}"
             " ORDER BY {n} ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)),"
-            " latest AS (SELECT {columns}, {removed} FROM picked WHERE {n} = 1)"
-        ).format(
-            columns=listed(columns),
-            n=sql.Identifier(NUMBER),
-            removed=sql.Identifier(REMOVED),
+            " latest AS (SELECT {columns}, {removed} FROM picked WHERE {n} = 1)",
+            columns=", ".join(all_columns),
+            n=quote(NUMBER),
+            removed=quote(REMOVED),
             is_removal=is_removal(options),
-            staging=staging.escaped(),
+            staging=staging.sql,
             all=these("all"),
             keys=listed(options.key_columns),
-            alone=_alone(options, conflicting) or sql.SQL("NULL::tid"),
-            place=sql.Identifier(_PLACE),
+            alone=_alone(options, conflicting) or "NULL::tid",
+            place=_PLACE,
             order=order_of(options, conflicting),
-            picked=sql.SQL(", ").join(picked),
+            picked=", ".join(picked),
         )
-    chosen = [
-        sql.SQL("{}.{}").format(sql.SQL("newest" if name in newest else "oldest"), escaped(name)) for name in columns
-    ]
-    marker = (
-        sql.SQL("coalesce(newest.{}, false)").format(escaped(MARKER)) if options.delete_marker else sql.SQL("false")
-    )
-    return sql.SQL(
+    return compose(
         "latest AS (SELECT {chosen}, {marker} AS {removed} FROM (SELECT place, first FROM {ranks} WHERE {ranked})"
         " AS ranks JOIN {staging} AS newest ON newest.ctid = ranks.place"
-        " LEFT JOIN {staging} AS oldest ON oldest.ctid = ranks.first)"
-    ).format(
-        chosen=sql.SQL(", ").join(chosen),
-        marker=marker,
-        removed=sql.Identifier(REMOVED),
+        " LEFT JOIN {staging} AS oldest ON oldest.ctid = ranks.first)",
+        chosen=", ".join(f"{'newest' if name in newest else 'oldest'}.{name}" for name in all_columns),
+        marker=f"coalesce(newest.{quote(MARKER)}, false)" if options.delete_marker else "false",
+        removed=quote(REMOVED),
         ranks=RANKS,
         ranked=_ranked(rows),
-        staging=staging.escaped(),
+        staging=staging.sql,
     )
 
 
-def is_removal(options: PostgresOptions) -> sql.Composable:
+def is_removal(options: PostgresOptions) -> str:
     """Return the expression for whether a staged row is a removal."""
     if options.operation_column:
-        return sql.SQL("lower({}) = ANY({})").format(escaped(OPERATION), sql.Literal(list(REMOVALS)))
-    return sql.SQL("coalesce({}, false)").format(escaped(MARKER)) if options.delete_marker else sql.SQL("false")
+        return f"lower({quote(OPERATION)}) = ANY('{{{','.join(REMOVALS)}}}')"
+    return f"coalesce({quote(MARKER)}, false)" if options.delete_marker else "false"
 
 
-def _group(options: PostgresOptions, conflicting: sql.Composable | None) -> list[sql.Composable]:
+def _group(options: PostgresOptions, conflicting: str | None) -> list[str]:
     """Return what rows that replace one another share: the key; beyond a partial index, a row is alone."""
-    keys: list[sql.Composable] = [escaped(key) for key in options.key_columns]
+    keys = list(map(quote, options.key_columns))
     alone = _alone(options, conflicting)
     return keys if alone is None else [*keys, alone]
 
 
-def _alone(options: PostgresOptions, conflicting: sql.Composable | None) -> sql.Composable | None:
+def _alone(options: PostgresOptions, conflicting: str | None) -> str | None:
     """Return the address of a row that replaces no other one, and NULL for other rows; `None` if all are others."""
-    if conflicting is None:
-        return None
-    return sql.SQL("CASE WHEN NOT ({} OR {}) THEN ctid END").format(is_removal(options), conflicting)
+    return None if conflicting is None else f"CASE WHEN NOT ({is_removal(options)} OR {conflicting}) THEN ctid END"
 
 
-def order_of(options: PostgresOptions, conflicting: sql.Composable | None = None) -> sql.Composed:
+def order_of(options: PostgresOptions, conflicting: str | None = None) -> str:
     """Return the sort order with the last row of each key first: by the ordering column, then by write order."""
-    keys = _group(options, conflicting)
-    newest = [sql.SQL("{} DESC NULLS LAST").format(escaped(options.ordered_by))] if options.ordered_by else []
-    written = [sql.SQL("{} DESC").format(escaped(STAGE)), sql.SQL("{} DESC").format(escaped(ROW))]
-    return sql.SQL(", ").join([*keys, *newest, *written])
+    newest = [f"{quote(options.ordered_by)} DESC NULLS LAST"] if options.ordered_by else []
+    written = [f"{quote(STAGE)} DESC", f"{quote(ROW)} DESC"]
+    return ", ".join([*_group(options, conflicting), *newest, *written])
 
 
 def updated(options: PostgresOptions, columns: Sequence[str]) -> list[str]:
@@ -202,6 +174,6 @@ def updated(options: PostgresOptions, columns: Sequence[str]) -> list[str]:
     return [name for name in dict.fromkeys(wanted) if name is not None and name not in options.key_columns]
 
 
-def listed(columns: Sequence[str]) -> sql.Composed:
+def listed(columns: Sequence[str]) -> str:
     """Return columns as SQL."""
-    return sql.SQL(", ").join(map(escaped, columns))
+    return ", ".join(map(quote, columns))
