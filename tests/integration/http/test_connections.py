@@ -18,6 +18,7 @@ from outfall.http.client import close_idle_connections
 from outfall.testing import LocalDriver
 from tests.integration.http.trial import QUICK, WAYS, Trial, options_of
 from tests.integration.support.http_receiver import Received, Reply
+from tests.integration.support.servers import free_port
 from tests.one_each import one_each
 
 
@@ -79,7 +80,7 @@ def test_of_an_endless_answer_only_the_beginning_is_read(trial: Trial, way: dict
 @contextmanager
 def listener(serve: Callable[[socket.socket], None]) -> Iterator[int]:
     """A bare socket, for what no HTTP server would do."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
+    with socket.create_server(("127.0.0.1", free_port())) as server:
         done = threading.Event()
 
         def run() -> None:

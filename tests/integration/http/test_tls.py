@@ -21,6 +21,7 @@ from outfall.testing import LocalDriver
 from tests.integration.http.trial import WAYS, options_of
 from tests.integration.support.certificates import self_signed, subject_hash
 from tests.integration.support.http_receiver import HttpReceiver
+from tests.integration.support.servers import free_port
 from tests.one_each import one_each
 
 
@@ -91,7 +92,7 @@ def test_a_refusal_of_a_large_body_that_nobody_reads_is_heard_through_tls(certif
             connection.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno")
             over.wait(60)
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
+    with socket.create_server(("127.0.0.1", free_port())) as listening:
         server = threading.Thread(target=refuse, args=(listening,))
         server.start()
         url = f"https://127.0.0.1:{listening.getsockname()[1]}/x"

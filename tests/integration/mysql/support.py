@@ -17,6 +17,7 @@ from outfall.mysql import MySQLRecoveryConfig, MySQLSink
 from outfall.testing.tcp_proxy import TcpProxy
 from tests.integration.support.changes import MOMENTS
 from tests.integration.support.mysql import MySQLServer, RefusedError
+from tests.integration.support.servers import free_port
 from tests.integration.support.sql import TABLE, Table
 
 _MOMENT = datetime(2026, 11, 23, 1, 2, 3, 456_789, UTC)
@@ -120,7 +121,7 @@ class Target(Table):
         return super().options() | {"metadata_schema": self.database}
 
     def proxy(self) -> AbstractContextManager[TcpProxy]:
-        return TcpProxy(self.server.host, self.server.port)
+        return TcpProxy(self.server.host, self.server.port, listen=free_port())
 
     def end_connections(self) -> None:
         found = self.server.run(f"SELECT id FROM information_schema.processlist WHERE db = '{self.database}'")

@@ -19,6 +19,7 @@ from outfall.postgres import PostgresRecoveryConfig, PostgresSink
 from outfall.testing.tcp_proxy import TcpProxy
 from tests.integration.support.changes import MOMENTS
 from tests.integration.support.postgres import location
+from tests.integration.support.servers import free_port
 from tests.integration.support.sql import TABLE, Table
 
 END_OTHERS = (
@@ -104,7 +105,7 @@ class Target(Table):
 
     def proxy(self) -> AbstractContextManager[TcpProxy]:
         given = {"host": "127.0.0.1", "port": "5432"} | conninfo_to_dict(self.dsn)
-        return TcpProxy(str(given["host"]), int(str(given["port"])))
+        return TcpProxy(str(given["host"]), int(str(given["port"])), listen=free_port())
 
     def end_connections(self) -> None:
         self.run(END_OTHERS)

@@ -15,6 +15,7 @@ from outfall.testing import LocalDriver
 from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
 from tests.integration.postgres.support import Target
 from tests.integration.support.postgres import pgbouncer
+from tests.integration.support.servers import free_port
 from tests.integration.support.sql import first, listening, rows, run
 from tests.integration.support.waiting import until
 
@@ -35,7 +36,7 @@ def test_a_server_that_falls_silent_is_given_up_and_the_ledger_says_what_it_did(
         passed += 100 if len(seen) == int(times or 1) else 0
         return time.monotonic() + passed
 
-    with TcpProxy(str(given["host"]), int(str(given["port"]))) as proxy:
+    with TcpProxy(str(given["host"]), int(str(given["port"])), listen=free_port()) as proxy:
         sink = target.sink(dsn=make_conninfo(target.dsn, host="127.0.0.1", port=proxy.port))
         run(sink, recovery, 0, rows(1))
         monkeypatch.setattr(PostgresConnection, "now", staticmethod(now))

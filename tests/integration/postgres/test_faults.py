@@ -23,6 +23,7 @@ from outfall.recovery import history
 from outfall.testing import LocalDriver
 from tests.integration.postgres.support import END_OTHERS, Target
 from tests.integration.support.postgres import Databases, Server, own_server
+from tests.integration.support.servers import free_port
 from tests.integration.support.sql import first, listening, mostly_thorough, rows, run
 from tests.integration.support.waiting import until
 
@@ -373,7 +374,7 @@ class _Echo(socketserver.StreamRequestHandler):
 
 
 def test_a_password_that_is_said_back_is_in_no_error() -> None:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Echo) as server:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", free_port()), _Echo) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         port = server.server_address[1]
         sink = PostgresSink(

@@ -25,6 +25,7 @@ from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
 from tests.integration.postgres.offsets import numbered
 from tests.integration.postgres.support import Target
 from tests.integration.support.postgres import Server, pgbouncer
+from tests.integration.support.servers import free_port
 from tests.integration.support.sql import first, listening, mostly_thorough, run
 from tests.integration.support.waiting import until
 
@@ -89,7 +90,7 @@ def test_a_zombie_of_an_older_generation_changes_nothing(target: Target, recover
 
 def test_a_lost_reply_to_commit_is_sent_again(target: Target, recovery: str) -> None:
     given = psycopg.conninfo.conninfo_to_dict(target.dsn)
-    with TcpProxy(str(given["host"]), int(str(given["port"]))) as proxy:
+    with TcpProxy(str(given["host"]), int(str(given["port"])), listen=free_port()) as proxy:
         dsn = psycopg.conninfo.make_conninfo(target.dsn, host="127.0.0.1", port=proxy.port)
         driver = LocalDriver(sink_of(target, dsn=dsn), recovery)
         coordinator = driver.coordinator()

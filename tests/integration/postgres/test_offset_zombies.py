@@ -15,6 +15,7 @@ from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
 from tests.integration.postgres.offsets import one_task, parts_sink, run
 from tests.integration.postgres.support import Target
 from tests.integration.support.postgres import Server
+from tests.integration.support.servers import free_port
 from tests.integration.support.sql import listening, mostly_thorough
 
 
@@ -116,7 +117,7 @@ def test_a_zombie_of_the_same_generation_finds_its_rows_there(target: Target, re
 def test_a_lost_reply_to_commit_is_settled_by_the_ledger(target: Target, recovery: str) -> None:
     """The proxy lets COMMIT through and swallows what comes back."""
     given = psycopg.conninfo.conninfo_to_dict(target.dsn)
-    with TcpProxy(str(given["host"]), int(str(given["port"]))) as proxy:
+    with TcpProxy(str(given["host"]), int(str(given["port"])), listen=free_port()) as proxy:
         dsn = psycopg.conninfo.make_conninfo(target.dsn, host="127.0.0.1", port=proxy.port)
         driver = LocalDriver(parts_sink(target, dsn=dsn), recovery)
         coordinator = driver.coordinator()

@@ -20,6 +20,7 @@ import pytest
 from outfall.metrics.location_status import look_at
 from outfall.metrics.report import report_page
 from outfall.recovery import recovery_config
+from tests.integration.support.servers import free_port
 from tests.programs import program
 from tests.unit.support.eventful import eventful_step
 
@@ -106,7 +107,7 @@ def requests() -> Iterator[tuple[str, list[str]]]:
         def log_message(self, format: str, *args: Any) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server, closing(server.socket):
+    with ThreadingHTTPServer(("127.0.0.1", free_port()), Handler) as server, closing(server.socket):
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}", asked
         server.shutdown()

@@ -35,6 +35,7 @@ from outfall.s3 import S3Sink
 from outfall.sql.log_location import ServerUrl
 from outfall.testing import LocalDriver
 from tests.integration.support.certificates import self_signed
+from tests.integration.support.servers import free_port
 from tests.unit.support.fanned import NamedStagingSink
 from tests.unit.support.warehouse import Warehouse
 
@@ -106,7 +107,7 @@ def server(answer: bytes, certificate: Path | None = None, *, greets: bool = Fal
                         connection.sendall(answer)
                     connection.recv(65536)
 
-    with socketserver.ThreadingTCPServer((HERE, 0), Handler) as running:
+    with socketserver.ThreadingTCPServer((HERE, free_port()), Handler) as running:
         running.daemon_threads = True
         threading.Thread(target=running.serve_forever, daemon=True).start()
         yield running.server_address[1]
@@ -158,7 +159,7 @@ def check_logs(host: str, port: int, expected: Mapping[str, str], *, epoch: int 
 @pytest.fixture
 def closed() -> Iterator[int]:
     with socket.socket() as unused:
-        unused.bind((HERE, 0))
+        unused.bind((HERE, free_port()))
         yield unused.getsockname()[1]
 
 

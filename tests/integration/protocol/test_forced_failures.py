@@ -31,6 +31,7 @@ from outfall.testing.conformance.discarding import DiscardingSink
 from tests.generated import destinations
 from tests.integration.support.certificates import self_signed
 from tests.integration.support.echo_server import echoing
+from tests.integration.support.servers import free_port
 from tests.unit.support.command import done
 
 HERE = "127.0.0.1"
@@ -224,7 +225,7 @@ def test_no_failure_shows_a_secret_or_controls_a_terminal(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with socket.socket() as unused, ThreadPoolExecutor(8) as pool:
-        unused.bind((HERE, 0))
+        unused.bind((HERE, free_port()))
         closed, *refusing = unused.getsockname()[1], *echo.values()
         jobs = [
             pool.submit(failures, *case, Place(port, tmp_path / f"{number}-{port}"))

@@ -35,6 +35,7 @@ from tests.integration.support.kafka_parts import make_topic
 from tests.integration.support.kafka_reader import read
 from tests.integration.support.redis_server import redis_server, rows_of
 from tests.integration.support.s3 import S3
+from tests.integration.support.servers import free_port
 
 pytestmark = pytest.mark.thorough
 
@@ -54,7 +55,7 @@ class Servers:
     def through(self, url: str) -> str:
         place = urlsplit(url)
         self._at = (str(place.hostname), place.port or 80)
-        self.proxy = TcpProxy(*self._at)
+        self.proxy = TcpProxy(*self._at, listen=free_port())
         return url.replace(place.netloc, f"127.0.0.1:{self.proxy.port}")
 
     def leave(self) -> None:

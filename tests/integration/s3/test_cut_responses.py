@@ -24,6 +24,7 @@ from outfall.storage.commit import Found
 from outfall.testing import NetworkFault, TcpProxy
 from tests.integration.s3.support import Target, rows, run
 from tests.integration.support.s3 import SeaweedFS
+from tests.integration.support.servers import free_port
 
 BODY = b"the bytes of an object"
 
@@ -54,7 +55,7 @@ def cut_off(seaweed: SeaweedFS) -> Iterator[CutOff]:
     address = urlsplit(target.server.endpoint)
     assert address.hostname
     assert address.port
-    with TcpProxy(address.hostname, address.port) as proxy:
+    with TcpProxy(address.hostname, address.port, listen=free_port()) as proxy:
         yield CutOff(target, proxy)
 
 

@@ -17,6 +17,7 @@ from outfall.testing import LocalDriver, NetworkFault, TcpProxy
 from outfall.testing.crash_points import crash_at
 from tests.integration.s3.support import Target, listening, rows, run
 from tests.integration.support.s3 import S3, SeaweedFS, rclone
+from tests.integration.support.servers import free_port
 from tests.one_each import thorough
 
 MIB = 1 << 20
@@ -87,7 +88,7 @@ def behind_proxy(target: Target) -> Iterator[tuple[Target, TcpProxy]]:
     address = urlsplit(target.server.endpoint)
     assert address.hostname
     assert address.port
-    with TcpProxy(address.hostname, address.port) as proxy:
+    with TcpProxy(address.hostname, address.port, listen=free_port()) as proxy:
         yield target, proxy
 
 

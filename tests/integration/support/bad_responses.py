@@ -8,6 +8,8 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from tests.integration.support.servers import free_port
+
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 
@@ -54,7 +56,7 @@ def answers(response: bytes, *, slowly_from: int | None = None, then: bytes = b"
             while then and not over.is_set():
                 connection.sendall(then)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", free_port())) as listener:
 
         def accept() -> None:
             with suppress(OSError):

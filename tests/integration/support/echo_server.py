@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tests.integration.support.servers import free_port
+
 ESCAPE = b"\x1b]0;owned\x07\x1b[2J"
 NO_ENCRYPTION = (struct.pack(">I", 80877103), struct.pack(">I", 80877104))
 """Requests for TLS and GSSAPI (PostgreSQL manual, "Message Formats")."""
@@ -28,7 +30,7 @@ class _Echo(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
     def __init__(self, status: int) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", free_port()), _Handler)
         self.status = status
 
 

@@ -13,6 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.integration.support.servers import free_port
+
 
 class ForwardProxy:
     """Where a host is that nobody else can resolve, only the proxy knows.
@@ -57,7 +59,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, proxy: ForwardProxy) -> None:
         self.proxy = proxy
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", free_port()), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no news."""

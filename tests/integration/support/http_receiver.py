@@ -29,6 +29,8 @@ from urllib.request import urlopen
 
 import pyarrow as pa
 
+from tests.integration.support.servers import free_port
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -196,7 +198,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, receiver: HttpReceiver) -> None:
         self.receiver = receiver
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__(("127.0.0.1", free_port()), _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no news."""

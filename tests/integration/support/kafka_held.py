@@ -13,6 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
+from tests.integration.support.servers import free_port
+
 Deed = Callable[[], None]
 
 
@@ -23,7 +25,7 @@ class HoldingProxy:
         """Listen from now on; `address` is the broker's."""
         host, _, port = address.partition(":")
         self._target = (host, int(port))
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", free_port()))
         own = int(self._listener.getsockname()[1])
         self.address = f"{host}:{own}"
         # Metadata and coordinators name the broker by its host and, behind it, its port in four bytes.

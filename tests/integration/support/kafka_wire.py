@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from kafka.protocol.api_header import RequestHeader
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
+from tests.integration.support.servers import free_port
+
 API_VERSIONS = 18
 _UNSUPPORTED_VERSION = 35
 
@@ -83,7 +85,7 @@ class WireServer:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", free_port()))
         self.port: int = server.sockets[0].getsockname()[1]
         self._ready.set()
         self._loop.run_forever()

@@ -132,7 +132,7 @@ def redis_server(*settings: str) -> Iterator[RedisServer]:
 def proxied(server: RedisServer) -> Iterator[tuple[TcpProxy, str]]:
     """Give a proxy before a server, and its URL."""
     with ExitStack() as stack:
-        proxy = stack.enter_context(TcpProxy("127.0.0.1", server.port))
+        proxy = stack.enter_context(TcpProxy("127.0.0.1", server.port, listen=free_port()))
         yield proxy, f"redis://127.0.0.1:{proxy.port}"
 
 

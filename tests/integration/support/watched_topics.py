@@ -13,6 +13,7 @@ from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_parts import make_topic
 from tests.integration.support.kafka_reader import TopicReader, ends
 from tests.integration.support.lives import Row
+from tests.integration.support.servers import free_port
 from tests.integration.support.watched_places import Outage, Place, row_of
 
 PARTS = 4
@@ -66,7 +67,7 @@ class ProxiedModel:
     def __init__(self) -> None:
         """Serve from now on."""
         self.broker = ModelBroker()
-        self.proxy = TcpProxy("127.0.0.1", self.broker.port)
+        self.proxy = TcpProxy("127.0.0.1", self.broker.port, listen=free_port())
         self.broker.advertised = self.proxy.port
         self.address = f"127.0.0.1:{self.proxy.port}"
 

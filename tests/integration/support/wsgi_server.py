@@ -9,11 +9,13 @@ from typing import Any
 
 from werkzeug.serving import make_server
 
+from tests.integration.support.servers import free_port
+
 
 @contextmanager
 def served(application: Any) -> Iterator[str]:
     """Serve it, each request in a thread. Yields the URL."""
-    server = make_server("127.0.0.1", 0, application, threaded=True)
+    server = make_server("127.0.0.1", free_port(), application, threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -24,6 +24,7 @@ from outfall.trace_points import listen
 from tests.integration.support.duck import Duck
 from tests.integration.support.iceberg_catalogs import Properties
 from tests.integration.support.s3 import SeaweedFS
+from tests.integration.support.servers import free_port
 from tests.integration.support.tables import IcebergLake
 
 pytestmark = pytest.mark.thorough
@@ -77,7 +78,7 @@ def cut_off(request: pytest.FixtureRequest, duck: Duck, seaweed: SeaweedFS) -> I
     place = urlsplit(catalog["uri"])
     assert place.hostname
     assert place.port
-    with TcpProxy(place.hostname, place.port) as proxy:
+    with TcpProxy(place.hostname, place.port, listen=free_port()) as proxy:
         here = f"{place.hostname}:{place.port}", f"127.0.0.1:{proxy.port}"
         through = {name: value.replace(*here) if "uri" in name else value for name, value in catalog.items()}
         yield CutOff(IcebergLake(duck, catalog), proxy, through)

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.integration.support.servers import listens
+from tests.integration.support.servers import free_port, listens
 from tests.integration.support.waiting import until
 from tests.peers.support.hosts import Network, network
 
@@ -41,7 +41,7 @@ def port(net: Network) -> Iterator[int]:
     """A port of host b that somebody listens on."""
     b = net.hosts["b"]
     with b.entered():
-        server = socket.create_server((b.address, 0))
+        server = socket.create_server((b.address, free_port()))
     yield server.getsockname()[1]
     server.close()
 

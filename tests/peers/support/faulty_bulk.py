@@ -15,6 +15,8 @@ from typing import Any
 
 import urllib3
 
+from tests.integration.support.servers import free_port
+
 _REJECTED = {"status": 429, "error": {"type": "rejected_execution_exception", "reason": "asked for by the test"}}
 
 
@@ -105,7 +107,7 @@ def _actions(body: bytes) -> list[bytes]:
 def faulty_bulk(node: str, faults: BulkFaults) -> Iterator[str]:
     """Run the proxy in threads, and give its URL. Drivers that tests fork do not use its locks."""
     pool = urllib3.PoolManager(timeout=10, retries=False, maxsize=16)
-    server = _Server(("127.0.0.1", 0), partial(_Handler, node, faults, pool))
+    server = _Server(("127.0.0.1", free_port()), partial(_Handler, node, faults, pool))
     Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

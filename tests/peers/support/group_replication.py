@@ -9,7 +9,7 @@ from functools import partial
 
 from outfall.testing.tcp_proxy import TcpProxy
 from tests.integration.support.mysql import MySQLServer, Programs, RefusedError, Server
-from tests.integration.support.servers import free_ports, open_folder
+from tests.integration.support.servers import free_port, free_ports, open_folder
 from tests.integration.support.waiting import until
 from tests.peers.support.replica_pair import MYSQL
 
@@ -132,4 +132,4 @@ def group_replication(programs: Programs, count: int, *, all_write: bool = False
             )
             nodes.append(node)
             until(partial(_is_online, node), "the node being in the group", _SECONDS)
-        yield Group(nodes, stack.enter_context(TcpProxy("127.0.0.1", nodes[0].client.port)))
+        yield Group(nodes, stack.enter_context(TcpProxy("127.0.0.1", nodes[0].client.port, listen=free_port())))

@@ -159,7 +159,7 @@ def denying(store: Emulator, denies: Callable[[Request], bool]) -> Iterator[int]
 
     It has a process of its own, since deltalake keeps the interpreter's lock while it waits for a response.
     """
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(store, denies))
+    server = ThreadingHTTPServer(("127.0.0.1", free_port()), _handler(store, denies))
     server.daemon_threads = True
     process = multiprocessing.get_context("fork").Process(target=server.serve_forever, daemon=True)
     process.start()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from outfall.testing.tcp_proxy import TcpProxy
 from tests.integration.mysql.support import Target
 from tests.integration.support.mysql import MySQLServer, Programs, Server
-from tests.integration.support.servers import open_folder
+from tests.integration.support.servers import free_port, open_folder
 from tests.integration.support.waiting import until
 
 _SECONDS = 60
@@ -113,4 +113,6 @@ def replica_pair(how: Replication, programs: Programs | None = None, /, **settin
             return server
 
         primary, replica = started(1), started(2, read_only="ON")
-        yield Pair(primary, replica, stack.enter_context(TcpProxy("127.0.0.1", primary.client.port)), how)
+        yield Pair(
+            primary, replica, stack.enter_context(TcpProxy("127.0.0.1", primary.client.port, listen=free_port())), how
+        )

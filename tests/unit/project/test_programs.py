@@ -184,3 +184,10 @@ def test_each_program_that_is_used_has_a_package_or_is_given() -> None:
     assert {(path, name) for path, name in tests if name not in programs.GIVEN} == set()
     assert {name for _, name in others - tests} <= programs.GIVEN | set(programs.PACKAGES)
     assert set(programs.PACKAGES) - skipping - {name for _, name in others} == set(), "nobody uses these"
+
+
+def test_no_server_of_a_test_has_a_port_that_the_kernel_gives_to_others() -> None:
+    # A client that outlives its server comes back to the port, and met a socket of Spark there.
+    anywhere = re.compile(r'"127\.0\.0\.1", 0\b|\(HERE, 0\)|TcpProxy\((?!(?s:.{,120})listen=)')
+    files = [path for part in ("integration", "peers") for path in (ROOT / "tests" / part).rglob("*.py")]
+    assert [str(path.relative_to(ROOT)) for path in files if anywhere.search(path.read_text())] == []
