@@ -46,6 +46,7 @@ def test_a_batch_comes_back_with_its_bucket_columns(rows: DataFrame, tmp_path: P
     assert back.where("carrier = 'c3'").count() == rows.where("carrier = 'c3'").count()
 
 
+@pytest.mark.thorough
 def test_a_stream_through_options_writes_buckets(rows: DataFrame, tmp_path: Path) -> None:
     if pyspark_version() < (4, 1):
         pytest.skip("options need Spark 4.1")
