@@ -80,7 +80,11 @@ PEER_BENCHMARKS = {
     "jvm_tables": (),
     "jvm_merge": (),
     "jvm_kafka": ("kafka-4.3",),
+    "jvm_flink": (),
 }
+
+FLINK = "apache-flink-libraries==2.3.0"
+"""Flink's jars, 330 MB; without pyflink."""
 
 SERVERS = {
     "OUTFALL_TEST_POSTGRES_DSN": "postgresql://postgres:outfall@127.0.0.1:15432/outfall",
@@ -306,15 +310,16 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def peers_bench(session: nox.Session) -> None:
-    """Run the benchmarks beside Spark's own sinks, or those after `--`. Maven fetches the jars of the peers once."""
+    """Run the benchmarks beside sinks of the JVM, or those after `--`. Maven fetches the jars of the peers once."""
     own_environment(session)
     need_java(session)
     unknown = set(session.posargs) - set(PEER_BENCHMARKS)
     if unknown:
         available = ", ".join(PEER_BENCHMARKS)
         session.error(f"unknown benchmark: {', '.join(sorted(unknown))}. Available: {available}.")
-    session.install("-e", ".[dev]", PEER_SPARK)
-    for name in session.posargs or PEER_BENCHMARKS:
+    wanted = session.posargs or PEER_BENCHMARKS
+    session.install("-e", ".[dev]", PEER_SPARK, *([FLINK] if "jvm_flink" in wanted else []))
+    for name in wanted:
         served = [word for peer in PEER_BENCHMARKS[name] for word in ("-m", "tests.peers.serve", peer, "python")]
         session.run("python", *served, "-m", f"benchmarks.{name}")
 

@@ -61,6 +61,7 @@ _LOADS = ("300,000 mixed rows, appended", "100,000 flights, appended")
 _STREAMED = "4,000,000 mixed rows, streamed"
 _TABLES = "Tables, beside the formats' own engines"
 _MERGES = "Upserts into Delta and Iceberg tables, beside MERGE"
+_FLINK = "Files, beside Flink's own sink"
 _KEYS = "Upserts by key, one task, beside the client's own helper"
 _SPARKS_KAFKA = "Kafka, beside Spark's own sink"
 
@@ -96,6 +97,10 @@ COMPARISONS = (
     ),
     *_files("csv"),
     *_files("jsonl"),
+    Comparison(
+        "FileSink", "file", "streams of 5 columns, JSON / Parquet", "Flink's file sink",
+        tuple(Cell(_FLINK, "2,000,000 mixed rows", f"FileSink, {kind}", "Flink") for kind in ("jsonl", "parquet")),
+    ),
     Comparison(
         "S3Sink", "s3", "upload of 500 MB", "boto3's `upload_fileobj`",
         _cells("Uploads to S3", "S3Sink's upload", "boto3", "500 MB"),
