@@ -33,7 +33,7 @@ class ArrivingRows:
     def _measured(self) -> Iterator[pa.RecordBatch]:
         for batch in self._batches:
             if batch.num_rows:
-                self.widest = max(self.widest, -(-batch.nbytes // batch.num_rows))
+                self.widest = max(self.widest, -(-_size(batch) // batch.num_rows))
             yield batch
 
 
@@ -42,17 +42,25 @@ def joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
-        if batch.nbytes >= JOINED_BYTES or not batch.num_columns:
+        found = _size(batch)
+        if found >= JOINED_BYTES or not batch.num_columns:
             yield from _one(waiting)
             yield batch
             waiting, rows, size = [], 0, 0
             continue
         waiting.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
+        rows, size = rows + batch.num_rows, size + found
         if rows >= JOINED_ROWS or size >= JOINED_BYTES:
             yield from _one(waiting)
             waiting, rows, size = [], 0, 0
     yield from _one(waiting)
+
+
+def _size(batch: pa.RecordBatch) -> int:
+    """Return the bytes of a batch as Spark sends it, which is not a slice of a larger one."""
+    # `nbytes` would take 15 µs: a tenth of the cost of 500 rows.
+    size: int = batch.get_total_buffer_size()
+    return size
 
 
 def _one(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
