@@ -40,7 +40,7 @@ from outfall.source_options import BATCH_ADVICE, SourceOptions, make_sink, split
 from outfall.spark.batch import check_resumed_mode, end_failed, make_recovery, remove_recovery
 from outfall.spark.columns import check_schema
 from outfall.spark.stream import checkpoint_recovery, misplaced_log
-from outfall.spark.task_function import task_identity
+from outfall.spark.task_function import spare_modules, task_identity
 from outfall.visible_secrets import warn_of_visible_secrets
 
 if TYPE_CHECKING:
@@ -188,6 +188,7 @@ class _SourceWriter:
     def _run_task(self, batches: Iterator[pa.RecordBatch], epoch: int | None) -> ResponseMessage:
         if self._ticket is None:
             raise ResponsesError("the writer has no ticket in its task", step=self._options.step_id)
+        spare_modules()
         task = EpochTask(self.sink, self._ticket, task_identity(epoch))
         return ResponseMessage(task.run((None, batch) for batch in batches).encode())
 

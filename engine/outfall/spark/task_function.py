@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -49,6 +52,7 @@ class EpochFunction(PickledWithVersion):
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield one row with one column: the result."""
+        spare_modules()
         task = EpochTask(self.sink, self.ticket, task_identity(self.epoch), value_column=self.value)
         rows = ArrivingRows(batches)
         response = task.run(self._routed(rows))
@@ -106,6 +110,22 @@ class PartFunction:
             if keys.null_count:
                 parts = pc.fill_null(parts, rejected_part(self.sink.part_fn("") % self.parts))
             yield batch.drop_columns([KEY_COLUMN]).append_column(PART_COLUMN, parts)
+
+
+def spare_modules() -> None:
+    """Exempt the objects of loaded modules from garbage collection. Called at the start of a task.
+
+    After each task, PySpark collects the garbage of the whole worker process, on the cores that then publish the epoch.
+    Almost all objects that this visits are those of modules, which live as long as the process. Objects are exempted
+    again only if modules were loaded since, so that no garbage accumulates from task to task.
+    """
+    _spare(len(sys.modules))
+
+
+@cache
+def _spare(_modules: int) -> None:
+    """Exempt all objects of this process, once per number of its modules."""
+    gc.freeze()
 
 
 def task_identity(epoch: int | None) -> TaskIdentity:
