@@ -47,6 +47,10 @@ class FoundColumn:
             expression = expression.getField(field)
         return expression
 
+    def sql(self) -> str:
+        """Return the same expression in SQL."""
+        return ".".join("`{}`".format(piece.replace("`", "``")) for piece in self.path)
+
 
 class RowColumns:
     """The columns of a DataFrame."""

@@ -214,7 +214,7 @@ class EpochWriter:
                 frame,
                 self._sink,
                 len(ticket.parts),
-                key=None if settings.key is None else columns.find("key", settings.key).expression(),
+                key=None if settings.key is None else columns.find("key", settings.key).sql(),
                 null_key=settings.null_key,
                 tasks=settings.workers or default_parallelism(df),
                 order_by=order_by,

@@ -34,44 +34,44 @@ def route(
     sink: Any,
     parts: int,
     *,
-    key: Column | None,
+    key: str | None,
     null_key: str,
     tasks: int,
     order_by: Sequence[Column],
 ) -> DataFrame:
     """Add the part column, and repartition so that the rows of each part are in one task.
 
-    The rows have unique column names, and the sink is fixed, with this number of parts. The key is `None` only for a
-    single part; `null_key` is "error" or "empty". At most `tasks` tasks write, part i in task i modulo this number.
-    `order_by` sorts the rows of each part.
+    The rows have unique column names, and the sink is fixed, with this number of parts. The key is an expression in
+    SQL, `None` only for a single part; `null_key` is "error" or "empty". At most `tasks` tasks write, part i in task i
+    modulo this number. `order_by` sorts the rows of each part.
     """
     routed = _with_part(df, sink, parts, key=key, null_key=null_key)
     routed = _repartition(routed, min(parts, tasks))
     return routed.sortWithinPartitions(PART_COLUMN, *order_by) if order_by else routed
 
 
-def _with_part(df: DataFrame, sink: Any, parts: int, *, key: Column | None, null_key: str) -> DataFrame:
+def _with_part(df: DataFrame, sink: Any, parts: int, *, key: str | None, null_key: str) -> DataFrame:
+    # As text: a call of a function of PySpark for each part of an expression costs milliseconds in each epoch.
     if key is None:
         return df.withColumn(PART_COLUMN, sf.lit(0))
-    text = key.cast("string")
-    text = sf.coalesce(text, sf.lit("")) if null_key == "empty" else text
+    text = f"cast({key} AS string)"
+    text = f"coalesce({text}, '')" if null_key == "empty" else text
     if routes_by_default(sink):
-        part = sf.pmod(sf.crc32(text), sf.lit(parts)).cast("int")
-        return df.withColumn(PART_COLUMN, sf.coalesce(part, sf.lit(rejected_part(crc32(b"") % parts))))
-    keyed = df.withColumn(KEY_COLUMN, text)
+        part = f"coalesce(cast(pmod(crc32({text}), {parts}) AS int), {rejected_part(crc32(b'') % parts)})"
+        return df.withColumn(PART_COLUMN, sf.expr(part))
+    keyed = df.withColumn(KEY_COLUMN, sf.expr(text))
     schema = StructType([*df.schema.fields, StructField(PART_COLUMN, IntegerType())])
     return map_in_arrow(keyed, PartFunction(sink, parts), schema)
 
 
 def _repartition(df: DataFrame, tasks: int) -> DataFrame:
-    part = sf.col(PART_COLUMN)
     # What a part rejects is in its task: see `rejected_part`.
-    task: Column = sf.pmod(sf.when(part < 0, -1 - part).otherwise(part), sf.lit(tasks)).cast("int")
+    task = f"cast(pmod(if({PART_COLUMN} < 0, -1 - {PART_COLUMN}, {PART_COLUMN}), {tasks}) AS int)"
     if pyspark_version() >= (4, 1):
-        return df.repartitionById(tasks, task)
+        return df.repartitionById(tasks, sf.expr(task))
     # Without repartitionById, a row's partition is the hash of a column. Use values whose hash is the right partition.
-    salts = sf.array(*[sf.lit(salt) for salt in partition_salts(tasks)])
-    return df.repartition(tasks, sf.element_at(salts, task + 1))
+    salts = ", ".join(map(str, partition_salts(tasks)))
+    return df.repartition(tasks, sf.expr(f"element_at(array({salts}), {task} + 1)"))
 
 
 def map_in_arrow(df: DataFrame, function: ArrowFunction, schema: StructType | str) -> DataFrame:

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.spark
 @pytest.mark.parametrize("parts", [1, 2, 7, 40])
 def test_each_part_is_written_by_exactly_one_task(spark: SparkSession, out: Path, parts: int) -> None:
     df = spark.range(500).withColumn("k", sf.col("id").cast("string"))
-    routed = route(df, FileSink(out, parts=parts), parts, key=sf.col("k"), null_key="error", tasks=4, order_by=())
+    routed = route(df, FileSink(out, parts=parts), parts, key="k", null_key="error", tasks=4, order_by=())
     rows = routed.select(PART_COLUMN, sf.spark_partition_id().alias("task"), "k").distinct().collect()
     assert {row[PART_COLUMN]: row["task"] for row in rows} == {
         part: part % min(4, parts) for part in {crc32(row["k"].encode()) % parts for row in rows}
@@ -74,7 +74,7 @@ def test_a_null_key_is_refused_by_the_task_that_would_write_it(
     df = spark.createDataFrame([(1, "a"), (2, None), (3, "")], "id int, k string")
     found = {}
     for null_key in ("error", "empty"):
-        routed = route(df, sink, 5, key=sf.col("k"), null_key=null_key, tasks=3, order_by=())
+        routed = route(df, sink, 5, key="k", null_key=null_key, tasks=3, order_by=())
         rows = routed.select("id", PART_COLUMN, sf.spark_partition_id().alias("task")).orderBy("id").collect()
         found[null_key] = [(row[PART_COLUMN], row["task"]) for row in rows]
     assert found["empty"][1] == (empty, empty % 3)

@@ -33,6 +33,10 @@ def test_a_column_is_found_literally_or_as_spark_reads_a_name(text: str, path: t
     assert (found.path, found.name) == (path, name)
 
 
+def test_the_expression_in_sql_quotes_each_name() -> None:
+    assert RowColumns(NAMES).find("key", "a.`c.``d`").sql() == "`c2`.`c.``d`"
+
+
 @pytest.mark.parametrize("text", ["nope", "nope.id", "", ".", "id.", "`id", "`id`x", "Id"])
 def test_a_name_that_means_no_column_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"key names the column .*, but the rows have id, a\.b"):
