@@ -70,13 +70,11 @@ class MySQLDelivery(StagedEpochs):
     def _known_as(self, context: TargetContext[Any], recorded: str) -> StepTables[Any]:
         """Return the tables of a step, whose row in the ledger may still have the name of another database."""
         dialect, step = self.dialect(), context.step_id
-        databases = (self.database.database_name(), self._former(recorded))
-        named = self.table.found_in(databases[0])
-        names = [(f"{named.schema}.{named.name}", step), (f"{databases[1]}.{named.name}", step)]
+        named = self.table.found_in(self.database.database_name())
+        former = f"{self._former(recorded)}.{named.name}"
         own = MySQLName(self.options.metadata_schema, "ledger")
-        return replace(
-            self._tables(context, starting=True), ledger=MySQLLedger(dialect, own, names, context.incarnation, step)
-        )
+        ledger = MySQLLedger(dialect, own, f"{named.schema}.{named.name}", context.incarnation, step, former)
+        return replace(self._tables(context, starting=True), ledger=ledger)
 
     def _former(self, recorded: str) -> str:
         """Return the database of a recorded table. Raises `ConfigurationError` if it is another table."""

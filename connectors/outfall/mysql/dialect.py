@@ -104,7 +104,7 @@ class MySQLDialect(Dialect):
         table = self.parse(self.options.table)
         named = f"{table.schema or self.database.database_name()}.{table.name}"
         own = MySQLName(self.options.metadata_schema, "ledger")
-        return MySQLLedger(self, own, [(named, step_id)], incarnation, step_id)
+        return MySQLLedger(self, own, named, incarnation, step_id)
 
     def staging(self, step_id: str, target: SqlName, found_in: str | None) -> MySQLStaging:
         extra = self.options.own_columns()[2:]

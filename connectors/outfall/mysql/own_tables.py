@@ -28,7 +28,7 @@ class MySQLLedger(StepLedger):
     """The ledger's row of one step and table in MySQL."""
 
     # Rows have names as they were spelled, of which the server may take several for one table.
-    same_target = "(target = {0} OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER({0}))"
+    same_target = "target = {0} OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER({0})"
 
     def exists(self, session: MySQLSession) -> bool:
         return all(read_columns(session, MySQLName(self.metadata_schema, name)) for name in ("ledger", "attempts"))

@@ -16,7 +16,7 @@ from outfall.postgres.catalogue.table import unlogged
 from outfall.postgres.catalogue.types import arrow_type
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase, max_connections
 from outfall.postgres.dialect import PostgresDialect
-from outfall.postgres.ledger import ledger_ddl, token_ddl
+from outfall.postgres.ledger import ledger_ddl
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging.moving import PostgresCommitter
@@ -110,7 +110,7 @@ class PostgresStagedDelivery(PostgresDelivery, StagedDelivery):
         dead_letters = [] if self.dead_letters is None else self.dead_letters.missing_ddl(session)
         tombstones = self._tombstones_of(self.find(session))
         tombstone_ddl = [] if tombstones is None else tombstones.missing_ddl(session)
-        return [*ledger_ddl(schema), *token_ddl(schema), *staging.missing_ddl(session), *dead_letters, *tombstone_ddl]
+        return [*ledger_ddl(schema), *staging.missing_ddl(session), *dead_letters, *tombstone_ddl]
 
 
 class EpochDelivery(PostgresStagedDelivery, StagedEpochs):

@@ -107,9 +107,9 @@ class PostgresDialect(Dialect):
         return None if relation is None else ", ".join(relation.on_delete) or None
 
     def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> PostgresLedger:
-        table = self.parse(self.options.table)
         own = TableName(self.options.metadata_schema, "ledger")
-        return PostgresLedger(self, own, table.ledger_names(found_in, step_id), incarnation, step_id)
+        named = self.parse(self.options.table).in_ledger(found_in)
+        return PostgresLedger(self, own, named, incarnation, step_id)
 
     def staging(self, step_id: str, target: SqlName, found_in: str | None) -> PostgresStaging:
         schema, extra = self.options.metadata_schema, self.options.own_columns()[1:]

@@ -16,12 +16,11 @@ or seals takes it exclusively, so neither happens during a publication.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
 
 from psycopg.rows import class_row
 
 from outfall.part_ledger.checks import PartRow
-from outfall.postgres.catalogue.columns import exists, read_columns
+from outfall.postgres.catalogue.columns import exists
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import TableName, quote
 from outfall.sql.dialect import compose
@@ -31,21 +30,13 @@ from outfall.sql.ledger import StepLedger
 class PostgresLedger(StepLedger):
     """The ledger's row of one step and table in PostgreSQL."""
 
-    # Ledgers of releases without tokens lack their columns, and not every user may add them.
-    columns = (
-        "generation, begun, epoch, revoked, to_jsonb(ledger) ->> 'token', to_jsonb(ledger) ->> 'published_token',"
-        " to_jsonb(ledger) ? 'published_token'"
-    )
-
     def exists(self, session: PostgresConnection) -> bool:
         return all(exists(session, TableName(self.metadata_schema, name)) for name in ("ledger", "attempts"))
 
     def missing_ddl(self, session: PostgresConnection) -> Sequence[str]:
-        # Columns for tokens are added to a ledger of an earlier release, if this user may.
         schema = self.metadata_schema
         if self.exists(session):
-            may = self.creates and find_tokens(session, schema) == "may be added"
-            return token_ddl(schema) if may else []
+            return []
         found = session.execute("SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = %s)", (schema,)).fetchone()
         # IF NOT EXISTS requires the privilege to create a schema even if it exists.
         return ledger_ddl(schema)[1 if found and found[0] else 0 :]
@@ -127,19 +118,6 @@ class PartLedger:
         connection.execute(statement, {**self._step.key, **values})
 
 
-def find_tokens(connection: PostgresConnection, metadata_schema: str) -> Literal["kept", "may be added", "missing"]:
-    """Return whether an existing ledger has the columns for tokens, which earlier releases did not create."""
-    names = {column.name for column in read_columns(connection, TableName(metadata_schema, "ledger"))}
-    if {"token", "published_token"} <= names:
-        return "kept"
-    ours = connection.execute(
-        "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(%s)"
-        " AND pg_has_role(relowner, 'USAGE'))",
-        (TableName(metadata_schema, "ledger").quoted,),
-    ).fetchone()
-    return "may be added" if ours and ours[0] else "missing"
-
-
 def ledger_ddl(metadata_schema: str) -> list[str]:
     """Return the statements that create the tables that all sinks of a database share. They can be run again."""
     schema = quote(metadata_schema)
@@ -161,12 +139,6 @@ def ledger_ddl(metadata_schema: str) -> list[str]:
             schema,
         ),
     ]
-
-
-def token_ddl(metadata_schema: str) -> list[str]:
-    """Return the statement that adds the columns for tokens to a ledger of an earlier release."""
-    adding = "ALTER TABLE {}.ledger ADD COLUMN IF NOT EXISTS token text, ADD COLUMN IF NOT EXISTS published_token text"
-    return [compose(adding, quote(metadata_schema))]
 
 
 def part_ledger_ddl(metadata_schema: str) -> list[str]:

@@ -40,19 +40,9 @@ class TableName(SqlName):
         """Return the name with the schema that the `search_path` found, or without schema for `public`."""
         return self if schema == "public" else super().found_in(schema)
 
-    def ledger_names(self, schema: str | None, step: str) -> list[tuple[str, str]]:
-        """Return the names of a table and a step in the ledger, for any spelling. New rows use the first pair.
-
-        The other pairs are those of earlier releases, which wrote the table as it was spelled, and appended the schema
-        to the step if the search path found the table outside `public`. `schema` is that of the table; `None` if it
-        does not exist.
-        """
-        qualified = f"{schema}.{self.name}"
-        if schema is None:
-            return [(self.name, step)]
-        if schema == "public":
-            return [(self.name, step), (qualified, step)]
-        return [(qualified, step), (self.name, f"{step} in {schema}")]
+    def in_ledger(self, schema: str | None) -> str:
+        """Return the name in the ledger, for any spelling. `schema` is the table's; `None` if it does not exist."""
+        return self.name if schema in (None, "public") else f"{schema}.{self.name}"
 
     def identifier(self) -> sql.Identifier:
         """Return the name as SQL, quoted."""

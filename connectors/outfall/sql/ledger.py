@@ -38,11 +38,9 @@ class LedgerRow:
     revoked: int
     """Generations up to this one can no longer publish."""
     token: str | None = None
-    """The token of the BEGIN of `generation`; `None` in rows of a release without tokens."""
+    """The token of the BEGIN of `generation`; `None` before the first."""
     published_token: str | None = None
-    """The token of the BEGIN under which the rows of `epoch` were written; `None` as above."""
-    has_tokens: bool = True
-    """Whether the ledger has columns for tokens."""
+    """The token of the BEGIN under which the rows of `epoch` were written; `None` before the first epoch."""
 
     ready: ClassVar[bool] = True
 
@@ -64,42 +62,40 @@ class LedgerRow:
 class StepLedger(ABC):
     """The ledger's row of one step and table. Every call runs in the caller's transaction.
 
-    `names` are those of the table and the step in the ledger: the pair of new rows, and those of earlier releases.
+    `target` is the name of its table in the ledger, and `former` the one that its row may still have.
     """
 
-    columns: ClassVar[str] = "generation, begun, epoch, revoked, token, published_token"
-    """The columns of `LedgerRow`, as SQL."""
     same_target: ClassVar[str] = "target = {}"
     """The condition that a row is one of a table, of whose name it is a template."""
 
     def __init__(
-        self, dialect: Dialect, table: SqlName, names: Sequence[tuple[str, str]], incarnation: str, step_id: str
+        self,
+        dialect: Dialect,
+        table: SqlName,
+        target: str,
+        incarnation: str,
+        step_id: str,
+        former: str | None = None,
     ) -> None:
         self.table = dialect.parse(dialect.options.table)
         """The target as spelled in the options."""
         self.name = table.sql
         """Its table, as SQL."""
-        self.key: Mapping[str, object] = {"incarnation": incarnation} | {
-            f"{what}{number}": text
-            for number, pair in enumerate(names)
-            for what, text in zip(("target", "step"), pair, strict=True)
-        }
+        names = {"target": target} if former is None else {"target": target, "former": former}
+        self.key: Mapping[str, object] = {"incarnation": incarnation, "step": step_id, **names}
         """The parameters of statements with `called` or `mine`."""
-        same = self.same_target
-        pairs = (f"{same.format(f'%(target{n})s')} AND step = %(step{n})s" for n in range(len(names)))
-        self.called = f"({' OR '.join(pairs)})"
+        same = " OR ".join(self.same_target.format(f"%({name})s") for name in names)
+        self.called = f"({same}) AND step = %(step)s"
         """The condition for rows of a step and table, of any incarnation."""
         self.mine = f"incarnation = %(incarnation)s AND {self.called}"
         """The condition for this row."""
         self.metadata_schema = dialect.options.metadata_schema
-        self.creates = dialect.options.create_staging == "if_missing"
-        """Whether the sink may create and change its own tables."""
         self._dialect = dialect
         self._step_id = step_id
 
     @abstractmethod
     def missing_ddl(self, session: Any) -> Sequence[str]:
-        """Return the statements that create the tables `ledger` and `attempts`, or add columns; none if all exist."""
+        """Return the statements that create the tables `ledger` and `attempts`; none if both exist."""
 
     @abstractmethod
     def exists(self, session: Any) -> bool:
@@ -111,7 +107,8 @@ class StepLedger(ABC):
 
     def read_with(self, session: Session, lock: str) -> LedgerRow | None:
         """Return the row under a lock."""
-        query = compose("SELECT {} FROM {} AS ledger WHERE {}{}", self.columns, self.name, self.mine, lock)
+        columns = "generation, begun, epoch, revoked, token, published_token"
+        query = compose("SELECT {} FROM {} WHERE {}{}", columns, self.name, self.mine, lock)
         found = session.execute(query, self.key).fetchone()
         return None if found is None else LedgerRow(*found)
 
@@ -127,8 +124,8 @@ class StepLedger(ABC):
         return None if found is None else int(found[0])
 
     def rename(self, session: Session) -> None:
-        """Give a row with any name of the table the first one."""
-        query = compose("UPDATE {} SET target = %(target0)s WHERE {}", self.name, self.mine)
+        """Give a row with the former name the name of today."""
+        query = compose("UPDATE {} SET target = %(target)s WHERE {}", self.name, self.mine)
         session.execute(query, self.key)
 
     def read_published(
@@ -157,32 +154,33 @@ class StepLedger(ABC):
         """Create the row, before the first BEGIN opens the table. If two drivers create it, one waits for the other."""
         statement = compose(
             "INSERT INTO {} (incarnation, target, step, generation, begun)"
-            " VALUES (%(incarnation)s, %(target0)s, %(step0)s, 0, -1) {}",
+            " VALUES (%(incarnation)s, %(target)s, %(step)s, 0, -1) {}",
             self.name,
             self._dialect.keeping,
         )
         session.execute(statement, self.key)
 
-    def open(self, session: Session, found: LedgerRow, after: LedgerRow) -> None:
-        """Record that a BEGIN opens the table. The caller holds the lock of the row that it found."""
+    def open(self, session: Session, after: LedgerRow) -> None:
+        """Record that a BEGIN opens the table. The caller holds the lock of the row."""
         given = {"generation": after.generation, "begun": after.begun, "token": after.token}
-        self._set(session, given, "generation = %(generation)s, begun = %(begun)s", found, "token")
+        self._set(session, given, "generation = %(generation)s, begun = %(begun)s, token = %(token)s")
 
-    def published(
-        self, session: Session, found: LedgerRow, context: CommitterInitContext | SealContext, rows: int
-    ) -> None:
-        """Record that an epoch's rows are in the table. The caller has locked the row `found`.
+    def published(self, session: Session, context: CommitterInitContext | SealContext, rows: int) -> None:
+        """Record that an epoch's rows are in the table. The caller has locked the row.
 
         The context has the epoch and its BEGIN.
         """
         given = {"generation": context.generation, "token": context.token, "epoch": context.epoch, "rows": rows}
-        changes = "generation = %(generation)s, epoch = %(epoch)s, begun = greatest(begun, %(epoch)s)"
-        counted = compose(", {0} = {0} + %(rows)s", self._dialect.quote("rows"))
-        self._set(session, given, changes + counted, found, "token", "published_token")
+        changes = compose(
+            "generation = %(generation)s, epoch = %(epoch)s, begun = greatest(begun, %(epoch)s),"
+            " {0} = {0} + %(rows)s, token = %(token)s, published_token = %(token)s",
+            self._dialect.quote("rows"),
+        )
+        self._set(session, given, changes)
 
-    def revoke(self, session: Session, found: LedgerRow, generation: int) -> None:
+    def revoke(self, session: Session, generation: int) -> None:
         """Record that a generation and all earlier ones can no longer publish. The caller holds the lock."""
-        self._set(session, {"generation": generation}, "revoked = greatest(revoked, %(generation)s)", found)
+        self._set(session, {"generation": generation}, "revoked = greatest(revoked, %(generation)s)")
 
     def end(self, session: Session) -> None:
         """Remove the row. The incarnation is completed and never resumed."""
@@ -211,9 +209,6 @@ class StepLedger(ABC):
         why = f"metadata_schema is {ours!r}, but was {former!r} when the rows of this epoch were written"
         return self.lost(what, context.epoch, why=why, do=f"set metadata_schema to {former!r} again")
 
-    def _set(self, session: Session, given: Mapping[str, object], changes: str, found: LedgerRow, *tokens: str) -> None:
-        kept = [f"{name} = %(token)s" for name in tokens if found.has_tokens]
-        statement = compose(
-            "UPDATE {} SET {}, changed = now() WHERE {}", self.name, ", ".join([changes, *kept]), self.mine
-        )
+    def _set(self, session: Session, given: Mapping[str, object], changes: str) -> None:
+        statement = compose("UPDATE {} SET {}, changed = now() WHERE {}", self.name, changes, self.mine)
         session.execute(statement, {**self.key, **given})

@@ -148,7 +148,7 @@ class EpochCommitter(StagedCommitter):
                 return None
             lost = self._find_lost(session, requests)
             if lost:
-                self._ledger.revoke(session, row, self._context.generation)
+                self._ledger.revoke(session, self._context.generation)
                 self._staging.forget(session, _stages(requests))
             return lost
 
@@ -202,7 +202,7 @@ class EpochCommitter(StagedCommitter):
         self._moved = self._move(session, requests)
         if self._tombstones is not None:
             self._tombstones.forget(session, sum(request.committable.rows for request in requests))
-        self._ledger.published(session, row, context, self._moved.changed)
+        self._ledger.published(session, context, self._moved.changed)
         self._staging.forget(session, _stages(requests))
         for request in requests:
             request.signal_committed()
@@ -417,7 +417,7 @@ class EpochCommitter(StagedCommitter):
                 epoch=context.epoch,
                 do="start the query again, which then finds the epoch in the ledger",
             )
-        self._ledger.revoke(session, row, context.generation)
+        self._ledger.revoke(session, context.generation)
         self._staging.forget(session, _stages(requests))
 
     def _find_lost(self, session: Session, requests: Sequence[Request]) -> Mapping[int, str]:

@@ -104,7 +104,7 @@ class SqlTarget(RecordPort[LedgerRow]):
         if row is None:
             return None
         after = change(FoundRecord(row))
-        self._ledger.open(self._session, row, after)
+        self._ledger.open(self._session, after)
         return after
 
     def create(self, context: TargetContext[Any]) -> None:

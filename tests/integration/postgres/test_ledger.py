@@ -1,4 +1,4 @@
-"""The ledger against the log: commits that the server lost, copies of the log, other spellings, former releases."""
+"""The ledger against the log: commits that the server lost, copies of the log, other spellings."""
 
 from __future__ import annotations
 
@@ -276,54 +276,3 @@ def test_two_names_of_one_table_are_one_place(target: Target, recovery: str) -> 
         run(both, recovery, 0, rows(1))
     with pytest.raises(ConfigurationError, match="dead_letter_table is the target table"):
         run(target.sink(dead_letter_table="public.t"), recovery, 0, rows(1))
-
-
-# --- ledgers of former releases
-
-
-@pytest.mark.parametrize("options", first(1, [APPEND, PARTS]), ids=["append", "parts"])
-@pytest.mark.parametrize(
-    ("table", "path", "target_was", "step_was"),
-    first(1, [("public.t", "public", "public.t", "sink"), ("t", "a,public", "t", "sink in a")]),
-)
-def test_a_ledger_with_the_names_of_a_former_release_is_gone_on_with(
-    dsn: str, tmp_path: Path, options: dict[str, Any], table: str, path: str, target_was: str, step_was: str
-) -> None:
-    target = Target(dsn, TABLE)
-    if path != "public":
-        target.run("CREATE SCHEMA a; ALTER TABLE t SET SCHEMA a")
-    sink = PostgresSink(make_conninfo(dsn, options=f"-csearch_path={path}"), table, **options)
-    write(sink, str(tmp_path / "old"), 0, 1)
-    if options == PARTS:
-        target.run("ALTER TABLE outfall.parts DROP CONSTRAINT parts_incarnation_target_fkey")
-        target.run("UPDATE outfall.parts SET target = %s", target_was)
-    target.run("UPDATE outfall.ledger SET target = %s, step = %s", target_was, step_was)
-    write(sink, str(tmp_path / "old"), 1, 2)
-    with pytest.raises(TargetNotEmptyError, match="up to epoch 1"):
-        write(sink, str(tmp_path / "new"), 0, 3)
-    assert target.run("SELECT count(*) FROM outfall.ledger") == [(1,)]
-
-
-@pytest.mark.thorough
-def test_a_ledger_of_a_former_release_gets_columns_for_tokens_from_its_owner(
-    target: Target, role: str, recovery: str
-) -> None:
-    write(target.sink(), recovery, 0, 0)
-    old = "ALTER TABLE outfall.ledger DROP COLUMN token, DROP COLUMN published_token"
-    target.run(
-        f"{old}; GRANT USAGE ON SCHEMA outfall TO {role}; GRANT INSERT, SELECT ON t TO {role};"
-        f" GRANT ALL ON ALL TABLES IN SCHEMA outfall TO {role}"
-    )
-    theirs = make_conninfo(target.dsn, user=role)
-    tokens = "SELECT to_jsonb(ledger) ->> 'token' FROM outfall.ledger"
-    for epoch, sink in enumerate([target.sink(create_staging="never"), target.sink(dsn=theirs)], 1):
-        write(sink, recovery, epoch, epoch)
-        assert target.run(tokens) == [(None,)], "who may not add them goes on without"
-    assert any("no columns for tokens" in line for line in target.sink(create_staging="never").check_connection())
-    write(target.sink(), recovery, 3, 3)
-    ((token,),) = target.run(tokens)
-    assert token
-    target.run(f"{old}; {target.sink().ddl()}")
-    write(target.sink(create_staging="never"), recovery, 4, 4)
-    assert target.run(tokens) != [(None,)]
-    assert target.ids() == [0, 1, 2, 3, 4]

@@ -219,7 +219,10 @@ def _place(target: Table, found: list[Any]) -> tuple[Any, str, Any]:
     return kind, "execute", execute
 
 
-_CATALOGUE = re.compile(r"information_schema|\bpg_(?!temp)\w+|SHOW |@@|has_\w+_privilege|to_regclass")
+# SELECT 1 asks whether a connection that an earlier test left is alive.
+_CATALOGUE = re.compile(
+    r"^SELECT 1$|information_schema|\bpg_(?!temp)\w+|SHOW |@@(?!lower_case)|has_\w+_privilege|to_regclass"
+)
 _NAMES = [
     (re.compile(r"\s+"), " "),
     (re.compile(r"\b\d{10,}\b"), "1234567890"),

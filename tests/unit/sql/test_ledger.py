@@ -70,27 +70,17 @@ def test_each_call_writes_what_it_says_and_leaves_the_rest() -> None:
         "INSERT INTO outfall.ledger (incarnation, target, step, generation, begun) VALUES (%s, 't', 'sink', 1, 1)",
         (OTHERS,),
     )
-    found = ledger.read(session)
-    assert found is not None
-    ledger.open(session, found, LedgerRow(12, 6, None, 0, "twelve"))
+    ledger.open(session, LedgerRow(12, 6, None, 0, "twelve"))
     assert ledger.read(session) == LedgerRow(12, 6, None, 0, "twelve")
-    ledger.published(session, found, SealContext("sink", OURS, 12, 8, token="seal"), 5)
-    ledger.published(session, found, SealContext("sink", OURS, 12, 7, token="again"), 2)
+    ledger.published(session, SealContext("sink", OURS, 12, 8, token="seal"), 5)
+    ledger.published(session, SealContext("sink", OURS, 12, 7, token="again"), 2)
     assert ledger.read(session) == LedgerRow(12, 8, 7, 0, "again", "again")
     assert step.ledger("rows") == (7,)
     for revoked in (12, 11):
-        ledger.revoke(session, found, revoked)
+        ledger.revoke(session, revoked)
     assert ledger.read(session) == LedgerRow(12, 8, 7, 12, "again", "again")
     others = f"SELECT generation, begun, epoch, token FROM outfall.ledger WHERE incarnation = '{OTHERS}'"
     assert step.execute(others) == [(1, 1, None, None)]
-
-
-def test_a_ledger_without_tokens_gets_none() -> None:
-    step = SqliteStep()
-    old = LedgerRow(GENERATION, EPOCH, None, 0, has_tokens=False)
-    step.tables.ledger.open(step.session, old, LedgerRow(12, 6, None, 0, "twelve"))
-    assert step.ledger("generation", "token") == (12, "nine")
-    assert LedgerRow(GENERATION, EPOCH, None, 0).has_tokens
 
 
 def test_an_earlier_checkpoint_of_the_step_is_seen_by_what_it_published() -> None:
@@ -151,8 +141,3 @@ def test_another_error_is_not_taken_for_a_ledger_without_our_row() -> None:
     step.execute("ALTER TABLE outfall.ledger DROP COLUMN revoked")
     with pytest.raises(step.dialect.database.errors, match="no such column"):
         read_published(step, STAGED)
-
-
-def test_tables_are_made_only_if_the_options_allow_it() -> None:
-    assert SqliteStep().tables.ledger.creates
-    assert not SqliteStep(create_staging="never").tables.ledger.creates

@@ -276,8 +276,7 @@ class SqliteDialect(Dialect):
         return None
 
     def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> SqliteLedger:
-        names = [(self.options.table, step_id), (f"main.{self.options.table}", step_id)]
-        return SqliteLedger(self, Name("outfall", "ledger"), names, incarnation, step_id)
+        return SqliteLedger(self, Name("outfall", "ledger"), self.options.table, incarnation, step_id)
 
     def staging(self, step_id: str, target: SqlName, found_in: str | None) -> SqliteStaging:
         return SqliteStaging(self, Name("outfall", "staging"), target)

@@ -9,7 +9,6 @@ from psycopg import sql
 from outfall.errors import TargetError
 from outfall.postgres.catalogue.columns import exists, schema_of
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
-from outfall.postgres.ledger import find_tokens
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 
@@ -64,13 +63,6 @@ def check_rights(
     names = ["ledger", "parts" if options.parts else "attempts", *(["refused"] if dead_letters else [])]
     for own in [*(TableName(schema, name) for name in names), *([tombstones] if tombstones else [])]:
         check_granted(connection, own, OWN_RIGHTS)
-    if exists(connection, TableName(schema, "ledger")):
-        tokens = find_tokens(connection, schema)
-        if tokens == "missing" or (tokens == "may be added" and made_by_others):
-            found.append(
-                f"{schema}.ledger was created by an earlier release and has no columns for tokens, so drivers on copies"
-                " of a log are not distinguished; its owner must run the output of PostgresSink.ddl()"
-            )
     return found
 
 

@@ -24,7 +24,7 @@ from outfall.postgres.catalogue.columns import exists, read_columns
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.delivery import OffsetTarget, PostgresDelivery
 from outfall.postgres.dialect import PostgresDialect
-from outfall.postgres.ledger import PartLedger, ledger_ddl, part_ledger_ddl, token_ddl
+from outfall.postgres.ledger import PartLedger, ledger_ddl, part_ledger_ddl
 from outfall.postgres.names import quote
 from outfall.postgres.offsets.part_writer import ALTERNATIVE, PartRows, PartState, PartTasks, PartWriter
 from outfall.postgres.options import PostgresOptions
@@ -97,7 +97,7 @@ class PartDelivery(
             rows = check_sealed(place, ledger.read(connection), offsets)
             reached("sql: sealing")
             if step is not None and not step.holds(context.epoch):
-                tables.ledger.published(connection, step, context, rows)
+                tables.ledger.published(connection, context, rows)
 
         tables.run("sealing", seal)
 
@@ -114,7 +114,7 @@ class PartDelivery(
 
     def _support_ddl(self, connection: PostgresConnection, step_id: str) -> list[str]:
         schema = self.options.metadata_schema
-        return ledger_ddl(schema) + token_ddl(schema) + part_ledger_ddl(schema)
+        return ledger_ddl(schema) + part_ledger_ddl(schema)
 
 
 class PartTarget(OffsetTarget):

@@ -97,7 +97,7 @@ class SourceCommitter(StagedCommitter):
                 return
             reached("sql: publishing")
             attempts = attempts_of(requests)
-            self._ledger.published(connection, row, self._context, sum(staged.rows for staged in attempts))
+            self._ledger.published(connection, self._context, sum(staged.rows for staged in attempts))
             self._staging.forget(connection, [staged.stage for staged in attempts])
             for request in requests:
                 request.signal_committed()

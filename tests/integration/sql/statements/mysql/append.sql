@@ -39,8 +39,12 @@ COMMIT
 SET wait_timeout = 60, innodb_lock_wait_timeout = 600, lock_wait_timeout = 600, max_time = 1
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED
 START TRANSACTION
-INSERT INTO `db`.`ledger` (incarnation, target, step, generation, begun) VALUES (%(incarnation)s, %(target0)s, %(step0)s, 0, -1) ON DUPLICATE KEY UPDATE begun = begun
-UPDATE `db`.`ledger` SET generation = %(generation)s, begun = %(begun)s, token = %(token)s, changed = now() WHERE incarnation = %(incarnation)s AND ((target = %(target0)s OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER(%(target0)s)) AND step = %(step0)s)
+SELECT generation, begun, epoch, revoked, token, published_token FROM `db`.`ledger` WHERE incarnation = %(incarnation)s AND (target = %(target)s OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER(%(target)s)) AND step = %(step)s
+SELECT generation, begun, epoch, revoked, token, published_token FROM `db`.`ledger` WHERE incarnation = %(incarnation)s AND (target = %(target)s OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER(%(target)s)) AND step = %(step)s
+SELECT epoch FROM `db`.`ledger` WHERE (target = %(target)s OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER(%(target)s)) AND step = %(step)s AND incarnation <> %(incarnation)s AND epoch IS NOT NULL ORDER BY changed DESC LIMIT 1
+INSERT INTO `db`.`ledger` (incarnation, target, step, generation, begun) VALUES (%(incarnation)s, %(target)s, %(step)s, 0, -1) ON DUPLICATE KEY UPDATE begun = begun
+SELECT generation, begun, epoch, revoked, token, published_token FROM `db`.`ledger` WHERE incarnation = %(incarnation)s AND (target = %(target)s OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER(%(target)s)) AND step = %(step)s FOR UPDATE
+UPDATE `db`.`ledger` SET generation = %(generation)s, begun = %(begun)s, token = %(token)s, changed = now() WHERE incarnation = %(incarnation)s AND (target = %(target)s OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER(%(target)s)) AND step = %(step)s
 COMMIT
 SET wait_timeout = 7884000, innodb_lock_wait_timeout = 600, lock_wait_timeout = 600, max_time = 1
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED
@@ -59,11 +63,12 @@ COMMIT
 SET wait_timeout = 60, innodb_lock_wait_timeout = 600, lock_wait_timeout = 600, max_time = 1
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED
 START TRANSACTION
+SELECT generation, begun, epoch, revoked, token, published_token FROM `db`.`ledger` WHERE incarnation = %(incarnation)s AND (target = %(target)s OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER(%(target)s)) AND step = %(step)s FOR UPDATE
 EXPLAIN INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_t_sink_0123456789ab` WHERE false
 SAVEPOINT outfall_1
 INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_t_sink_0123456789ab` WHERE `_outfall_stage` IN (1234567890) ORDER BY `_outfall_stage`, `_outfall_row`
 RELEASE SAVEPOINT outfall_1
-UPDATE `db`.`ledger` SET generation = %(generation)s, epoch = %(epoch)s, begun = greatest(begun, %(epoch)s), `rows` = `rows` + %(rows)s, token = %(token)s, published_token = %(token)s, changed = now() WHERE incarnation = %(incarnation)s AND ((target = %(target0)s OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER(%(target0)s)) AND step = %(step0)s)
+UPDATE `db`.`ledger` SET generation = %(generation)s, epoch = %(epoch)s, begun = greatest(begun, %(epoch)s), `rows` = `rows` + %(rows)s, token = %(token)s, published_token = %(token)s, changed = now() WHERE incarnation = %(incarnation)s AND (target = %(target)s OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER(%(target)s)) AND step = %(step)s
 DELETE FROM `db`.`attempts` WHERE stage IN (1234567890)
 COMMIT
 SET wait_timeout = 60, innodb_lock_wait_timeout = 600, lock_wait_timeout = 600, max_time = 1
@@ -81,11 +86,13 @@ COMMIT
 SET wait_timeout = 60, innodb_lock_wait_timeout = 600, lock_wait_timeout = 600, max_time = 1
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED
 START TRANSACTION
+SELECT generation, begun, epoch, revoked, token, published_token FROM `db`.`ledger` WHERE incarnation = %(incarnation)s AND (target = %(target)s OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER(%(target)s)) AND step = %(step)s
 COMMIT
 SET wait_timeout = 60, innodb_lock_wait_timeout = 600, lock_wait_timeout = 600, max_time = 1
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED
 START TRANSACTION
-UPDATE `db`.`ledger` SET generation = %(generation)s, begun = %(begun)s, token = %(token)s, changed = now() WHERE incarnation = %(incarnation)s AND ((target = %(target0)s OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER(%(target0)s)) AND step = %(step0)s)
+SELECT generation, begun, epoch, revoked, token, published_token FROM `db`.`ledger` WHERE incarnation = %(incarnation)s AND (target = %(target)s OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER(%(target)s)) AND step = %(step)s FOR UPDATE
+UPDATE `db`.`ledger` SET generation = %(generation)s, begun = %(begun)s, token = %(token)s, changed = now() WHERE incarnation = %(incarnation)s AND (target = %(target)s OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER(%(target)s)) AND step = %(step)s
 COMMIT
 SET wait_timeout = 7884000, innodb_lock_wait_timeout = 600, lock_wait_timeout = 600, max_time = 1
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED
@@ -97,11 +104,12 @@ COMMIT
 SET wait_timeout = 60, innodb_lock_wait_timeout = 600, lock_wait_timeout = 600, max_time = 1
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED
 START TRANSACTION
+SELECT generation, begun, epoch, revoked, token, published_token FROM `db`.`ledger` WHERE incarnation = %(incarnation)s AND (target = %(target)s OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER(%(target)s)) AND step = %(step)s FOR UPDATE
 EXPLAIN INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_t_sink_0123456789ab` WHERE false
 SAVEPOINT outfall_1
 INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_t_sink_0123456789ab` WHERE `_outfall_stage` IN (1234567890) ORDER BY `_outfall_stage`, `_outfall_row`
 RELEASE SAVEPOINT outfall_1
-UPDATE `db`.`ledger` SET generation = %(generation)s, epoch = %(epoch)s, begun = greatest(begun, %(epoch)s), `rows` = `rows` + %(rows)s, token = %(token)s, published_token = %(token)s, changed = now() WHERE incarnation = %(incarnation)s AND ((target = %(target0)s OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER(%(target0)s)) AND step = %(step0)s)
+UPDATE `db`.`ledger` SET generation = %(generation)s, epoch = %(epoch)s, begun = greatest(begun, %(epoch)s), `rows` = `rows` + %(rows)s, token = %(token)s, published_token = %(token)s, changed = now() WHERE incarnation = %(incarnation)s AND (target = %(target)s OR @@lower_case_table_names <> 0 AND LOWER(target) = LOWER(%(target)s)) AND step = %(step)s
 DELETE FROM `db`.`attempts` WHERE stage IN (1234567890)
 COMMIT
 SET wait_timeout = 60, innodb_lock_wait_timeout = 600, lock_wait_timeout = 600, max_time = 1
