@@ -58,7 +58,7 @@ class Block:
         """Run it with what the blocks before it have left in `names`."""
         code = self.code.replace("/data/", f"{data}/")
         # The line numbers of a traceback are those of the page.
-        exec(compile("\n" * self.line + code, str(self.page), "exec"), names)
+        exec(compile("\n" * self.line + code, str(self.page), "exec", dont_inherit=True), names)
 
 
 def blocks(page: Path) -> list[Block]:

@@ -122,7 +122,12 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
         self._remove(context)
 
     def version(self, context: WriterInitContext | None) -> Version | None:
-        """Return the version of the writes of a task; `None` if they carry none. Raises as `version_of`."""
+        """Return the version of the writes of a task; `None` if they carry none.
+
+        Raises:
+            ConfigurationError: the sink is bound to no writer context.
+            OutfallError: the target is not that of this run; see `version_of`.
+        """
         if not self._settings.versions:
             return None
         if context is None:

@@ -46,7 +46,7 @@ def stream(**options: Any) -> KinesisSink:
 @pytest.mark.parametrize("shim", ["stream", "firehose"])
 def test_a_shim_is_as_short_as_the_documentation_says(shim: str) -> None:
     assert len((ROOT / f"connectors/outfall/kinesis/{shim}.py").read_text().splitlines()) < 150
-    assert "each under 150 lines" in (ROOT / "docs" / "async-sinks.md").read_text()
+    assert "each under 150 lines" in (ROOT / "docs" / "writing-a-request-sink.md").read_text()
 
 
 @pytest.mark.parametrize("kind", [KinesisSink, FirehoseSink])

@@ -256,13 +256,16 @@ class Trial:
         self.drain()
         self.verify()
 
-    def drain(self) -> None:
-        """Deliver buffered rows with a drain, or with empty epochs if the sink does not report them."""
+    def drain(self, driver: RemoteTasks | None = None) -> None:
+        """Deliver buffered rows with a drain, or with empty epochs if the sink does not report them.
+
+        `driver` is that of the query, if it runs another sink than that of the test.
+        """
         last = self.epoch - 1
         if self.drains:
-            self.driver().drain()
+            (driver or self.driver()).drain()
         for _ in range(self.harness.drain_epochs):
-            self.run(self.driver(), self.bring_numbers(self.epoch, [(), ()]))
+            self.run(driver or self.driver(), self.bring_numbers(self.epoch, [(), ()]))
         self._drained = last
 
     # --- visible rows

@@ -35,5 +35,5 @@ def refused_row(trials: Trials) -> None:
                     f"{letters} rows are dead letters, and one was refused",
                     do="count a row as refused only if it was sent alone, or if the response names it",
                 )
-            trial.drain()
+            trial.drain(driver)
             trial.verify()
