@@ -84,12 +84,6 @@ class PostgresDialect(Dialect):
         fits = 0 < len(name.encode()) <= LONGEST and "\0" not in name
         return None if fits else f"{name!r} cannot be a column name: the server allows 1 to {LONGEST} bytes"
 
-    def why_not_created(self, table: SqlName) -> str | None:
-        named = self.options.conflict_constraint
-        if not named or named == f"{table.name}_pkey":
-            return None
-        return f"the new table would have no constraint {named!r}, only its primary key"
-
     def create_table(
         self, table: SqlName, columns: pa.Schema, key: Sequence[str] = (), *, waiting: bool = False
     ) -> str:

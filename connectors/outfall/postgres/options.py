@@ -67,10 +67,6 @@ class PostgresOptions(SqlOptions):
         description="`upsert`: a boolean column that is not stored. If it is true, the row with this key is removed;"
         " with `conflict_where`, only if the predicate holds for the row.",
     )
-    conflict_constraint: str | None = Field(
-        default=None,
-        description="`upsert`: the name of the unique constraint to use instead of the index on `key_columns`.",
-    )
     conflict_where: str | None = Field(
         default=None,
         description="`upsert`: the predicate of a partial unique index on the keys, as SQL. It is sent unchanged, so"
@@ -100,11 +96,8 @@ class PostgresOptions(SqlOptions):
 
     @model_validator(mode="after")
     def _together(self) -> Self:
-        for name in ("conflict_constraint", "conflict_where"):
-            if getattr(self, name) and self.write_mode != "upsert":
-                raise ValueError(f"{name} is an option of write_mode upsert")
-        if self.conflict_constraint and self.conflict_where:
-            raise ValueError("conflict_constraint and conflict_where both select the index: give only one")
+        if self.conflict_where and self.write_mode != "upsert":
+            raise ValueError("conflict_where is an option of write_mode upsert")
         return self
 
     @model_validator(mode="after")

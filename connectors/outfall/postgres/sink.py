@@ -65,7 +65,6 @@ class PostgresSink(DelegatingSink):
         operation_column: str | None = None,
         sequence_column: str | None = None,
         tombstone_retention: timedelta | float | str = timedelta(days=7),
-        conflict_constraint: str | None = None,
         conflict_where: str | None = None,
         on_existing: OnExistingRows = "check",
         allow_unlogged: bool = False,

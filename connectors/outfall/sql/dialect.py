@@ -364,10 +364,6 @@ class Dialect(ABC):
     def why_no_column(self, name: str) -> str | None:
         """Return why a new column cannot have a name; `None` if it can."""
 
-    def why_not_created(self, table: SqlName) -> str | None:
-        """Return why a table that the sink creates would not match the options; `None` if it would."""
-        return None
-
     @abstractmethod
     def create_table(
         self, table: SqlName, columns: pa.Schema, key: Sequence[str] = (), *, waiting: bool = False

@@ -115,8 +115,6 @@ class Table:
         fields = self._fields(schema)
         reasons = (self._dialect.why_no_column(field.name) or self._no_sequence(field, None) for field in fields)
         problems = [*filter(None, reasons), *self._missing_names(schema), *self._taken_names(schema.names)]
-        if problem := self._dialect.why_not_created(self._name):
-            problems.append(problem)
         if problems:
             raise ConfigurationError(
                 f"the table {self._name} cannot be created: {'; '.join(problems)}",

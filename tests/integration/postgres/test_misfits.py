@@ -70,8 +70,6 @@ def test_columns_with_names_that_staging_needs_are_refused_before_the_first_row(
             ({"order_column": "version"}, "no column 'version'"),
             ({"update_columns": "nam"}, "no column 'nam'"),
             ({"key_columns": "key"}, "no column 'key'"),
-            ({"conflict_constraint": "once"}, "no constraint 'once'"),
-            ({"conflict_constraint": "made_pkey"}, None),
         ],
     ),
 )
@@ -119,23 +117,6 @@ def test_columns_that_are_made_have_names_that_the_server_takes_whole(dsn: str, 
             ),
             ("SELECT 1", {"conflict_where": "n > 0"}, "CREATE UNIQUE INDEX .* WHERE n > 0"),
             ("CREATE UNIQUE INDEX ON t (id)", {"conflict_where": "n > 0 AND name LIKE 'a%s'"}, None),
-            ("ALTER TABLE t ADD CONSTRAINT once UNIQUE (id)", {"conflict_constraint": "once"}, None),
-            (
-                "ALTER TABLE t ADD CONSTRAINT once UNIQUE (id)",
-                {"conflict_constraint": "twice"},
-                "no constraint 'twice'",
-            ),
-            ("ALTER TABLE t ADD CONSTRAINT once UNIQUE (id, n)", {"conflict_constraint": "once"}, "is on id, n"),
-            (
-                "ALTER TABLE t ADD CONSTRAINT once UNIQUE (id) DEFERRABLE",
-                {"conflict_constraint": "once"},
-                "cannot decide conflicts",
-            ),
-            (
-                "ALTER TABLE t ADD CONSTRAINT once CHECK (id > 0)",
-                {"conflict_constraint": "once"},
-                "cannot decide conflicts",
-            ),
             (
                 "ALTER TABLE t RENAME TO b; ALTER TABLE b ADD PRIMARY KEY (id); CREATE VIEW t AS SELECT * FROM b",
                 {},

@@ -51,7 +51,6 @@ _CHANGED = "CREATE TABLE t (id bigint PRIMARY KEY, name varchar(9), lsn bigint, 
 _PARTIAL = (
     "CREATE TABLE t (id bigint, name varchar(9), version bigint); CREATE UNIQUE INDEX ON t (id) WHERE version >= 0"
 )
-_NAMED = "CREATE TABLE t (id bigint, name varchar(9), version bigint, CONSTRAINT one UNIQUE (id))"
 
 
 def _row(number: int, name: str | None = "a", version: int = 1, **more: Any) -> Row:
@@ -130,7 +129,6 @@ CASES: dict[str, Case] = {
     "upsert, partial index, some columns": Case(
         UPSERT | {"conflict_where": "version >= 0", "update_columns": "name"}, _PLAIN, _PARTIAL, only=("postgres",)
     ),
-    "upsert, constraint": Case(UPSERT | {"conflict_constraint": "one"}, _PLAIN, _NAMED, only=("postgres",)),
     "delete": Case(_DELETE, [[[{"id": 1}], [{"id": 2}]]]),
     "delete, dead letters": Case(
         _DELETE | _DEAD,

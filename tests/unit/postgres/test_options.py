@@ -44,10 +44,6 @@ SYSTEM = system_authorities() or "system"
         ({"write_mode": "upsert", "key_columns": ["id", "id"]}, "names the column 'id' twice"),
         ({"write_mode": "upsert", "key_columns": "id", "update_columns": "id"}, "contains the key 'id'"),
         ({"write_mode": "upsert", "key_columns": "id", "delete_marker": "id"}, "cannot be a key"),
-        (
-            {"write_mode": "upsert", "key_columns": "id", "conflict_constraint": "a", "conflict_where": "b"},
-            "give only one",
-        ),
         ({"write_mode": "upsert", "key_columns": "id", "delete_marker": "v", "order_column": "v"}, "is not stored"),
         ({"write_mode": "upsert", "key_columns": "id", "delete_marker": "v", "update_columns": "v"}, "is not stored"),
         ({"write_mode": "changes", "key_columns": "id", "sequence_column": "v"}, "needs operation_column"),

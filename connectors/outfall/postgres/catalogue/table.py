@@ -97,26 +97,15 @@ def _check_copied_into(name: TableName, relation: Relation) -> None:
 def check_keys(
     options: PostgresOptions, connection: PostgresConnection, name: TableName, given: Sequence[str] | None
 ) -> None:
-    """Reject a table without the constraint or the unique index that an upsert needs. Changes nothing.
+    """Reject a table without the unique index that an upsert needs. Changes nothing.
 
     `given` are the columns of the rows, if they are known. Raises `TargetError`.
     """
-    if options.conflict_constraint:
-        check_constraint(connection, name, options.conflict_constraint, options.key_columns)
-    elif options.by_key:
+    if options.by_key:
         why = "the sink needs it to find the row of a key"
         check_unique(connection, name, options.key_columns, why=why, where=options.conflict_where)
     if options.conflict_where and given is not None:
         conflicting(connection, name, options, given)
-
-
-_CONSTRAINT = """
-SELECT c.contype IN ('u', 'p') AND NOT c.condeferrable
-           AND NOT EXISTS (SELECT 1 FROM pg_catalog.pg_index WHERE indexrelid = c.conindid AND indisexclusion),
-       (SELECT array_agg(a.attname::text ORDER BY a.attname::text) FROM unnest(c.conkey) AS key (attnum)
-        JOIN pg_catalog.pg_attribute AS a ON a.attrelid = c.conrelid AND a.attnum = key.attnum)
-FROM pg_catalog.pg_constraint AS c WHERE c.conrelid = to_regclass(%s) AND c.conname = %s
-"""
 
 
 def check_unique(
@@ -160,26 +149,6 @@ def check_unique(
                 do="drop the index and create it without COLLATE, or give the column the collation of the index",
             )
     return found
-
-
-def check_constraint(connection: PostgresConnection, table: TableName, name: str, columns: Sequence[str]) -> None:
-    """Reject, with a `TargetError`, a constraint that is missing or is not unique on exactly these columns."""
-    found = connection.execute(_CONSTRAINT, (table.quoted, name)).fetchone()
-    if found is None:
-        what = f"{table} has no constraint {name!r}"
-    elif not found[0]:
-        what = f"the constraint {name!r} of {table} cannot decide conflicts"
-    elif sorted(found[1]) != sorted(columns):
-        what = (
-            f"the constraint {name!r} of {table} is on {', '.join(found[1])}, but key_columns are {', '.join(columns)}"
-        )
-    else:
-        return
-    raise TargetError(
-        what,
-        why="an upsert needs it to find the row of a key",
-        do="use a unique, non-deferrable constraint on the key columns, or leave conflict_constraint out",
-    )
 
 
 def unlogged(name: TableName, relation: Relation, otherwise: str = "") -> TargetError:

@@ -103,8 +103,6 @@ def _removals(
 
 
 def _conflict(options: PostgresOptions) -> str:
-    if options.conflict_constraint:
-        return f"ON CONSTRAINT {quote(options.conflict_constraint)}"
     # The user's own SQL, as its option says.
     where = f" WHERE ({doubled(options.conflict_where)})" if options.conflict_where else ""
     return f"({listed(options.key_columns)}){where}"
