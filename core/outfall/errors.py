@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -404,6 +405,8 @@ def raise_together(
         raise family(what, step=step, epoch=epoch, why=why, do=do) from ExceptionGroup(what, list(errors.values()))
 
 
-def missing_extra(package: str, extra: str) -> ImportError:
-    """Return the error for a connector whose optional dependency is not installed."""
-    return ImportError(f"{package!r} is not installed. What to do: pip install 'outfall[{extra}]'.")
+def require_extra(extra: str, *modules: str) -> None:
+    """Raise `ImportError` for the first of these modules that is not installed. The text names the extra of Outfall."""
+    for module in modules:
+        if find_spec(module) is None:
+            raise ImportError(f"{module!r} is not installed. What to do: pip install 'outfall[{extra}]'.")

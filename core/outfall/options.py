@@ -195,8 +195,6 @@ class SinkOptions(BaseModel):
     """Other names of options. An option that is given under two of its names is an error."""
     owner: ClassVar[str] = ""
     """The owner of these options in errors. Defaults to the class name, with `Sink` in place of `Options`."""
-    former: ClassVar[Mapping[str, str]] = {}
-    """Former names of options, and what to write instead, for errors."""
 
     @property
     def existing(self) -> Existing:
@@ -243,9 +241,7 @@ def names_arguments(function: Callable[P, R]) -> Callable[P, R]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         unknown = [name for name in kwargs if name not in known()]
         if unknown:
-            former: Mapping[str, str] = getattr(args[0], "former_options", {}) if args else {}
-            problems = [(name, _unknown(name, known(), former=former)) for name in unknown]
-            raise _wrong_options(owner, known(), problems)
+            raise _wrong_options(owner, known(), [(name, _unknown(name, known())) for name in unknown])
         return function(*args, **kwargs)
 
     return checked
@@ -432,7 +428,7 @@ def _validated(model: type[O], options: Iterable[tuple[str, str | None, Any]], o
     given_as: dict[str, str] = {}
     for given, name, value in options:
         if name is None:
-            problems.append((given, _unknown(given, _names(model), others, former=model.former)))
+            problems.append((given, _unknown(given, _names(model), others)))
             continue
         alias = model.aliases.get(name, Alias(name))
         if alias.option in given_as:
@@ -498,12 +494,7 @@ def _masked(value: Any) -> Any:
 _UNKNOWN = "unknown"
 
 
-def _unknown(
-    given: str, known: Iterable[str], others: Iterable[str] = (), *, former: Mapping[str, str] | None = None
-) -> str:
-    for name, new in (former or {}).items():
-        if plain_name(given) == plain_name(name):
-            return f"was replaced by {new}"
+def _unknown(given: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
     nearest = nearest_name(given, known) or nearest_name(given, others)
     return f"unknown, did you mean {nearest}?" if nearest else _UNKNOWN
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import difflib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -143,6 +144,30 @@ _SPARK_TYPES: dict[pa.DataType, str] = {
     pa.date32(): "date",
     pa.duration("us"): "interval day to second",
 }
+
+
+def require_columns(rows: Sequence[str], named: Mapping[str, str | Iterable[str] | None], do: str = "") -> None:
+    """Check that rows have each column that an option names, once.
+
+    Args:
+        rows: The names of the columns of the rows.
+        named: The names of one or more columns by the option, or by another text for what requires them.
+        do: What to do, if it is more than to select the column or to correct the option.
+
+    Raises:
+        ConfigurationError: A column is missing, or stands twice.
+    """
+    for option, names in named.items():
+        for name in [names] if isinstance(names, str) else names or ():
+            if rows.count(name) > 1:
+                raise ConfigurationError(f"two columns have the name {name!r}", do="rename or remove one of them")
+            if name not in rows:
+                near = difflib.get_close_matches(name, rows, n=3)
+                raise ConfigurationError(
+                    f"{option} requires the column {name!r}, and the rows have {', '.join(rows)}",
+                    why=f"similar columns are {', '.join(map(repr, near))}" if near else None,
+                    do=do or f"select it, or correct {option}",
+                )
 
 
 def without_values(batch: pa.RecordBatch, rows: pa.Array, kept: Collection[str]) -> pa.RecordBatch:

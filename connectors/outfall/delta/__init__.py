@@ -15,13 +15,11 @@ files             location of the table: deltalake's client, also as a filesyste
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 
-from outfall.errors import missing_extra
+from outfall.errors import require_extra
 from outfall.options import parse_options
 
-if find_spec("deltalake") is None:
-    raise missing_extra("deltalake", "delta")
+require_extra("delta", "deltalake")
 
 from outfall.delta.options import DeltaOptions
 from outfall.delta.sink import DeltaSink

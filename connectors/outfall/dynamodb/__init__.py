@@ -11,15 +11,11 @@ sink        `DynamoDBSink` and its partition: conditional writes, or batches wit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 
-from outfall.errors import missing_extra
+from outfall.errors import require_extra
 from outfall.options import parse_options
 
-if find_spec("boto3") is None:
-    raise missing_extra("boto3", "dynamodb")
-if find_spec("numpy") is None:
-    raise missing_extra("numpy", "dynamodb")
+require_extra("dynamodb", "boto3", "numpy")
 
 from outfall.dynamodb.options import DynamoDBOptions
 from outfall.dynamodb.sink import DynamoDBSink

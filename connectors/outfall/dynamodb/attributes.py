@@ -16,7 +16,7 @@ from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.formats import FormatOptions
 from outfall.formats.jsonl import JsonlEncoder
 from outfall.formats.types import is_bytes
-from outfall.values import spark_type
+from outfall.values import require_columns, spark_type
 
 Attribute = dict[str, Any]
 """A value with its type: `{"S": "text"}`."""
@@ -44,12 +44,7 @@ def items_of(batch: pa.RecordBatch, sets: Sequence[str]) -> list[Item]:
 
 def check_types(schema: pa.Schema, sets: Sequence[str]) -> None:
     """Raise `ConfigurationError` for columns that cannot be stored."""
-    for name in sets:
-        if name not in schema.names:
-            raise ConfigurationError(
-                f"set_columns names the column {name!r}, and the rows have {', '.join(schema.names)}",
-                do="correct set_columns",
-            )
+    require_columns(schema.names, {"set_columns": sets})
     for field in schema:
         if field.name in sets:
             _set_converter(field.type)

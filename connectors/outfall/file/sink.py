@@ -53,7 +53,6 @@ class FileSink(DelegatingSink):
     """
 
     delegate: GrowingFiles | LocalWholeFiles | RemoteWholeFiles
-    former_options = FileOptions.former
 
     @names_arguments
     def __init__(

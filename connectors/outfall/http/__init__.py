@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
-from outfall.errors import missing_extra
+from outfall.errors import require_extra
 from outfall.options import parse_options
 
-if find_spec("requests") is None:
-    raise missing_extra("requests", "http")
-if find_spec("aiohttp") is None:
-    raise missing_extra("aiohttp", "http")
+require_extra("http", "requests", "aiohttp")
 
 from outfall.http.items import ItemResponse
 from outfall.http.options import HttpOptions

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.urls import masked, split_url
-from outfall.values import spark_type
+from outfall.values import require_columns, spark_type
 
 
 def check_column(schema: pa.Schema, name: str, use: str) -> None:
@@ -19,10 +19,7 @@ def check_column(schema: pa.Schema, name: str, use: str) -> None:
 
     `use` is its purpose, for error texts: `"the url"`. Raises `ConfigurationError` with the column and its type.
     """
-    if name not in schema.names:
-        raise ConfigurationError(
-            f"{use} requires the column {name!r}, and the rows have {', '.join(schema.names)}", do="correct the name"
-        )
+    require_columns(schema.names, {use: name})
     kind = schema.field(name).type
     types = pa.types
     if not (

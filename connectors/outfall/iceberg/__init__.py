@@ -18,13 +18,11 @@ The common base of all table formats is in `outfall.tables`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 
-from outfall.errors import missing_extra
+from outfall.errors import require_extra
 from outfall.options import parse_options
 
-if find_spec("pyiceberg") is None:
-    raise missing_extra("pyiceberg", "iceberg")
+require_extra("iceberg", "pyiceberg")
 
 from outfall.iceberg.options import IcebergOptions
 from outfall.iceberg.sink import IcebergSink

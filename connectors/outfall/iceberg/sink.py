@@ -51,7 +51,6 @@ class IcebergSink(KeyedTableSink):
 
     Raises:
         ConfigurationError: lists every wrong option.
-        ImportError: pyiceberg is not installed; the text has the remedy.
     """
 
     options: IcebergOptions

@@ -18,10 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from outfall.errors import require_extra
+from outfall.options import parse_options
+
+require_extra("kafka", "confluent_kafka")
+
 from outfall.kafka.options import KafkaOptions
 from outfall.kafka.recovery.config import KafkaRecoveryConfig, recovery_from_url
 from outfall.kafka.sink import KafkaSink
-from outfall.options import parse_options
 
 __all__ = ["KafkaRecoveryConfig", "KafkaSink", "recovery_from_url", "sink_from_options"]
 

@@ -10,18 +10,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
-from outfall.errors import ConfigurationError, OutfallError, TransientError, missing_extra
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.first_contact import UnexpectedProtocolError
 from outfall.kafka.options import ClientOptions
 from outfall.retry_log import INTERVAL, Retry, RetryLog
 from outfall.retry_loop import retried
 from outfall.tls import system_authorities
-
-try:
-    from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
-    from confluent_kafka.admin import AdminClient
-except ImportError as error:
-    raise missing_extra("confluent-kafka", "kafka") from error
 
 T = TypeVar("T")
 

@@ -12,14 +12,11 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError, missing_extra
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from outfall.errors import ConfigurationError, OutfallError, RecordError, TransientError
 from outfall.kafka.client import MISSING, KafkaClients, error_of, is_permanent
 from outfall.kafka.topics import BROKERS_CHOICE, Topics
-
-try:
-    from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
-except ImportError as error:
-    raise missing_extra("confluent-kafka", "kafka") from error
 
 CHUNK = 512 * 1024
 """Maximum bytes of an entry or a state per record; larger ones are split. Brokers accept 1 MiB by default."""

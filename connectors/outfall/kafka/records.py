@@ -18,7 +18,7 @@ from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.formats import Encoder, FormatOptions, check_schema, encoder
 from outfall.formats.strings import refuse_rows
 from outfall.kafka.options import TOPIC, KafkaOptions
-from outfall.values import spark_type
+from outfall.values import require_columns, spark_type
 
 VALUE, KEY, TOPIC_COLUMN, PARTITION, HEADERS, TIMESTAMP = "value", "key", "topic", "partition", "headers", "timestamp"
 ANY_PARTITION = -1
@@ -72,7 +72,7 @@ class KafkaRecordMaker:
             return
         for option in ("key_column", "topic_column"):
             if (name := getattr(self._options, option)) is not None:
-                _check(schema, name, f"{option} requires the column {name!r}", bytes_too=option == "key_column")
+                _check(schema, name, option, bytes_too=option == "key_column")
         value = self._value_schema(schema)
         if self._options.value_format == "text":
             if len(value) != 1:
@@ -81,7 +81,7 @@ class KafkaRecordMaker:
                     f" {', '.join(value.names)}",
                     do='select one string column, or set value_format="json"',
                 )
-            _check(value, value.names[0], f"value_format text writes the column {value.names[0]!r}")
+            _check(value, value.names[0], "value_format text")
         else:
             check_schema(self._format(), value)
 
@@ -160,10 +160,10 @@ class KafkaRecordMaker:
         return FormatOptions(format="csv" if self._options.value_format == "csv" else "jsonl")
 
     def _check_shape(self, schema: pa.Schema) -> None:
-        _check(schema, VALUE, "a record requires the column 'value'", bytes_too=True, instead=_INSTEAD)
+        _check(schema, VALUE, "a record", bytes_too=True, instead=_INSTEAD)
         if self._topic is not None:
-            why = "without the option topic, rows must have a column 'topic'"
-            _check(schema, TOPIC_COLUMN, why, instead="set the option topic, or add a string column 'topic'")
+            instead = "set the option topic, or add a string column 'topic'"
+            _check(schema, TOPIC_COLUMN, "a record without the option topic", instead=instead)
         types = pa.types
         for name, fits, wanted in (
             (KEY, _is_text_or_bytes, "a string or binary: cast it"),
@@ -172,9 +172,10 @@ class KafkaRecordMaker:
             (HEADERS, _is_headers, "array<struct<key:string,value:binary>>: convert it, or drop it"),
             (TIMESTAMP, _is_instant, "a timestamp with a time zone: cast it to timestamp, or drop it"),
         ):
-            if name in schema.names and not fits(_type_of(schema, name)):
-                kind = spark_type(_type_of(schema, name))
-                raise ConfigurationError(f"the column {name!r} is {kind}", do=f"make it {wanted}")
+            if name in schema.names:
+                require_columns(schema.names, {"a record": name})
+                if not fits(kind := schema.field(name).type):
+                    raise ConfigurationError(f"the column {name!r} is {spark_type(kind)}", do=f"make it {wanted}")
 
 
 _INSTEAD = (
@@ -183,22 +184,15 @@ _INSTEAD = (
 )
 
 
-def _check(schema: pa.Schema, name: str, what: str, *, bytes_too: bool = False, instead: str = "") -> None:
+def _check(schema: pa.Schema, name: str, use: str, *, bytes_too: bool = False, instead: str = "") -> None:
     """Reject rows without a column, or with a column that is neither a string nor, if allowed, binary."""
-    if name not in schema.names:
-        raise ConfigurationError(
-            f"{what}, and the rows have {', '.join(schema.names)}", do=instead or "correct the name"
-        )  # fmt: skip
-    kind = _type_of(schema, name)
+    require_columns(schema.names, {use: name}, instead)
+    kind = schema.field(name).type
     if not (_is_text_or_bytes(kind) if bytes_too else _is_text(kind)):
         wanted = "string or binary" if bytes_too else "string"
-        raise ConfigurationError(f"{what}, which is {spark_type(kind)}", do=f"cast it to {wanted}")
-
-
-def _type_of(schema: pa.Schema, name: str) -> Any:
-    if schema.names.count(name) > 1:
-        raise ConfigurationError(f"two columns have the name {name!r}", do="rename or remove one of them")
-    return schema.field(name).type
+        raise ConfigurationError(
+            f"{use} requires the column {name!r}, which is {spark_type(kind)}", do=f"cast it to {wanted}"
+        )
 
 
 def _is_text(kind: Any) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from importlib.util import find_spec
 from typing import Any, Literal
 
-from outfall.errors import ConfigurationError, missing_extra
+from outfall.errors import ConfigurationError
 from outfall.kafka.delivery import KafkaStream
 from outfall.kafka.options import KafkaOptions
 from outfall.options import arguments_for, make_options, names_arguments
@@ -40,7 +39,6 @@ class KafkaSink(WithDeadLetters):
     Raises:
         ConfigurationError: lists every wrong option.
         CapabilityError: `dead_letter` cannot take the rejected records.
-        ImportError: confluent-kafka is not installed; the text has the remedy.
     """
 
     @names_arguments
@@ -67,8 +65,6 @@ class KafkaSink(WithDeadLetters):
         log_rows: LogRows = "keys",
         dead_letter: Any = None,
     ) -> None:
-        if find_spec("confluent_kafka") is None:
-            raise missing_extra("confluent-kafka", "kafka")
         given = arguments_for(KafkaOptions, locals())
         options = make_options(KafkaOptions, given | {"client_options": client_options or {}})
         if options.parts is not None and dead_letter is not None:

@@ -7,19 +7,15 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from outfall.errors import missing_extra
-from outfall.kafka.client import MISSING, KafkaClients, error_of
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AclOperation,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
-try:
-    from confluent_kafka import KafkaError, KafkaException, TopicCollection
-    from confluent_kafka.admin import (  # type: ignore[attr-defined]
-        AclOperation,
-        ConfigResource,
-        NewTopic,
-        ResourceType,
-    )
-except ImportError as error:
-    raise missing_extra("confluent-kafka", "kafka") from error
+from outfall.kafka.client import MISSING, KafkaClients, error_of
 
 T = TypeVar("T")
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 
-from outfall.errors import missing_extra
+from outfall.errors import require_extra
 from outfall.options import parse_options
 
-if find_spec("boto3") is None:
-    raise missing_extra("boto3", "kinesis")
+require_extra("kinesis", "boto3")
 
 from outfall.kinesis.firehose import FirehoseOptions, FirehoseSink
 from outfall.kinesis.stream import KinesisOptions, KinesisSink

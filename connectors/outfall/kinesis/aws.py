@@ -16,7 +16,7 @@ from outfall.aws.errors import AT_FAULT
 from outfall.capabilities import RowIdentity, TargetContext
 from outfall.errors import ConfigurationError, OutfallError
 from outfall.kinesis.records import AwsRecord, AwsRecordSerializer
-from outfall.values import spark_type
+from outfall.values import require_columns, spark_type
 
 
 class AwsOptions(ConnectionOptions):
@@ -56,12 +56,8 @@ class StreamSink(AwsSink[AwsRecord]):
         return AwsRecordSerializer()
 
     def check_schema(self, schema: pa.Schema) -> None:
+        require_columns(schema.names, self.columns())
         for option, column in self.columns().items():
-            if column not in schema.names:
-                raise ConfigurationError(
-                    f"{option} requires the column {column!r}, and the rows have {', '.join(schema.names)}",
-                    do=f"correct the option {option}",
-                )
             kind = schema.field(column).type
             if option != "data" and not _has_text(kind):
                 raise ConfigurationError(

@@ -20,13 +20,11 @@ connection      connections with TLS, LOAD DATA without files, and the classes o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 
-from outfall.errors import missing_extra
+from outfall.errors import require_extra
 from outfall.options import parse_options
 
-if find_spec("pymysql") is None:
-    raise missing_extra("PyMySQL", "mysql")
+require_extra("mysql", "pymysql")
 
 from outfall.mysql.options import MySQLOptions
 from outfall.mysql.recovery import MySQLRecoveryConfig, recovery_from_url

@@ -55,7 +55,6 @@ class MySQLSink(DelegatingSink):
         sequence_column: str | None = None,
         tombstone_retention: timedelta | float | str = timedelta(days=7),
         on_existing: OnExistingRows = "check",
-        on_rewind: Literal["error"] = "error",
         dead_letter_table: str | None = None,
         max_dead_letters: int = 1000,
         log_rows: LogRows = "keys",

@@ -12,15 +12,11 @@ sink        `OpenSearchSink` and its partition
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 
-from outfall.errors import missing_extra
+from outfall.errors import require_extra
 from outfall.options import parse_options
 
-if find_spec("urllib3") is None:
-    raise missing_extra("urllib3", "opensearch")
-if find_spec("numpy") is None:
-    raise missing_extra("numpy", "opensearch")
+require_extra("opensearch", "urllib3", "numpy")
 
 from outfall.opensearch.options import OpenSearchOptions
 from outfall.opensearch.sink import OpenSearchSink

@@ -18,7 +18,7 @@ from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, SSLError
 
 from outfall.async_sink.responses import LARGEST, Body, head_within, parsed_object, read_body, retry_after
-from outfall.errors import ConfigurationError, TargetError, TransientError, missing_extra
+from outfall.errors import ConfigurationError, TargetError, TransientError, require_extra
 from outfall.options import resolve_secret
 from outfall.process_clients import ProcessClients
 from outfall.redaction import Redaction
@@ -173,12 +173,11 @@ _WORTH_IT = 1000
 
 
 def _signer() -> Any:
-    try:
-        from botocore.auth import SigV4Auth
-        from botocore.awsrequest import AWSRequest
-        from botocore.session import Session
-    except ImportError as error:
-        raise missing_extra("boto3", "aws") from error
+    require_extra("aws", "boto3")
+    from botocore.auth import SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.session import Session
+
     return Session(), AWSRequest, SigV4Auth
 
 

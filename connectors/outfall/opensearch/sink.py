@@ -40,6 +40,7 @@ from outfall.opensearch.client import (
 from outfall.opensearch.names import IndexNames, indices_of, is_field, misleading, refusal
 from outfall.opensearch.options import OpenSearchOptions, OpenSearchSettings
 from outfall.options import make_options, names_arguments
+from outfall.values import require_columns, spark_type
 from outfall.versioned import Answer, KeyedBatch, KeyedRow, Outcomes, VersionedPartition, VersionedSink
 from outfall.versioned.draws import GAP
 from outfall.wrappers import WithDeadLetters
@@ -136,10 +137,11 @@ class OpenSearchRequestSink(VersionedSink):
         options: OpenSearchOptions = self.options
         for option in ("index_column", "routing_column"):
             column = getattr(options, option)
-            if column is not None and (column not in schema.names or not pa.types.is_string(schema.field(column).type)):
+            require_columns(schema.names, {option: column})
+            if column is not None and not pa.types.is_string(kind := schema.field(column).type):
                 raise ConfigurationError(
-                    f"{option} requires a string column {column!r}, and the rows have {', '.join(schema.names)}",
-                    do=f"correct {option}, or cast the column",
+                    f"{option} is the column {column!r} of type {spark_type(kind)}",
+                    do=f"cast it to string, or correct {option}",
                 )
         for name in (VERSION_FIELD, DELETED_FIELD):
             if name in schema.names:

@@ -19,13 +19,11 @@ recovery/           the log of a step in two tables
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 
-from outfall.errors import ConfigurationError, missing_extra
+from outfall.errors import ConfigurationError, require_extra
 from outfall.options import parse_options
 
-if find_spec("psycopg") is None:
-    raise missing_extra("psycopg", "postgres")
+require_extra("postgres", "psycopg")
 
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.recovery.config import PostgresRecoveryConfig, recovery_from_url

@@ -18,8 +18,6 @@ LONGEST = 63
 class PostgresOptions(SqlOptions):
     """The options of `PostgresSink`, in its constructor and as Spark options."""
 
-    former = {"delivery": "parts or offset_columns, which select it alone"}
-
     dsn: SecretStr = Field(
         description="The connection: a URL `postgresql://user@host/database` or libpq's `key=value` pairs. Accepts"
         " `env:NAME` and `file:PATH`, resolved on the connecting host. User and password in a URL are percent-encoded."

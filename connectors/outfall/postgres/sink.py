@@ -43,7 +43,6 @@ class PostgresSink(DelegatingSink):
     """
 
     delegate: PostgresDelivery
-    former_options = PostgresOptions.former
 
     @names_arguments
     def __init__(
@@ -68,7 +67,6 @@ class PostgresSink(DelegatingSink):
         conflict_where: str | None = None,
         on_existing: OnExistingRows = "check",
         allow_unlogged: bool = False,
-        on_rewind: Literal["error"] = "error",
         dead_letter_table: str | None = None,
         max_dead_letters: int = 1000,
         log_rows: LogRows = "keys",

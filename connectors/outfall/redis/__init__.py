@@ -13,15 +13,11 @@ sink        `RedisSink` and its partition
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 
-from outfall.errors import missing_extra
+from outfall.errors import require_extra
 from outfall.options import parse_options
 
-if find_spec("redis") is None:
-    raise missing_extra("redis", "redis")
-if find_spec("numpy") is None:
-    raise missing_extra("numpy", "redis")
+require_extra("redis", "redis", "numpy")
 
 from outfall.redis.options import RedisOptions
 from outfall.redis.sink import RedisSink

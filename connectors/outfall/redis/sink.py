@@ -21,6 +21,7 @@ from outfall.redis.options import KeyPattern, RedisOptions, RedisSettings
 from outfall.redis.packing import Bodies, Packed, hashes, packed_rows, strings
 from outfall.redis.preflight import forgets
 from outfall.redis.script import ANSWERS, WRITE, Lives, call
+from outfall.values import require_columns, spark_type
 from outfall.versioned import KeyedBatch, KeyedRow, Outcomes, VersionedPartition, VersionedSink
 from outfall.wrappers import WithDeadLetters
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
@@ -104,11 +105,12 @@ class RedisRequestSink(VersionedSink):
             if options.layout == "json" or any(not is_bytes(field.type) for field in stored):
                 check_schema(_JSON, pa.schema([f for f in stored if options.layout == "json" or not is_bytes(f.type)]))
             return
-        kind = schema.field(options.value_column).type if options.value_column in schema.names else None
-        if kind is None or not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_bytes(kind)):
+        require_columns(schema.names, {"value_column": options.value_column})
+        kind = schema.field(options.value_column).type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or is_bytes(kind)):
             raise ConfigurationError(
-                f"value_column is {options.value_column!r}, and the rows have no such string or binary column",
-                do="correct value_column, or cast the column",
+                f"value_column is the column {options.value_column!r} of type {spark_type(kind)}",
+                do="cast it to string or binary, or correct value_column",
             )
 
     def check_server(self, context: TargetContext[Any]) -> None:

@@ -17,13 +17,11 @@ store, errors       the requests with retries, and the classification of S3's re
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 
-from outfall.errors import missing_extra
+from outfall.errors import require_extra
 from outfall.options import parse_options
 
-if find_spec("boto3") is None:
-    raise missing_extra("boto3", "s3")
+require_extra("s3", "boto3")
 
 from outfall.s3.manifest import Manifest, ManifestEntry
 from outfall.s3.options import S3Options

@@ -45,8 +45,8 @@ class ObjectRecord(StepRecord):
 
     conditional: bool = True
     """Whether the store supports `If-None-Match: *`."""
-    matching: bool | None = None
-    """Whether the store supports `If-Match`; `None` in records of releases that did not test it."""
+    matching: bool = False
+    """Whether the store supports `If-Match`."""
     opened: bool = True
     """Whether the step has taken possession of the prefix; until then, the record only announces it."""
     layout: DirectoryLayout | None = None
@@ -186,13 +186,6 @@ class ObjectRecords:
         self._warn(record)
         self.write(record, None)
         reached("s3: record created")
-
-    def tested(self, record: ObjectRecord) -> ObjectRecord:
-        """Return a record with the result of the test for `If-Match`, which earlier releases did not make."""
-        if record.matching is not None:
-            return record
-        matching = self.refuses_another_version(self._probe(record.incarnation))
-        return record.model_copy(update={"matching": matching})
 
     def _probe(self, incarnation: str) -> str:
         return f"{self._root}.probe-{incarnation}"

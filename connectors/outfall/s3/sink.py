@@ -83,7 +83,6 @@ class S3Sink(
     """
 
     options: S3Options
-    former_options = S3Options.former
 
     @names_arguments
     def __init__(

@@ -63,7 +63,7 @@ class PrefixPort(EpochPort[ObjectRecord], TargetContents):
         return self._records.update(self.incarnation, change)
 
     def open(self, context: TargetContext[Any], change: Change[ObjectRecord]) -> ObjectRecord | None:
-        return self.update(lambda found: self._records.tested(change(found)))
+        return self.update(change)
 
     def create(self, context: TargetContext[Any]) -> None:
         self._records.create(context)

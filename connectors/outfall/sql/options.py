@@ -90,11 +90,6 @@ class SqlOptions(SinkOptions):
         " wrote some under a lost checkpoint. `resume`: keep them. `error`: fail. `overwrite`: delete them in the"
         " transaction of the first epoch.",
     )
-    on_rewind: Literal["error"] = Field(
-        default="error",
-        description="What to do if the table is ahead of the recovery log. Rows of later epochs cannot be identified in"
-        " a table, so they are never rolled back.",
-    )
     dead_letter_table: str | None = Field(
         default=None,
         min_length=1,

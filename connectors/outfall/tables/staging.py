@@ -19,7 +19,7 @@ from outfall.tables.data_file import EpochFiles, Layout
 from outfall.tables.key_options import KeyOptions, check_key_types, column_named, refuse_null_keys
 from outfall.tables.keyed import KeyedLayout
 from outfall.tables.table import FileLayout
-from outfall.values import without_values
+from outfall.values import require_columns, without_values
 
 _ROWS = 1 << 17
 
@@ -31,11 +31,7 @@ def rows_columns(options: KeyOptions, rows: pa.Schema) -> pa.Schema:
     """
     named = (*options.key_columns, *options.update_columns, options.order_column, options.delete_marker)
     found = {name: column_named(name, rows.names) for name in named if name is not None}
-    lacking = [name for name, column in found.items() if column is None]
-    if lacking:
-        raise ConfigurationError(
-            f"the rows have no column {lacking[0]!r}", why="an option names it", do="select it, or change the option"
-        )
+    require_columns(rows.names, {"an option": [name for name, column in found.items() if column is None]})
     marker = None if options.delete_marker is None else found[options.delete_marker]
     if marker is not None and not pa.types.is_boolean(rows.field(marker).type):
         raise ConfigurationError(

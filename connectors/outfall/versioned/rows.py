@@ -21,7 +21,7 @@ from outfall.formats.row_text import row_texts
 from outfall.formats.strings import TEXT, concat
 from outfall.part_ledger.row_hash import row_hashes
 from outfall.tables.key_options import check_key_types
-from outfall.values import without_values
+from outfall.values import require_columns, without_values
 
 
 @dataclass(slots=True, eq=False)
@@ -84,13 +84,7 @@ def ranks(batch: pa.RecordBatch, order: str | None) -> pa.Array:
 
 def check_columns(schema: pa.Schema, keys: Sequence[str], order: str | None, marker: str | None) -> None:
     """Raise `ConfigurationError` for columns that are missing, or whose type cannot serve."""
-    named = [("the key", name) for name in keys] + [("order_column", order), ("delete_marker", marker)]
-    for option, name in named:
-        if name is not None and schema.names.count(name) != 1:
-            raise ConfigurationError(
-                f"{option} requires the column {name!r}, and the rows have {', '.join(schema.names)}",
-                do="correct the option, or select the column",
-            )
+    require_columns(schema.names, {"the key": keys, "order_column": order, "delete_marker": marker})
     check_key_types(schema, keys, order)
     if marker is not None and not pa.types.is_boolean(schema.field(marker).type):
         raise ConfigurationError(

@@ -32,7 +32,7 @@ from outfall.options import Names, SinkOptions, arguments_for, make_options, nam
 from outfall.row_logging import LogRows, RowLog, log_rows_field
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
-from outfall.values import rows_to_batch, spark_type
+from outfall.values import require_columns, rows_to_batch, spark_type
 from outfall.wrappers.children import share
 from outfall.wrappers.composite import Composite
 from outfall.wrappers.composite_partition import CompositePartition, Opening
@@ -211,12 +211,8 @@ class SeenSink(
         return ModelSerializer(SeenState)
 
     def check_schema(self, schema: pa.Schema) -> None:
-        for name in (self._options.offset, *self._options.source_partition):
-            if name not in schema.names:
-                raise ConfigurationError(
-                    f"the rows have no column {name!r}, which identifies their source position",
-                    do=f"select it, or set another column; the columns are {', '.join(schema.names)}",
-                )
+        named = {"offset": self._options.offset, "source_partition": self._options.source_partition}
+        require_columns(schema.names, named)
         check_types(self._options, schema)
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:

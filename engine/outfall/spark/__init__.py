@@ -13,10 +13,10 @@ from outfall.spark.version_check import OLDEST_FOR_OPTIONS, check_pyspark
 
 check_pyspark()
 
-from outfall.protocol.commit_retry import CommitPolicy  # noqa: E402 - after the check, whose error is clearer
-from outfall.spark.batch import write  # noqa: E402
-from outfall.spark.epoch_listener import EpochListener, EpochProgress  # noqa: E402
-from outfall.spark.stream import drain, for_each_batch, write_stream  # noqa: E402
+from outfall.protocol.commit_retry import CommitPolicy
+from outfall.spark.batch import write
+from outfall.spark.epoch_listener import EpochListener, EpochProgress
+from outfall.spark.stream import drain, for_each_batch, write_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -17,7 +17,7 @@ import pyarrow as pa
 from outfall.capabilities import SupportsPreWriteTopology, SupportsSparkWriter, SupportsTarget
 from outfall.capability_checks import ResolvedSink
 from outfall.errors import ConfigurationError
-from outfall.values import CASE_SENSITIVE
+from outfall.values import CASE_SENSITIVE, require_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -70,10 +70,7 @@ class RowColumns:
         """
         pieces = [text] if text in self.names else _pieces(text)
         if not pieces or pieces[0] not in self.names:
-            raise ConfigurationError(
-                f"{argument} names the column {text!r}, but the rows have {', '.join(self.names)}",
-                do=f"set {argument} to the name of a column",
-            )
+            require_columns(self.names, {argument: text})
         self.check_unique(pieces[0])
         return FoundColumn((_position(self.names.index(pieces[0])), *pieces[1:]), ".".join(pieces))
 

@@ -397,8 +397,8 @@ def test_a_checkpoint_restored_from_an_older_copy_is_refused(
     [
         ({"checkpoint": None}, "no checkpoint location"),
         ({"checkpoint": "chk"}, "is relative"),
-        ({"key": "nope"}, "names the column 'nope'"),
-        ({"value": "nope"}, "names the column 'nope'"),
+        ({"key": "nope"}, "requires the column 'nope'"),
+        ({"value": "nope"}, "requires the column 'nope'"),
         ({"key": "k", "parts": None}, "routes rows to parts"),
         ({"key": None}, "no key routes"),
         ({"workers": 0}, "pass an integer from 1"),

@@ -270,8 +270,8 @@ def test_staged_files_that_were_removed_as_orphans_have_the_epoch_written_anew(p
 @pytest.mark.parametrize(
     ("options", "given", "match"),
     [
-        ({"key_columns": "no"}, {}, "he rows have no column 'no'"),
-        ({"update_columns": "no"}, {}, "he rows have no column 'no'"),
+        ({"key_columns": "no"}, {}, "requires the column 'no'"),
+        ({"update_columns": "no"}, {}, "requires the column 'no'"),
         ({"delete_marker": "text", "order_column": "seq"}, {}, "'text' is not a boolean column"),
         ({"key_columns": "x"}, {"x": pa.array([1.0])}, "olumn 'x' of type double cannot be in key_columns"),
         ({"key_columns": "s"}, {"s": pa.array([{"a": 1}])}, "cannot be in key_columns"),

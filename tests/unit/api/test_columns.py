@@ -39,7 +39,7 @@ def test_the_expression_in_sql_quotes_each_name() -> None:
 
 @pytest.mark.parametrize("text", ["nope", "nope.id", "", ".", "id.", "`id", "`id`x", "Id"])
 def test_a_name_that_means_no_column_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"key names the column .*, but the rows have id, a\.b"):
+    with pytest.raises(ConfigurationError, match=r"key requires the column .*, and the rows have id, a\.b"):
         RowColumns(NAMES).find("key", text)
 
 

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from outfall import errors
-from outfall.errors import OutfallError, TerminalError, TransientError, missing_extra
+from outfall.errors import OutfallError, TerminalError, TransientError, require_extra
 
 FAMILY = [
     value
@@ -78,6 +78,6 @@ def test_every_error_survives_pickling(kind: type[OutfallError]) -> None:
 
 
 def test_a_missing_extra_names_its_install_line() -> None:
-    error = missing_extra("psycopg", "postgres")
-    assert isinstance(error, ImportError)
-    assert "pip install 'outfall[postgres]'" in str(error)
+    require_extra("postgres", "json")
+    with pytest.raises(ImportError, match=r"'no_such_driver' is not installed.*pip install 'outfall\[postgres\]'"):
+        require_extra("postgres", "json", "no_such_driver")

@@ -50,7 +50,7 @@ def test_the_marker_of_a_prefix_is_stored_as_ever() -> None:
         record.body()
         == (
             '{"incarnation":"0e3a9c5d71f2b846","step":"é\\"\\u0001","created":"2026-01-02T03:04:05+00:00",'
-            '"conditional":true,"matching":null,"opened":true,"generation":0,"token":"t","epoch":4}'
+            '"conditional":true,"matching":false,"opened":true,"generation":0,"token":"t","epoch":4}'
         ).encode()
     )
     assert ObjectRecord.model_validate_json(record.body()) == record
@@ -68,7 +68,7 @@ def test_the_marker_of_a_directory_is_stored_as_ever() -> None:
 
 def test_a_marker_of_a_release_before_tokens_is_read() -> None:
     record = ObjectRecord.model_validate_json(f'{{"incarnation": "{OURS}", "step": "sink", "generation": 3}}')
-    assert (record.record.token, record.record.epoch, record.opened, record.matching) == (None, None, True, None)
+    assert (record.record.token, record.record.epoch, record.opened) == (None, None, True)
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,9 @@ def test_an_exact_name_comes_before_one_that_differs_in_case() -> None:
 
 
 def test_a_missing_column_is_named_with_those_near_it() -> None:
-    with pytest.raises(ConfigurationError, match=r"partition_by names the column 'dya'.*Similar columns are 'day'"):
+    with pytest.raises(ConfigurationError, match=r"partition_by requires the column 'dya'.*Similar columns are 'day'"):
         stored(partition_by="dya")
-    with pytest.raises(ConfigurationError, match="directory_time names the column 'zzz', which the rows do not have"):
+    with pytest.raises(ConfigurationError, match="directory_time requires the column 'zzz'"):
         stored(directory_pattern="yyyy", directory_time="zzz")
 
 

@@ -10,10 +10,8 @@ import pyarrow as pa
 import pytest
 
 from outfall.errors import ConfigurationError
-from outfall.file import FileSink
 from outfall.formats.partition_paths import PartitionOptions, PartitionPaths
 from outfall.options import make_options, options_table, parse_options
-from outfall.s3 import S3Sink
 
 
 def made(**options: Any) -> PartitionOptions:
@@ -31,15 +29,6 @@ def test_without_options_all_rows_go_to_the_root_with_all_columns(options: dict[
 @pytest.mark.parametrize("given", ["a, b", ["a", "b"], ("a", "b")])
 def test_columns_are_a_list_or_text_with_commas(given: Any) -> None:
     assert made(partition_by=given).partition_by == ("a", "b")
-
-
-@pytest.mark.parametrize("sink", [FileSink, S3Sink])
-def test_former_names_say_the_new_one(sink: Any) -> None:
-    for name, new in (("bucket_pattern", "directory_pattern"), ("bucket_time", "directory_time")):
-        with pytest.raises(ConfigurationError, match=f"{name}.*was replaced by {new}"):
-            sink("/a", **{name: "x"})
-    with pytest.raises(ConfigurationError, match=r"bucketPattern.*was replaced by directory_pattern"):
-        parse_options(PartitionOptions, {"bucketPattern": "x"})
 
 
 def test_spark_gives_them_as_text() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import subprocess
 import sys
@@ -9,9 +10,9 @@ from typing import Any
 
 import pytest
 
+import outfall.kafka
 from outfall.errors import ConfigurationError
 from outfall.kafka import KafkaRecoveryConfig
-from outfall.kafka.recovery import config as module
 from outfall.recovery import recovery_config
 
 SECRET = "hunter2"
@@ -23,9 +24,9 @@ def test_recovery_is_imported_without_the_client() -> None:
 
 
 def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(ImportError, match=r"pip install 'outfall\[kafka\]'"):
-        KafkaRecoveryConfig("host:9092", "prefix")
+        importlib.reload(outfall.kafka)
 
 
 @pytest.mark.parametrize("brokers", ["a:1,b:2", ["a:1", "b:2"], " a:1 , b:2 ", ("a:1", "b:2")])

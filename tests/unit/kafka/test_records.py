@@ -104,7 +104,7 @@ def test_values_that_make_no_record_are_refused(columns: dict[str, Any], message
     [
         ({"Value": ["x"]}, {}, "a record requires the column 'value', and the rows have Value"),
         ({"value": [1]}, {}, "which is bigint. What to do: cast it to string or binary"),
-        ({"value": ["x"]}, {"topic": None}, "without the option topic, rows must have a column 'topic'"),
+        ({"value": ["x"]}, {"topic": None}, "without the option topic requires the column 'topic'"),
         ({"value": ["x"], "topic": [1]}, {"topic": None}, "which is bigint. What to do: cast it to string"),
         ({"value": ["x"], "key": [1]}, {}, "'key' is bigint"),
         ({"value": ["x"], "topic": [1]}, {}, "'topic' is bigint"),

@@ -60,10 +60,6 @@ SYSTEM = system_authorities() or "system"
         ({"statement_timeout": -1}, "must not be negative"),
         ({"retry_deadline": 0}, "must be longer than 0"),
         ({"payload_column": "row"}, "is an option of parts"),
-        (
-            {"delivery": "offset"},
-            "option delivery of PostgresSink: was replaced by parts or offset_columns",
-        ),
         ({"parts": 3, "offset_columns": "id"}, "exclude each other"),
         ({"parts": 0}, "parts"),
         (

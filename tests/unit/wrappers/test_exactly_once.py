@@ -306,8 +306,8 @@ def test_another_number_of_parts_is_refused() -> None:
 @pytest.mark.parametrize(
     ("schema", "text"),
     [
-        (pa.schema([("partition", pa.int32())]), "no column 'offset'"),
-        (pa.schema([("offset", pa.int64())]), "no column 'partition'"),
+        (pa.schema([("partition", pa.int32())]), "requires the column 'offset'"),
+        (pa.schema([("offset", pa.int64())]), "requires the column 'partition'"),
         (
             pa.schema([("offset", pa.string()), ("partition", pa.int32())]),
             "has the type string, and offsets must be signed integers",

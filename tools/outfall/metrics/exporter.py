@@ -16,19 +16,18 @@ from queue import SimpleQueue
 from typing import TypeAlias
 from wsgiref.simple_server import WSGIServer
 
-from outfall.errors import missing_extra
+from outfall.errors import require_extra
 from outfall.metrics.locations import locations_in
 from outfall.metrics.series import LOCATION_READABLE, STEP_SERIES, Reading, Series
 from outfall.metrics.step_status import StepStatus, StepWatch
 from outfall.recovery.log import RecoveryConfig
 from outfall.redaction import without_credentials
 
-try:
-    from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-    from prometheus_client.registry import Collector
-except ImportError as error:
-    raise missing_extra("prometheus-client", "metrics") from error
+require_extra("metrics", "prometheus_client")
+
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 _log = logging.getLogger(__name__)
 

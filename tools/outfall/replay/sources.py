@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from pydantic import SecretStr
 
-from outfall.errors import ConfigurationError, missing_extra
+from outfall.errors import ConfigurationError
 from outfall.options import make_options, resolve_secret
 from outfall.replay.dead_letters import FoundDeadLetter, dead_letter_of
 from outfall.replay.files import FileDeadLetters
@@ -93,11 +93,8 @@ def _dialect(scheme: str, options: Mapping[str, str]) -> Dialect:
 
 
 def _kafka(location: str) -> Source:
-    try:
-        from outfall.kafka import recovery_from_url
-        from outfall.kafka.client import KafkaClients
-    except ImportError as error:
-        raise missing_extra("confluent-kafka", "kafka") from error
+    from outfall.kafka import recovery_from_url
+    from outfall.kafka.client import KafkaClients
 
     # Parsed like a recovery location, with a topic instead of the prefix.
     config = recovery_from_url(location)

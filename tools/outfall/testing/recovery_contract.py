@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from outfall import trace_points
-from outfall.errors import FencedError, RecordError, missing_extra
+from outfall.errors import FencedError, RecordError, require_extra
 from outfall.protocol.step import EpochOptions
 from outfall.recovery.history import KEPT_EPOCHS, history
 from outfall.recovery.log import EntryExistsError, LogEntry, RecoveryConfig, RecoveryLog, heartbeat_name
@@ -25,10 +25,9 @@ from outfall.testing.crash_points import crash_at
 from outfall.testing.local_engine import LocalDriver
 from outfall.testing.minimal_sinks import CountingSink, HoldingSink, MemoryTarget, PublishingSink
 
-try:
-    import pytest
-except ImportError as error:
-    raise missing_extra("pytest", "testing") from error
+require_extra("testing", "pytest")
+
+import pytest
 
 _STEP = "sink"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,7 +31,7 @@ from outfall.formats.partition_paths.time_patterns import (
 from outfall.formats.patterns import DATE, TIMESTAMP, TIMESTAMP_NTZ
 from outfall.formats.strings import literal
 from outfall.options import Names, SinkOptions
-from outfall.values import spark_type
+from outfall.values import require_columns, spark_type
 
 
 class PartitionArguments(TypedDict, total=False):
@@ -45,8 +44,6 @@ class PartitionArguments(TypedDict, total=False):
 
 class PartitionOptions(SinkOptions):
     """The partition directory of a row; without these options, the root."""
-
-    former = {"bucket_pattern": "directory_pattern", "bucket_time": "directory_time"}
 
     partition_by: Names = Field(
         default=(),
@@ -194,20 +191,15 @@ def _find(schema: pa.Schema, name: str, option: str) -> int:
     """Resolve a column name like Spark, but prefer an exact match, because a session may be case-sensitive."""
     found = [index for index, known in enumerate(schema.names) if known == name]
     found = found or [index for index, known in enumerate(schema.names) if known.lower() == name.lower()]
-    if len(found) == 1:
-        return found[0]
-    if found:
+    if not found:
+        require_columns(schema.names, {option: name})
+    if len(found) > 1:
         names = ", ".join(repr(schema.names[index]) for index in found)
         raise ConfigurationError(
             f"{option} names the column {name!r}, but {len(found)} columns have that name: {names}",
             do="rename or drop one of them",
         )
-    near = difflib.get_close_matches(name, schema.names, n=3)
-    raise ConfigurationError(
-        f"{option} names the column {name!r}, which the rows do not have",
-        why=f"similar columns are {', '.join(map(repr, near))}" if near else None,
-        do=f"use one of {', '.join(map(repr, schema.names[:20]))}",
-    )
+    return found[0]
 
 
 def _check_partition(schema: pa.Schema, partition: tuple[int, ...]) -> None:

@@ -14,16 +14,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 
-from outfall.errors import OutfallError, TransientError, ValueRefusedError, missing_extra
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from outfall.errors import OutfallError, TransientError, ValueRefusedError
 from outfall.kafka.client import KafkaClients, error_of
 from outfall.kafka.idle import Secrets
 from outfall.kafka.options import ProducerOptions
 from outfall.kafka.records import KafkaRecords
-
-try:
-    from confluent_kafka import KafkaError, KafkaException, Message, Producer
-except ImportError as error:
-    raise missing_extra("confluent-kafka", "kafka") from error
 
 Record = tuple[Any, ...]
 """Topic, value, key and partition: the first arguments of librdkafka's `produce`."""

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlencode
 
-from outfall.errors import ConfigurationError, missing_extra
+from outfall.errors import ConfigurationError
 from outfall.kafka.idle import Idle
 from outfall.kafka.options import ClientOptions, check_brokers
 from outfall.options import parse_duration
@@ -49,7 +48,6 @@ class KafkaRecoveryConfig(RecoveryConfig):
 
     Raises:
         ConfigurationError: an argument is invalid. The text contains no secret.
-        ImportError: confluent-kafka is not installed; the text has the remedy.
     """
 
     brokers: str
@@ -59,8 +57,6 @@ class KafkaRecoveryConfig(RecoveryConfig):
     timeout: timedelta | float | str = timedelta(seconds=60)
 
     def __post_init__(self) -> None:
-        if find_spec("confluent_kafka") is None:
-            raise missing_extra("confluent-kafka", "kafka")
         options = self.client_options
         object.__setattr__(self, "brokers", check_brokers(self.brokers))
         object.__setattr__(self, "client_options", options if isinstance(options, ClientOptions) else _options(options))

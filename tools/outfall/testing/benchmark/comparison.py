@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outfall.errors import ConfigurationError, missing_extra
+from outfall.errors import ConfigurationError, require_extra
 from outfall.testing.benchmark.apis import Api, FormatApi, PythonApi
 from outfall.testing.benchmark.rows import SCHEMA, Scratch, seconds_per_epoch, small_epochs, write_rows
 from outfall.testing.benchmark.runs import EmptySink, Job, Run, Spread, in_turn, ratios, rounds, spread
@@ -18,11 +18,10 @@ from outfall.testing.benchmark.session import cpu_seconds, start_session, worker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-try:
-    from rich.console import Console
-    from rich.table import Table
-except ImportError as error:
-    raise missing_extra("rich", "benchmark") from error
+require_extra("benchmark", "rich")
+
+from rich.console import Console
+from rich.table import Table
 
 SinkFactory = Callable[[Path], Any]
 """Creates a sink for one run in an empty directory."""

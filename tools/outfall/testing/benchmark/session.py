@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from outfall.errors import missing_extra
+from outfall.errors import require_extra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-try:
-    import psutil
-except ImportError as error:
-    raise missing_extra("psutil", "benchmark") from error
+require_extra("benchmark", "psutil")
+
+import psutil
 
 _PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from outfall.errors import missing_extra
+from outfall.errors import require_extra
 from outfall.testing.conformance.faults import CHECKS, Check, NotApplicableError, NotClaimedError, NotTriedError
 from outfall.testing.conformance.harness import SinkHarness
 from outfall.testing.conformance.suite import run_check
 
-try:
-    import pytest
-except ImportError as error:
-    raise missing_extra("pytest", "testing") from error
+require_extra("testing", "pytest")
 
+import pytest
 
 TO_TRY = "add the missing method to the test, exclude the check in not_claimed with a reason, or set strict = False"
 

@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import outfall.testing.conformance.schedules as act
-from outfall.errors import missing_extra
+from outfall.errors import require_extra
 from outfall.testing.conformance.harness import SinkHarness
 from outfall.testing.conformance.schedules import play
 
-try:
-    from hypothesis import HealthCheck, Verbosity, given, seed, settings
-    from hypothesis import strategies as st
-except ImportError as error:
-    raise missing_extra("hypothesis", "testing") from error
+require_extra("testing", "hypothesis")
+
+from hypothesis import HealthCheck, Verbosity, given, seed, settings
+from hypothesis import strategies as st
 
 # Hypothesis prefers small numbers in a large range. With two small ranges, all steps are equally likely.
 STEPS = st.builds(lambda coarse, fine: 20 * coarse + fine, st.integers(0, 19), st.integers(0, 19))
