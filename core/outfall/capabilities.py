@@ -5,11 +5,12 @@ Their contexts (`outfall.contexts`) and committers (`outfall.committer`) can be 
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from enum import IntEnum
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 from outfall.committer import CommitOutcome, CommitRequest, Committer
 from outfall.contexts import (
@@ -630,3 +631,11 @@ def shown_name(sink: object) -> str:
 def class_name(sink: object) -> str:
     """Return the qualified class name of a sink."""
     return f"{type(sink).__module__}.{type(sink).__qualname__}"
+
+
+def changed(sink: S, **attributes: Any) -> S:
+    """Return a copy of a sink with other values of these attributes, for `bind` and `in_save_mode`."""
+    copied = copy.copy(sink)
+    for name, value in attributes.items():
+        setattr(copied, name, value)
+    return copied

@@ -285,9 +285,8 @@ def check_output_mode(sink: ResolvedSink, mode: str) -> None:
         raise ConfigurationError(
             f"the query's output mode is {mode}, and {sink.name} takes {' and '.join(modes)} only",
             why="Spark sends changed rows again, and the sink would add them to their old versions",
-            do='use .outputMode("append"), with a watermark if rows are aggregated; or use a sink that upserts, such as'
-            ' PostgresSink(…, write_mode="upsert", key_columns=…); or pass the rows that are to be added to'
-            " for_each_batch(…) in your own foreachBatch function",
+            do='use .outputMode("append"), with a watermark if rows are aggregated; or use a sink that upserts by'
+            " key; or pass the rows that are to be added to for_each_batch(…) in your own foreachBatch function",
         )
     if mode == "complete" and sink.replaces_rows():
         _warn_of_kept_keys(sink.name)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection
 from typing import Any, Self
 
-from outfall.capabilities import DeclaresCapabilities, DeclaresKind, SaveMode, WriterInitContext
+from outfall.capabilities import DeclaresCapabilities, DeclaresKind, SaveMode, WriterInitContext, changed
 from outfall.capability_checks import capabilities_of, resolve
 from outfall.sinks import Sink
 
@@ -33,9 +32,7 @@ class DelegatingSink(Sink[Any], DeclaresCapabilities, DeclaresKind):
 
     def with_delegate(self, delegate: Any) -> Self:
         """Return a copy that delegates to another sink."""
-        changed = copy.copy(self)
-        changed.delegate = delegate
-        return changed
+        return changed(self, delegate=delegate)
 
     def capabilities(self) -> Collection[type]:
         return capabilities_of(self.delegate) | {DeclaresKind}

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import tenacity
 
+from outfall.errors import TransientError
 from outfall.first_contact import fails_at_once, patience
 from outfall.retry_log import Retry, RetryLog
 
@@ -61,3 +62,16 @@ def retried(
         reraise=True,
     )
     return retrying(call)
+
+
+def patiently(log: RetryLog, where: str, doing: str, call: Callable[[], T], deadline: float) -> T:
+    """Repeat a call after a `TransientError`, for `deadline` seconds. `where` and `doing` are for warnings."""
+    return retried(
+        call,
+        passes=lambda error: isinstance(error, TransientError),
+        deadline=deadline,
+        first_wait=0.1,
+        longest_wait=5.0,
+        log=log,
+        describe=lambda error: Retry(where, doing, str(error)),
+    )

@@ -6,15 +6,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeVar
 
 from outfall.errors import TerminalError, TransientError, ValueRefusedError
-from outfall.retry_log import Retry, RetryLog
-from outfall.retry_loop import retried
+from outfall.retry_log import RetryLog
 
-T = TypeVar("T")
-
-_retries = RetryLog(logging.getLogger(__name__))
+RETRIES = RetryLog(logging.getLogger(__name__))
+"""The warnings of repeated checks and of requests for records."""
 
 
 class ErrorAction(Enum):
@@ -135,16 +132,3 @@ class RetryPolicy:
         if pause <= left:
             return pause
         return left if at_least > 0 and left > 0 else None
-
-
-def patiently(where: str, doing: str, call: Callable[[], T], deadline: float) -> T:
-    """Repeat a call after a `TransientError`, for `deadline` seconds. `where` and `doing` are for warnings."""
-    return retried(
-        call,
-        passes=lambda error: isinstance(error, TransientError),
-        deadline=deadline,
-        first_wait=0.1,
-        longest_wait=5.0,
-        log=_retries,
-        describe=lambda error: Retry(where, doing, str(error)),
-    )

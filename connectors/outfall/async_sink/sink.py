@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
@@ -13,7 +12,7 @@ from outfall.async_sink.host_state import HostState, RetryBudget, shared_host_st
 from outfall.async_sink.limiting import AimdLimiter, Limiter
 from outfall.async_sink.options import AsyncSinkOptions
 from outfall.async_sink.partition import AsyncSinkPartition
-from outfall.async_sink.retrying import patiently
+from outfall.async_sink.retrying import RETRIES
 from outfall.capabilities import (
     BufferedRows,
     DeclaresGuarantee,
@@ -23,9 +22,11 @@ from outfall.capabilities import (
     SupportsWriterContext,
     SupportsWriterState,
     WriterInitContext,
+    changed,
     class_name,
     shown_name,
 )
+from outfall.retry_loop import patiently
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.sinks import DynamicSink
 
@@ -90,7 +91,7 @@ class AsyncSink(
 
     def patiently(self, doing: str, call: Callable[[], T]) -> T:
         """Repeat a call after a `TransientError`, until `retry_deadline`. `doing` is the operation, for warnings."""
-        return patiently(str(self.host()), doing, call, self.options.retry_deadline.total_seconds())
+        return patiently(RETRIES, str(self.host()), doing, call, self.options.retry_deadline.total_seconds())
 
     def guarantee(self) -> Guarantee:
         return Guarantee.AT_LEAST_ONCE
@@ -102,9 +103,7 @@ class AsyncSink(
         return self.options.max_dead_letters
 
     def bind(self, context: WriterInitContext) -> Self:
-        bound = copy.copy(self)
-        bound.context = context
-        return bound
+        return changed(self, context=context)
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> AsyncSinkPartition[E]:
         return self.open()

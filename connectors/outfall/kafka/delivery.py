@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
@@ -17,6 +16,7 @@ from outfall.capabilities import (
     SupportsTarget,
     SupportsWriterContext,
     TargetContext,
+    changed,
 )
 from outfall.contexts import WriterInitContext
 from outfall.errors import ConfigurationError, TargetError
@@ -70,9 +70,7 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
         return f"{self.options.brokers} {self.options.topic or '*'}"
 
     def bind(self, context: WriterInitContext) -> Self:
-        bound = copy.copy(self)
-        bound.context = context
-        return bound
+        return changed(self, context=context)
 
     def requires(self) -> Sequence[str]:
         return ("topics with min.insync.replicas of 2 or more, and no unclean leader election",)

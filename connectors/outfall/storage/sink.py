@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection
 from typing import Any, Self
 
@@ -16,6 +15,7 @@ from outfall.capabilities import (
     SupportsWriterContext,
     TargetContext,
     WriterInitContext,
+    changed,
 )
 from outfall.errors import ConfigurationError
 from outfall.formats import check_schema
@@ -43,9 +43,7 @@ class StorageSink(SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee)
         return PartitionPaths(self.options)
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
-        changed = copy.copy(self)
-        changed.options = options_in_save_mode(self.options, mode)
-        return changed
+        return changed(self, options=options_in_save_mode(self.options, mode))
 
     def output_modes(self) -> Collection[str]:
         return ("append",)
@@ -74,9 +72,7 @@ class StorageSink(SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee)
         self._settled = self._rows
 
     def bind(self, context: WriterInitContext) -> Self:
-        bound = copy.copy(self)
-        bound.context = context
-        return bound
+        return changed(self, context=context)
 
     def bound_context(self) -> WriterInitContext:
         """Return the attempt that writes. Raises `ConfigurationError` if `bind` was not called."""

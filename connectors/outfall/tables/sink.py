@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
@@ -28,15 +27,16 @@ from outfall.capabilities import (
     TargetCheck,
     TargetContext,
     WriterInitContext,
+    changed,
     shown_name,
 )
-from outfall.errors import ConfigurationError, TransientError
+from outfall.errors import ConfigurationError
 from outfall.first_contact import one_attempt
 from outfall.formats.types import check_names
 from outfall.options import options_in_save_mode
 from outfall.possession.possession import check, find_moved
-from outfall.retry_log import Retry, RetryLog
-from outfall.retry_loop import retried
+from outfall.retry_log import RetryLog
+from outfall.retry_loop import patiently
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
 from outfall.tables.by_spark import SparkTableWriter, check_by_spark
@@ -128,9 +128,7 @@ class TableSink(
         return (type(self), SupportsSparkWriter) if self.options.by_spark else (type(self),)
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
-        changed = copy.copy(self)
-        changed.options = options_in_save_mode(self.options, mode)
-        return changed
+        return changed(self, options=options_in_save_mode(self.options, mode))
 
     def output_modes(self) -> Collection[str]:
         return self.mode.output_modes
@@ -142,9 +140,7 @@ class TableSink(
         return self.options.write_mode != "append"
 
     def bind(self, context: WriterInitContext) -> Self:
-        bound = copy.copy(self)
-        bound.context = context
-        return bound
+        return changed(self, context=context)
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> TableWriter | SparkTableWriter:
         if self.context is None or self._opened is None:
@@ -194,7 +190,7 @@ class TableSink(
             if rows is None:
                 raise self._missing()
             columns = self.mode.columns(rows)
-            self._again("creating", lambda: self.create(columns) if table is None else table.add_columns(columns))
+            self._patiently("creating", lambda: self.create(columns) if table is None else table.add_columns(columns))
             reached("table: made or changed")
             table = self._loaded()
             if table is None:
@@ -318,14 +314,7 @@ class TableSink(
         return None if table is None else table.files
 
     def _loaded(self) -> LoadedTable | None:
-        return self._again("loading", self.load)
+        return self._patiently("loading", self.load)
 
-    def _again(self, doing: str, call: Callable[[], T]) -> T:
-        """Call, and retry after transient errors, until `retry_deadline`."""
-        return retried(
-            call,
-            passes=lambda error: isinstance(error, TransientError),
-            deadline=self.options.retry_deadline.total_seconds(),
-            log=_retries,
-            describe=lambda error: Retry(self.target(), doing, str(error)),
-        )
+    def _patiently(self, doing: str, call: Callable[[], T]) -> T:
+        return patiently(_retries, self.target(), doing, call, self.options.retry_deadline.total_seconds())

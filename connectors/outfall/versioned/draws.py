@@ -16,11 +16,12 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from outfall.async_sink.retrying import patiently
+from outfall.async_sink.retrying import RETRIES
 from outfall.capabilities import TargetContext, WriterInitContext
 from outfall.errors import StaleWriterError, TargetLostError
 from outfall.possession.possession import FoundRecord, RecordPort
 from outfall.possession.record import StepRecord, unreadable_record
+from outfall.retry_loop import patiently
 from outfall.target_record import check_writing
 
 COUNTER = "version"
@@ -78,7 +79,7 @@ class RetryingStore(RecordStore):
         return self._patiently("writing", name, lambda: self._store.replace(name, old, new))
 
     def _patiently(self, doing: str, name: str, call: Callable[[], T]) -> T:
-        return patiently(self.where, f"{doing} the record {name}", call, self._deadline)
+        return patiently(RETRIES, self.where, f"{doing} the record {name}", call, self._deadline)
 
 
 class VersionRecord(StepRecord):

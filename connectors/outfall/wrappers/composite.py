@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -36,6 +35,7 @@ from outfall.capabilities import (
     TargetCheck,
     TargetContext,
     WriterInitContext,
+    changed,
     shown_name,
 )
 from outfall.capability_checks import ResolvedSink, SupportsChildren, SupportsNamedStates, resolve
@@ -120,9 +120,7 @@ class Composite(
         return ", ".join(f"{name}={child.target()}" for name, child in self.resolved.items())
 
     def bind(self, context: WriterInitContext) -> Self:
-        bound = copy.copy(self)
-        bound.context = context
-        return bound
+        return changed(self, context=context)
 
     def list_parts(self) -> list[str]:
         """List parts, each of which stands for one part of every fixed child.
@@ -277,13 +275,12 @@ class Composite(
         return False
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
-        changed = copy.copy(self)
-        changed.resolved = for_each(
+        resolved = for_each(
             self.resolved,
             lambda name, child: resolve(child.in_save_mode(self.save_mode_of(name, mode))),
             "several sinks do not support this save mode",
         )
-        return changed
+        return changed(self, resolved=resolved)
 
     def save_mode_of(self, name: str, mode: SaveMode | None) -> SaveMode | None:
         """Return the save mode of a child, if the composite has `mode`."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -24,6 +23,7 @@ from outfall.capabilities import (
     TargetCheck,
     TargetContext,
     WriterInitContext,
+    changed,
 )
 from outfall.dead_letter import DeadLetter
 from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
@@ -191,9 +191,7 @@ class SeenSink(
         )
 
     def bind(self, context: WriterInitContext) -> Self:
-        bound = copy.copy(self)
-        bound._key = context.key
-        return bound
+        return changed(self, _key=context.key)
 
     def list_parts(self) -> list[str]:
         return [f"{index:05d}" for index in range(self._options.parts)]

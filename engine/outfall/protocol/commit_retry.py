@@ -25,7 +25,7 @@ _retries = RetryLog(_log)
 class CommitPolicy:
     """How long a commit is retried, and the treatment of data that the target rejects. Durations in seconds.
 
-    A committable contains all rows that one task wrote in one epoch, or one file or object of them. In PostgreSQL, one
+    A committable contains all rows that one task wrote in one epoch, or one file or object of them. In a database, one
     rejected row rejects the rows of the whole epoch.
 
     Raises:
@@ -39,7 +39,7 @@ class CommitPolicy:
     on_known_failure: Literal["fail", "drop"] = "fail"
     """With `fail`, the query fails and its next run retries. With `drop`, all rows of the committable are dropped, the
     accepted ones too. The record then counts them, `outfall status` shows them, and the step no longer has a guarantee.
-    A sink that writes rejected rows as dead letters, such as PostgreSQL with `dead_letter_table`, loses none."""
+    A sink that writes rejected rows as dead letters loses none."""
 
     def __post_init__(self) -> None:
         """Reject values that are out of range."""

@@ -95,8 +95,7 @@ class OutfallDataSource(DataSource):
             raise ConfigurationError(
                 'outputMode("complete") is not supported by format("outfall")',
                 why="each epoch would have to replace the rows of all earlier ones",
-                do="from outfall.spark import write_stream, with a sink that upserts, such as PostgresSink(…,"
-                ' write_mode="upsert", key_columns=…)',
+                do="from outfall.spark import write_stream, with a sink that upserts by key",
             )
         if own.epoch is not None:
             raise ConfigurationError("epoch is for batch jobs; a stream has Spark's batch ids", do="omit epoch")

@@ -15,6 +15,7 @@ from outfall.kafka.parts import brokers
 from outfall.kafka.producer.cache import PRODUCERS
 from outfall.kafka.recovery import config as recovery_config
 from outfall.kafka.recovery.log import KafkaLog
+from outfall.process_clients import ProcessClients
 from tests.integration.support.kafka_broker import ModelBroker
 from tests.integration.support.kafka_mock import MockCluster
 
@@ -25,10 +26,10 @@ def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(partition, "_checked", set())
     logs = Idle[KafkaLog](recovery_config.MOST)
     monkeypatch.setattr(recovery_config, "IDLE", logs)
-    monkeypatch.setattr(brokers, "_clusters", {})
+    monkeypatch.setattr(brokers, "_clusters", ProcessClients[Any](16))
     yield
     # Else they would go on looking for brokers that are gone.
-    brokers._clusters.clear()
+    brokers._clusters._made.clear()
     PRODUCERS.close()
     for clients in delivery.CLIENTS.clear():
         clients.shut()

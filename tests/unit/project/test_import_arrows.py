@@ -212,3 +212,21 @@ def test_no_class_is_made_or_exchanged_while_the_program_runs() -> None:
         if offends(node)
     ]
     assert found == []
+
+
+def test_no_text_of_core_and_engine_names_a_connector() -> None:
+    """A docstring may have an example; what a user reads in an error fits each sink."""
+    sinks = {
+        node.name for file in CONNECTORS.glob("*/*.py") for node in parsed(file).body if isinstance(node, ast.ClassDef)
+    }
+    sinks = {name for name in sinks if name.endswith("Sink")}
+    assert {"PostgresSink", "FileSink"} <= sinks
+    found = []
+    for file in (*sources(CORE), *sources(ENGINE)):
+        prose = {id(node.value) for node in ast.walk(parsed(file)) if isinstance(node, ast.Expr)}
+        for node in ast.walk(parsed(file)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+                found += [
+                    f"{file.relative_to(ROOT)}:{node.lineno} names {name}" for name in sinks if name in node.value
+                ]
+    assert not found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -17,6 +16,7 @@ from outfall.capabilities import (
     SupportsWriterContext,
     SupportsWriterState,
     WriterInitContext,
+    changed,
 )
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
@@ -36,9 +36,7 @@ class CountingSink(FixedPartitionedSink[Any, list[Any]], SupportsWriterContext):
         self.epoch = 0
 
     def bind(self, context: WriterInitContext) -> Self:
-        bound = copy.copy(self)
-        bound.epoch = context.epoch
-        return bound
+        return changed(self, epoch=context.epoch)
 
     def list_parts(self) -> list[str]:
         return self.names
@@ -128,9 +126,7 @@ class PublishingSink(DynamicSink[Any], SupportsCommitter[str], SupportsWriterCon
         self.name = ""
 
     def bind(self, context: WriterInitContext) -> Self:
-        bound = copy.copy(self)
-        bound.name = f"g{context.generation}-w{context.worker_index}-a{context.attempt}"
-        return bound
+        return changed(self, name=f"g{context.generation}-w{context.worker_index}-a{context.attempt}")
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
         return _Staging(self.ledger, self.name)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -18,6 +17,7 @@ from outfall.kafka.producer.cache import PRODUCERS
 from outfall.kafka.producer.transactions import TransactionalProducer
 from outfall.kafka.records import KafkaRecordMaker
 from outfall.kafka.topics import Topics
+from outfall.process_clients import ProcessClients
 
 _ABORTING = 5.0
 """Maximum seconds that a failing writer takes to abort its transaction; else the next writer of its id ends it."""
@@ -153,21 +153,25 @@ class KafkaPartProducer(PartProducer):
         PRODUCERS.keep(self._producer)
 
 
-_clusters: dict[Hashable, KafkaCluster] = {}
-_lock = threading.Lock()
-_MOST = 16
+@dataclass(frozen=True)
+class _Access:
+    key: Hashable
+    options: KafkaOptions = field(compare=False)
+    producing: ProducerOptions = field(compare=False)
+
+    def make(self) -> KafkaCluster:
+        return KafkaCluster(self.options, self.producing)
+
+
+_clusters = ProcessClients[_Access](16)
 
 
 def connect(options: KafkaOptions, producing: ProducerOptions) -> PartsCluster:
     """Return the cluster of these options, the same object for each call in a process."""
     # With the current secrets: the content of a file may have changed.
-    key = (os.getpid(), options.model_dump_json(), tuple(sorted(producing.resolved().items())))
-    with _lock:
-        if key not in _clusters:
-            while len(_clusters) >= _MOST:
-                del _clusters[next(iter(_clusters))]
-            _clusters[key] = KafkaCluster(options, producing)
-        return _clusters[key]
+    key = (options.model_dump_json(), tuple(sorted(producing.resolved().items())))
+    cluster: PartsCluster = _clusters.get(_Access(key, options, producing))
+    return cluster
 
 
 def _clients(options: KafkaOptions, *, committed: bool) -> KafkaClients:
