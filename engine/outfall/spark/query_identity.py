@@ -89,7 +89,8 @@ def active_query(df: DataFrame, query_id: str) -> Any:
     gateway: Any = df.sparkSession.sparkContext._jvm
     frame: Any = df
     active = frame._jdf.sparkSession().sharedState().activeStreamingQueries()
-    return active.get(gateway.java.util.UUID.fromString(query_id))
+    uuid = getattr(gateway, "java.util.UUID")  # looked up once, and not for each package of its name
+    return active.get(uuid.fromString(query_id))
 
 
 def query_in(df: DataFrame, checkpoint: str) -> str | None:

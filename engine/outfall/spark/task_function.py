@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from outfall.counters import WIDEST_ROW
 from outfall.errors import TerminalError, ValueRefusedError
@@ -27,7 +28,7 @@ QUERY_ID = "sql.streaming.queryId"
 PART_COLUMN = "__outfall_part"
 KEY_COLUMN = "__outfall_key"
 
-RESPONSE_SCHEMA = "response binary"
+RESPONSE_SCHEMA = StructType([StructField("response", BinaryType())])
 
 
 def rejected_part(index: int) -> int:

@@ -14,6 +14,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from py4j.clientserver import ClientServerConnection  # type: ignore[import-untyped]
 from pyspark import inheritable_thread_target
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +79,42 @@ def test_growing_files_hold_each_row_once_in_the_part_of_its_key(
     for part, path in enumerate(sorted(out.glob("part-*"))):
         keys = {json.loads(line)["k"] for line in path.read_text().splitlines()}
         assert {crc32(key.encode()) % 3 for key in keys} <= {part}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("parts", "most_calls", "most_jobs"), [(None, 110, 1), (3, 125, 2)])
+def test_a_steady_epoch_makes_few_calls_of_the_jvm_and_few_jobs(
+    spark: SparkSession,
+    source: Path,
+    out: Path,
+    checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    parts: int | None,
+    most_calls: int,
+    most_jobs: int,
+) -> None:
+    scheduler = spark.sparkContext._jsc.sc().dagScheduler()
+    send, calls = ClientServerConnection.send_command, [0]
+    seen: list[tuple[int, int]] = []
+
+    def counted(self: Any, command: str) -> Any:
+        calls[0] += not command.startswith("m\n")  # the release of an object, whenever Python collects garbage
+        return send(self, command)
+
+    monkeypatch.setattr(ClientServerConnection, "send_command", counted)
+    write = for_each_batch(FileSink(out, parts=parts), recovery=str(checkpoint), key="k" if parts else None)
+
+    def function(df: DataFrame, batch: int) -> None:
+        jobs, calls[0] = scheduler.nextJobId(), 0
+        write(df, batch)
+        made = calls[0]
+        seen.append((made, scheduler.nextJobId() - jobs))
+
+    write_source(source, files=1, start=2)
+    run(read_stream(spark, source).writeStream.foreachBatch(function).option("checkpointLocation", str(checkpoint)))
+    assert len(seen) == 3
+    assert seen[-1][0] <= most_calls
+    assert seen[-1][1] <= most_jobs
 
 
 def test_whole_files_hold_each_row_once(spark: SparkSession, source: Path, out: Path, checkpoint: Path) -> None:
