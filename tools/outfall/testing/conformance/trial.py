@@ -20,7 +20,7 @@ from outfall.recovery.log import RecoveryConfig
 from outfall.testing.conformance.driver import RemoteTasks, TaskRows
 from outfall.testing.conformance.faults import ConformanceError
 from outfall.testing.conformance.harness import SinkHarness
-from outfall.testing.conformance.rows import Content, Numbers, Rows, dealt, some
+from outfall.testing.conformance.rows import Content, Numbers, Rows, dealt, frozen, some
 from outfall.testing.conformance.spying import SpiedSink, delegate_of
 from outfall.testing.crash_points import crash_at
 from outfall.testing.memory_log import MemoryRecoveryConfig
@@ -191,6 +191,11 @@ class Trial:
         row = self.rows.make(number)
         return (self.harness.key(number), row) if self.fixed else row
 
+    def replacing(self, rows: Sequence[tuple[int, int]]) -> list[Any]:
+        """Return rows by number and version, in the form for this sink. See `SinkHarness.replacing_row`."""
+        made = [(self.harness.key(number), self.harness.replacing_row(number, version)) for number, version in rows]
+        return made if self.fixed else [row for _, row in made]
+
     # --- epochs
 
     def run(self, driver: RemoteTasks, content: Content) -> EpochResult:
@@ -225,9 +230,9 @@ class Trial:
         gc.collect(1)
         return seen
 
-    def begin(self, driver: RemoteTasks, content: Content) -> Begun:
-        """Begin an epoch without running tasks."""
-        tasks = driver.routed(self.values(content))
+    def begin(self, driver: RemoteTasks, content: Content, values: Sequence[Sequence[Any]] | None = None) -> Begun:
+        """Begin an epoch without running tasks. `values` are the rows, unless they are those of `content`."""
+        tasks = driver.routed(self.values(content) if values is None else values)
         driver.expect_tasks(len(tasks))
         coordinator = driver.coordinator()
         return Begun(self, driver, coordinator, coordinator.begin(content.epoch), content, tasks)
@@ -290,6 +295,14 @@ class Trial:
                 self._verify_completed(epoch, of_epoch)
             elif self.publishes and self.claim > Guarantee.AT_LEAST_ONCE:
                 self._verify_open(epoch, of_epoch)
+
+    def verify_newest(self, rows: Sequence[tuple[int, int]], do: str) -> None:
+        """Check that the target has these rows by number and version. Raises `ConformanceError` with a remedy."""
+        found = Counter(map(frozen, self.harness.read(self.target)))
+        newest = Counter(frozen(self.harness.replacing_row(*row)) for row in rows)
+        if found != newest:
+            missing = (newest - found).total()
+            raise ConformanceError(f"of {newest.total()} rows, {missing} are missing in their newest version", do=do)
 
     def verify_delivered(self) -> None:
         """Compare the target with the guarantee, without the epochs whose rows may still be buffered in the log."""

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice, product
 
+from outfall.capabilities import Guarantee
 from outfall.testing.conformance.driver import RemoteTasks
 from outfall.testing.conformance.faults import ConformanceError, check, when
+from outfall.testing.conformance.harness import gives
+from outfall.testing.conformance.rows import Content
 from outfall.testing.conformance.stepping import (
     PATIENCE,
     Suspended,
@@ -18,7 +21,7 @@ from outfall.testing.conformance.stepping import (
     failing_at,
     steps_of,
 )
-from outfall.testing.conformance.trial import Begun, Trial
+from outfall.testing.conformance.trial import TASKS, Begun, Trial
 from outfall.testing.conformance.trials import Trials, epoch_steps, sources
 from outfall.testing.crash_points import crash_at
 from outfall.trace_points import reached
@@ -215,6 +218,29 @@ def late_zombie(trials: Trials) -> None:
             trial.verify()
             trial.run(newer, trial.bring(trial.epoch))
             trial.finish()
+    if gives(trials.harness, "replacing_row") and trials.new().claim > Guarantee.AT_LEAST_ONCE:
+        _late_rows(trials)
+
+
+def _late_rows(trials: Trials) -> None:
+    """Start the tasks of an old driver when a later epoch has replaced their rows."""
+    trial = trials.new()
+    versions = [[(number, version) for number in range(TASKS)] for version in range(3)]
+    old = trial.begin(trial.driver(), Content(0, ()), [trial.replacing([row]) for row in versions[0]])
+    newer = trial.driver()
+    for epoch, rows in enumerate(versions):
+        newer.run_epoch(epoch, [trial.replacing([row]) for row in rows])
+    with when("tasks of an old driver started when a newer driver had replaced their rows in a later epoch"):
+        for index in range(len(old.tasks)):
+            with suppress(Exception):
+                old.answers[index] = old.run_task(index)
+        with suppress(Exception):
+            old.finish()
+        trial.drain(newer)
+        trial.verify_newest(
+            versions[-1],
+            do="let the target compare a version with each row, such as the generation in WriterInitContext",
+        )
 
 
 @check

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from outfall.capability_checks import resolve
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.testing.conformance.discarding import DiscardingSink
-from outfall.testing.conformance.faults import ConformanceError, check, when
+from outfall.testing.conformance.faults import check, when
 from outfall.testing.conformance.harness import gives
-from outfall.testing.conformance.rows import frozen
 from outfall.testing.conformance.trial import Wrapper
 from outfall.testing.conformance.trials import Trials
 from outfall.wrappers import BatchingSink, DeadLetteringSink, ExactlyOnceSink, FanOutSink
@@ -77,20 +75,10 @@ def _write_new_rows(trials: Trials, wrapper: Wrapper) -> None:
 def _replace_rows(trials: Trials, wrapper: Wrapper) -> None:
     """Write rows that replace each other from other tasks, and drain. The newest must remain."""
     trial = trials.new(wrapper=wrapper)
-    harness = trial.harness
-
-    def made(number: int, version: int) -> Any:
-        row = harness.replacing_row(number, version)
-        return (harness.key(number), row) if trial.fixed else row
-
     for epoch, tasks in enumerate(_VERSIONS):
-        trial.driver().run_epoch(epoch, [[made(*row) for row in task] for task in tasks])
+        trial.driver().run_epoch(epoch, list(map(trial.replacing, tasks)))
     trial.drain()
-    found = Counter(map(frozen, harness.read(trial.target)))
-    newest = Counter(frozen(harness.replacing_row(*row)) for row in _NEWEST)
-    if found != newest:
-        missing = (newest - found).total()
-        raise ConformanceError(
-            f"of {newest.total()} rows, {missing} are missing in their newest version",
-            do="return True in DeclaresGuarantee.replaces_rows, so that wrappers reject the sink that hold rows back",
-        )
+    trial.verify_newest(
+        _NEWEST,
+        do="return True in DeclaresGuarantee.replaces_rows, so that wrappers reject the sink that hold rows back",
+    )
