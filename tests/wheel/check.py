@@ -27,13 +27,19 @@ def installed_modules() -> list[str]:
 
 
 def import_all(*, with_spark: bool) -> None:
-    """Import each module; one that needs an extra may say so, in an error that names it."""
+    """Import each module; one that needs an extra may say so, in an error that names it.
+
+    A base that sinks share may lack what their extras bring: they say so before it is imported.
+    """
+    entries = importlib.metadata.distribution("outfall").entry_points
+    own = {".".join(entry.module.split(".")[:2]) for entry in entries}
     for name in installed_modules():
         try:
             module = importlib.import_module(name)
         except ImportError as error:
             missing_extra = "pip install 'outfall[" in str(error) and not (with_spark and "outfall[spark" in str(error))
-            if not missing_extra:
+            of_base = not any(f"{name}.".startswith(f"{package}.") for package in own)
+            if not missing_extra and not (of_base and error.name and not error.name.startswith("outfall")):
                 raise
             print(f"{name}: {error}")
             continue

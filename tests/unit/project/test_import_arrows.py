@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[3]
 CORE = ROOT / "core" / "outfall"
@@ -123,18 +127,50 @@ def test_formats_and_the_asynchronous_base_know_no_protocol() -> None:
     assert offences(CONNECTORS / "async_sink", above) == []
 
 
+def loaded(package: str) -> set[str]:
+    """Every module of any distribution that is loaded by an import of a package and of its modules."""
+    files, found = modules(), set[str]()
+    left = [module for module in files if f"{module}.".startswith(f"{package}.")]
+    while left:
+        module = left.pop()
+        if module not in found:
+            found.add(module)
+            if module in files:
+                # A package is loaded before its modules.
+                left += [*at_once(files[module]), module.rpartition(".")[0]]
+    return found
+
+
+@cache
+def at_once(file: Path) -> tuple[str, ...]:
+    """What a file imports when it is loaded, without what it can do without."""
+    tree = parsed(file)
+    kept = [node for node in tree.body if not isinstance(node, ast.Try | ast.FunctionDef | ast.ClassDef)]
+    return tuple(_imported(ast.Module(kept, [])))
+
+
 @pytest.mark.parametrize("name", ["dynamodb", "http", "kinesis", "opensearch", "redis", "wrappers"])
 def test_no_sink_of_requests_loads_the_log(name: str) -> None:
     # Executors load the sink in each new worker.
-    files, loaded = modules(), set[str]()
-    left = [module for module in files if f"{module}.".startswith(f"outfall.{name}.")]
-    while left:
-        module = left.pop()
-        if module in files and module not in loaded:
-            loaded.add(module)
-            # A package is loaded before its modules.
-            left += [*imported(files[module]), module.rpartition(".")[0]]
-    assert {module for module in loaded if module.startswith(("outfall.recovery", "outfall.spark"))} == set()
+    found = loaded(f"outfall.{name}")
+    assert {module for module in found if module.startswith(("outfall.recovery", "outfall.spark"))} == set()
+
+
+BROUGHT = {
+    "botocore": "boto3", "certifi": "requests", "multidict": "aiohttp", "pydantic_core": "pydantic", "yarl": "aiohttp",
+}  # fmt: skip
+"""Modules of distributions that another one requires."""
+
+
+@pytest.mark.parametrize("name", [destination.removeprefix("outfall.") for destination in DESTINATIONS])
+def test_an_extra_brings_what_its_package_imports(name: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *project["optional-dependencies"][name]]
+    installed = {Requirement(line).name.lower() for line in lines}
+    known = {module: {each.lower() for each in names} for module, names in packages_distributions().items()}
+    ours = {*sys.stdlib_module_names, "outfall", ""}
+    needed = {module.partition(".")[0] for module in loaded(f"outfall.{name}")} - ours
+    assert {module for module in needed if not known[BROUGHT.get(module, module)] & installed} == set()
 
 
 def test_connectors_know_of_the_engine_what_a_store_and_a_wrapper_need() -> None:
