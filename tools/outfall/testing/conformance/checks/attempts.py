@@ -203,7 +203,7 @@ def second_driver(trials: Trials) -> None:
 
 @check
 def late_zombie(trials: Trials) -> None:
-    """An old driver starts its tasks after the takeover. They write into newer epochs, or replace rows of a later one."""
+    """An old driver starts its tasks after the takeover, and they write into newer epochs or replace newer rows."""
     for later in (0, 1):
         trial = trials.new()
         trial.run_epochs(1)
