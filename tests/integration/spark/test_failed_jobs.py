@@ -16,7 +16,6 @@ from outfall.file import FileSink
 from outfall.file.whole.commit import FileStaging
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.spark import write
-from outfall.spark.data_source import OutfallDataSource
 from outfall.spark.version_check import pyspark_version
 from tests.integration.support.reading import found_ids
 
@@ -111,6 +110,8 @@ def test_a_job_that_is_interrupted_after_it_was_completed_says_so(
 def test_a_job_by_options_whose_commit_is_killed_after_it_was_completed_says_so(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    from outfall.spark.data_source import OutfallDataSource  # only Spark 4.1 has what it needs
+
     class KilledSink(FileSink):
         def clean_up(self, context: CleanUpContext) -> int:
             if context.final:
