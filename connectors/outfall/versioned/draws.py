@@ -9,6 +9,7 @@ checkpoint and a batch job that begin later each have the higher version.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from pydantic import ValidationError
 
 from outfall.async_sink.retrying import RETRIES
 from outfall.capabilities import TargetContext, WriterInitContext
-from outfall.errors import StaleWriterError, TargetLostError
+from outfall.errors import StaleWriterError, TargetError, TargetLostError
 from outfall.possession.possession import FoundRecord, RecordPort
 from outfall.possession.record import StepRecord, unreadable_record
 from outfall.retry_loop import patiently
@@ -28,6 +29,9 @@ COUNTER = "version"
 """The name of the counter's record."""
 GAP = 1 << 12
 """The distance between two versions: a server may raise the version of a row that another client rewrites."""
+
+CONTRADICTIONS = 12
+"""So often, within some three seconds, a store may say that a record is not what it returned: reads can be late."""
 
 T = TypeVar("T")
 
@@ -138,25 +142,48 @@ class VersionPort(RecordPort[VersionRecord]):
     def open(
         self, context: TargetContext[Any], change: Callable[[FoundRecord[VersionRecord]], VersionRecord]
     ) -> VersionRecord | None:
-        while (found := self.read()) is not None:
-            opened = change(found)
-            opened = opened.model_copy(update={"version": draw(self.store, above=found.stored.version)})
-            if self.store.replace(self.name, found.version, opened.model_dump_json()):
-                return opened
-        return None
+        def opened(text: str | None) -> str | None:
+            if text is None:
+                return None
+            stored = _parsed(self.name, text)
+            record = change(FoundRecord(stored, text))
+            return record.model_copy(update={"version": draw(self.store, above=stored.version)}).model_dump_json()
+
+        text = _swapped(self.store, self.name, opened)
+        return None if text is None else _parsed(self.name, text)
 
 
 def draw(store: RecordStore, *, above: int = 0) -> int:
     """Return a number that is greater than `above` and than all that were drawn before."""
-    while True:
-        found = store.read(COUNTER)
+
+    def drawn(text: str | None) -> str:
         try:
-            last = 0 if found is None else int(found)
+            last = 0 if text is None else int(text)
         except ValueError as error:
             raise unreadable_record(COUNTER, "it is not a number") from error
-        drawn = (max(last, above) // GAP + 1) * GAP
-        if store.replace(COUNTER, found, str(drawn)):
-            return drawn
+        return str((max(last, above) // GAP + 1) * GAP)
+
+    return int(_swapped(store, COUNTER, drawn) or 0)
+
+
+def _swapped(store: RecordStore, name: str, change: Callable[[str | None], str | None]) -> str | None:
+    """Replace a record by what `change` makes of its text, which may be `None` for nothing; return the new text.
+
+    Another driver may replace it in between, and then the record differs. A record that stays as it was read, and is
+    not replaced, ends the query instead of a loop without an end.
+    """
+    before, times = None, 0
+    while (text := change(found := store.read(name))) is not None and not store.replace(name, found, text):
+        times = times + 1 if found == before else 1
+        before = found
+        if times == CONTRADICTIONS:
+            raise TargetError(
+                f"{store.where} does not replace the record {name}",
+                why=f"it was read {times} times with the same text, and each time not replaced because it had another",
+                do="make sure that reads return the last write and the same text, and that replacements are reported",
+            )
+        time.sleep(0.05 * (times - 1))
+    return text
 
 
 def version_of(port: VersionPort, context: WriterInitContext) -> Version:

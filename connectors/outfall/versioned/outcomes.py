@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
 from outfall.async_sink import ErrorAction, RefusedEntry, RequestOutcome
-from outfall.errors import OutfallError
+from outfall.errors import OutfallError, TargetError
 from outfall.versioned.rows import KeyedRow
 
 
@@ -55,7 +55,7 @@ class Outcomes:
     ) -> None:
         """Add rows that failed together. `error` fails the query if `action` is `FATAL`."""
         if action is ErrorAction.FATAL:
-            self._error = self._error or error
+            self._error = self._error or error or TargetError("the destination failed a request", why=reason)
         elif action is ErrorAction.RETRY:
             self._retry += entries
         elif len(entries) == 1:

@@ -22,7 +22,7 @@ from outfall.capabilities import (
     WriterInitContext,
     shown_name,
 )
-from outfall.errors import ConfigurationError, OutfallError, StaleWriterError, ValueRefusedError
+from outfall.errors import CapabilityError, ConfigurationError, OutfallError, StaleWriterError, ValueRefusedError
 from outfall.possession.possession import check, check_same_name, find_moved, open_target
 from outfall.tables.key_options import refuse_null_keys
 from outfall.target_record import TargetRecord
@@ -44,6 +44,10 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
     @abstractmethod
     def records(self) -> RecordStore:
         """Return the store of the records in the target. Raises `OutfallError` if it cannot be reached."""
+
+    @abstractmethod
+    def key_columns(self) -> Sequence[str]:
+        """Return the columns that identify a row."""
 
     def place_columns(self) -> Sequence[str]:
         """Return the columns that say where a row is: of a delete, only these are used. The default is the key."""
@@ -184,6 +188,12 @@ class VersionedPartition(BlockingSinkPartition[KeyedRow]):
             batch, self.sink.place_columns(), settings.delete_marker, settings.order_column, ranked=ranked
         )
         keys, writes, sizes = self.writes(changes)
+        if not len(keys) == len(writes) == len(sizes) == batch.num_rows:
+            raise CapabilityError(
+                f"writes() returned {len(keys)} keys, {len(writes)} writes and {len(sizes)} sizes for"
+                f" {batch.num_rows} rows",
+                do="return one of each for each row",
+            )
         return list(map(KeyedRow, keys, writes, sizes, changes.ranks.to_pylist(), repeat(batch), count()))
 
     def size_in_bytes(self, entry: KeyedRow) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outfall.errors import StaleWriterError
+from outfall.errors import CapabilityError, StaleWriterError
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, run_conformance
 from outfall.testing.conformance import CHECKS
 from tests.documents import ROOT, Block, blocks
@@ -69,6 +70,14 @@ def test_the_suite_fails_if_the_sink_ignores_a_refusal(tmp_path: Path, monkeypat
     assert run(ignoring, tmp_path, monkeypatch, ["refused_row"]).failed
 
 
+@pytest.mark.thorough
+def test_the_suite_fails_if_the_store_ignores_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ignoring = CODE.replace("if version is None or before is None or newer(version, before):", "if True:")
+    assert ignoring != CODE
+    report = run(ignoring, tmp_path, monkeypatch, ["late_zombie"])
+    assert re.search("missing in their newest version.*before write", str(report), re.DOTALL), report
+
+
 def test_the_newest_run_and_the_highest_rank_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = imported(CODE, tmp_path, monkeypatch)
     store = page.TestStoreSink.store
@@ -92,6 +101,19 @@ def test_the_newest_run_and_the_highest_rank_win(tmp_path: Path, monkeypatch: py
         with pytest.raises(StaleWriterError, match="has a newer version"):
             driver.run_epoch(2, [[row(1, 9), row(2, 9)]])
         assert found() == newest
+    finally:
+        store.shutdown()
+        store.server_close()
+
+
+def test_a_row_that_is_not_converted_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = imported(CODE, tmp_path, monkeypatch)
+    store = page.TestStoreSink.store
+    driver = LocalDriver(page.StoreSink(store.url, "flights", id_column="id", token=page.TOKEN), MemoryRecoveryConfig())
+    monkeypatch.setattr(page.StorePartition, "writes", lambda self, changes: (["1"], ["{}"], [2]))
+    try:
+        with pytest.raises(CapabilityError, match="1 keys, 1 writes and 1 sizes for 2 rows"):
+            driver.run_epoch(0, [[{"id": 1}, {"id": 2}]])
     finally:
         store.shutdown()
         store.server_close()

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from outfall.capabilities import TargetContext, WriterInitContext
-from outfall.errors import FencedError, StaleWriterError, TargetLostError
+from outfall.errors import FencedError, StaleWriterError, TargetError, TargetLostError
 from outfall.possession.possession import check, open_target
-from outfall.versioned.draws import COUNTER, GAP, RecordStore, VersionPort, draw, version_of
+from outfall.versioned.draws import CONTRADICTIONS, COUNTER, GAP, RecordStore, VersionPort, draw, version_of
 
 
 class MemoryStore(RecordStore):
@@ -126,3 +126,21 @@ def test_a_task_of_another_begin_gets_no_version() -> None:
     store.texts.clear()
     with pytest.raises(StaleWriterError, match="missing"):
         version_of(port, task(2, "token 2"))
+
+
+class SilentStore(MemoryStore):
+    """Replaces a record and does not say so, or returns it in another form."""
+
+    def replace(self, name: str, old: str | None, new: str | None) -> bool:
+        self.before.append(lambda: None)
+        return False
+
+
+def test_a_store_that_contradicts_itself_ends_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("outfall.versioned.draws.time.sleep", pauses.append)
+    store = SilentStore()
+    with pytest.raises(TargetError, match=r"memory does not replace the record version.*read 12 times"):
+        draw(store)
+    assert len(store.before) == CONTRADICTIONS
+    assert 1 < sum(pauses) < 5

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from itertools import islice, product
+from typing import Any
 
 from outfall.capabilities import Guarantee
 from outfall.testing.conformance.driver import RemoteTasks
@@ -219,21 +221,26 @@ def late_zombie(trials: Trials) -> None:
             trial.run(newer, trial.bring(trial.epoch))
             trial.finish()
     if gives(trials.harness, "replacing_row") and trials.new().claim > Guarantee.AT_LEAST_ONCE:
-        _late_rows(trials)
+        first_write = [step for step in task_steps(trials) if step.startswith("sink: before write")][:1]
+        for spec in (None, *first_write):
+            _late_rows(trials, spec)
 
 
-def _late_rows(trials: Trials) -> None:
-    """Start the tasks of an old driver when a later epoch has replaced their rows."""
+def _late_rows(trials: Trials, spec: str | None) -> None:
+    """Run the tasks of an old driver, from a step on or as a whole, when a later epoch has replaced their rows."""
     trial = trials.new()
     versions = [[(number, version) for number in range(TASKS)] for version in range(3)]
     old = trial.begin(trial.driver(), Content(0, ()), [trial.replacing([row]) for row in versions[0]])
+    run = [partial(old.run_task, index) for index in range(len(old.tasks))]
+    suspended = [Suspended(task, spec) for task in run if spec]
     newer = trial.driver()
     for epoch, rows in enumerate(versions):
         newer.run_epoch(epoch, [trial.replacing([row]) for row in rows])
-    with when("tasks of an old driver started when a newer driver had replaced their rows in a later epoch"):
-        for index in range(len(old.tasks)):
+    where = f"had stopped at {spec!r} and continued" if spec else "started"
+    with when(f"tasks of an old driver {where} when a newer driver had replaced their rows in a later epoch"):
+        for index, task in enumerate(run):
             with suppress(Exception):
-                old.answers[index] = old.run_task(index)
+                old.answers[index] = task() if spec is None else _woken(suspended[index])
         with suppress(Exception):
             old.finish()
         trial.drain(newer)
@@ -241,6 +248,14 @@ def _late_rows(trials: Trials) -> None:
             versions[-1],
             do="let the target compare a version with each row, such as the generation in WriterInitContext",
         )
+
+
+def _woken(suspended: Suspended) -> Any:
+    """Resume an action, and return its result or raise its error."""
+    suspended.wake()
+    if suspended.error is not None:
+        raise suspended.error
+    return suspended.result
 
 
 @check

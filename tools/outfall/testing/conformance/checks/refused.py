@@ -22,8 +22,9 @@ def refused_row(trials: Trials) -> None:
         trial = trials.new()
         content = trial.bring(0, rows=_ROWS, tasks=1)
         (values,) = trial.values(content)
-        refused = trial.harness.refused_row(0)
-        values.insert(place, (trial.harness.key(0), refused) if trial.fixed else refused)
+        # A number that the epoch does not have: a sink with one row per key would refuse two of one key.
+        refused = trial.harness.refused_row(_ROWS)
+        values.insert(place, (trial.harness.key(_ROWS), refused) if trial.fixed else refused)
         sink = DeadLetteringSink(trial.harness.make_sink(trial.target), DiscardingSink())
         with when(f"the target refused the row at position {place} of {_ROWS + 1}"):
             driver = RemoteTasks(sink, trial.recovery, options=trial.harness.options())
