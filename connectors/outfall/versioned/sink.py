@@ -181,6 +181,12 @@ class VersionedPartition(BlockingSinkPartition[KeyedRow]):
         """
 
     def convert(self, batch: pa.RecordBatch) -> Sequence[KeyedRow]:
+        """Return the rows of a batch, in its order.
+
+        Raises:
+            CapabilityError: `writes` did not return one key, write and size for each row.
+            ValueRefusedError: a row has NULL in its key, or cannot be written.
+        """
         settings: VersionedOptions = self.options
         refuse_null_keys(batch, self.sink.key_columns())
         ranked = self.version is not None

@@ -6,5 +6,5 @@ from outfall.sink_facts import SinkFacts
 
 FACTS = SinkFacts(
     title="Fan-out, batching, deduplication",
-    destination="several sinks at once, larger batches, rows that a source repeats, dead letters of any sink",
+    destination="several sinks at once, larger batches, rows that a source repeats, dead letters in any sink",
 )
