@@ -27,6 +27,7 @@ from psycopg import sql
 
 from outfall.capabilities import CleanUpContext
 from outfall.errors import OutfallError
+from outfall.sql import log_database
 from outfall.testing import LocalDriver
 from tests.integration.mysql.support import Target as MySQLTable
 from tests.integration.postgres.support import Target as PostgresTable
@@ -201,7 +202,12 @@ def _recorded(target: Table) -> Iterator[list[Any]]:
     found: list[Any] = []
     # Attempts are moved in the order of their numbers.
     numbers = mock.Mock(randbits=mock.Mock(side_effect=itertools.count(10**10)))
-    with mock.patch("outfall.sql.staging.secrets", numbers), mock.patch.object(*_place(target, found)):
+    with (
+        mock.patch("outfall.sql.staging.secrets", numbers),
+        # An earlier test of this process may have prepared a log in a database of the same name.
+        mock.patch.object(log_database, "PREPARED", type(log_database.PREPARED)()),
+        mock.patch.object(*_place(target, found)),
+    ):
         yield found
 
 
