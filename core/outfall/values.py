@@ -146,6 +146,9 @@ _SPARK_TYPES: dict[pa.DataType, str] = {
 }
 
 
+_MOST_SHOWN = 20
+
+
 def require_columns(rows: Sequence[str], named: Mapping[str, str | Iterable[str] | None], do: str = "") -> None:
     """Check that rows have each column that an option names, once.
 
@@ -162,9 +165,11 @@ def require_columns(rows: Sequence[str], named: Mapping[str, str | Iterable[str]
             if rows.count(name) > 1:
                 raise ConfigurationError(f"two columns have the name {name!r}", do="rename or remove one of them")
             if name not in rows:
-                near = difflib.get_close_matches(name, rows, n=3)
+                folded = {row.casefold(): row for row in rows}
+                near = [folded[row] for row in difflib.get_close_matches(name.casefold(), folded, n=3)]
+                shown = [*rows[:_MOST_SHOWN], *(["…"] if len(rows) > _MOST_SHOWN else [])]
                 raise ConfigurationError(
-                    f"{option} requires the column {name!r}, and the rows have {', '.join(rows)}",
+                    f"{option} requires the column {name!r}, and the rows have {', '.join(shown)}",
                     why=f"similar columns are {', '.join(map(repr, near))}" if near else None,
                     do=do or f"select it, or correct {option}",
                 )

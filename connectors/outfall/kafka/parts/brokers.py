@@ -155,7 +155,7 @@ class KafkaPartProducer(PartProducer):
 
 @dataclass(frozen=True)
 class _Access:
-    key: Hashable
+    key: Hashable = field(repr=False)  # has the password
     options: KafkaOptions = field(compare=False)
     producing: ProducerOptions = field(compare=False)
 

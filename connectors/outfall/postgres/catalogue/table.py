@@ -134,7 +134,7 @@ def check_unique(
         raise TargetError(
             f"{table} has no unique index on {', '.join(columns)}"
             + (" that matches conflict_where" if where else "")
-            + (" alone" if len(deferrable) < len(found) else ""),
+            + (f" without the deferrable constraint {deferrable[0]}" if len(deferrable) < len(found) else ""),
             why=why if where is None or problem is None else f"{why}; {describe(problem)}",
             do=(f"drop the deferrable constraint {deferrable[0]}, which ON CONFLICT rejects; " if deferrable else "")
             + f"CREATE UNIQUE INDEX ON {table.quoted} ({listed})"

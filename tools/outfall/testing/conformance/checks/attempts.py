@@ -235,7 +235,7 @@ def _late_rows(trials: Trials, spec: str | None) -> None:
     suspended = [Suspended(task, spec) for task in run if spec]
     newer = trial.driver()
     for epoch, rows in enumerate(versions):
-        newer.run_epoch(epoch, [trial.replacing([row]) for row in rows])
+        trial.note(newer.run_epoch(epoch, [trial.replacing([row]) for row in rows]), Content(epoch, ()))
     where = f"had stopped at {spec!r} and continued" if spec else "started"
     with when(f"tasks of an old driver {where} when a newer driver had replaced their rows in a later epoch"):
         for index, task in enumerate(run):

@@ -10,6 +10,7 @@ from outfall.errors import CapabilityError, ConfigurationError
 from outfall.testing.conformance.discarding import DiscardingSink
 from outfall.testing.conformance.faults import check, when
 from outfall.testing.conformance.harness import gives
+from outfall.testing.conformance.rows import Content
 from outfall.testing.conformance.trial import Wrapper
 from outfall.testing.conformance.trials import Trials
 from outfall.wrappers import BatchingSink, DeadLetteringSink, ExactlyOnceSink, FanOutSink
@@ -76,7 +77,7 @@ def _replace_rows(trials: Trials, wrapper: Wrapper) -> None:
     """Write rows that replace each other from other tasks, and drain. The newest must remain."""
     trial = trials.new(wrapper=wrapper)
     for epoch, tasks in enumerate(_VERSIONS):
-        trial.driver().run_epoch(epoch, list(map(trial.replacing, tasks)))
+        trial.note(trial.driver().run_epoch(epoch, list(map(trial.replacing, tasks))), Content(epoch, ()))
     trial.drain()
     trial.verify_newest(
         _NEWEST,
