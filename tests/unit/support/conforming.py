@@ -252,6 +252,16 @@ class Holding(Staging):
         return [number, f"row {number}: ä"]
 
 
+class HoldingNewest(Holding):
+    """With one visible row per key, the newest."""
+
+    def replacing_row(self, number: int, version: int) -> Any:
+        return [number, f"version {version}"]
+
+    def read(self, target: Any) -> Iterable[Any]:
+        return list({number: [number, text] for number, text in super().read(target)}.values())
+
+
 class Hoarding(Holding):
     """With rows held back until there are enough, or a drain comes."""
 

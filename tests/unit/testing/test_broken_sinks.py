@@ -38,6 +38,8 @@ def test_a_broken_sink_is_found_by_the_check_that_names_its_fault(
     ("harness", "check"),
     [
         (refusing.Requests, "refused_row"),
+        (conforming.HoldingNewest, "late_zombie"),
+        (conforming.HoldingNewest, "in_wrappers"),
         (naming.Names, "similar_keys"),
         (naming.RefusingNames, "similar_keys"),
         (keyed.Upserts, "null_in_a_key"),
