@@ -108,7 +108,7 @@ def test_forty_kills_and_twenty_zombies_with_lost_responses_and_partial_failures
 ) -> None:
     cluster.faults(refused=0.2, items=0.2, lost=0.2)
     # More epochs than the drivers of a fast machine complete before they are killed.
-    with lives_of(cluster, name, tmp_path, epochs=48, rows=15, keys=12, longest_life=0.35) as lives:
+    with lives_of(cluster, name, tmp_path, epochs=120, rows=15, keys=12, longest_life=0.35) as lives:
         lives.disturb(kills=44, zombies=20)
         lives.finish()
         assert cluster.rows(name) == {str(key): row for key, row in lives.ideal().items()}
