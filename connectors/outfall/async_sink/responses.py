@@ -10,13 +10,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from urllib3 import PoolManager
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError
 from urllib3.response import BaseHTTPResponse
 
 from outfall.errors import TransientError
 from outfall.serde import parse_json
+
+P = TypeVar("P", bound=PoolManager)
 
 LARGEST = 64 << 20
 """Bytes: no API that a sink uses responds with more."""
@@ -145,6 +150,32 @@ def head_within(connection: Any, seconds: float | None) -> Iterator[None]:
 def _shut_down(connection: Any) -> None:
     with suppress(OSError, AttributeError):
         connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+class _HttpConnection(HTTPConnection):
+    def getresponse(self) -> Any:
+        with head_within(self, self.timeout):
+            return super().getresponse()
+
+
+class _HttpsConnection(HTTPSConnection):
+    def getresponse(self) -> Any:
+        with head_within(self, self.timeout):
+            return super().getresponse()
+
+
+class _HttpPool(HTTPConnectionPool):
+    ConnectionCls = _HttpConnection
+
+
+class _HttpsPool(HTTPSConnectionPool):
+    ConnectionCls = _HttpsConnection
+
+
+def bounded_heads(manager: P) -> P:
+    """Let the connections of a new pool manager, or proxy manager, end a head that arrives byte by byte."""
+    manager.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
+    return manager
 
 
 def retry_after(

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode, urljoin, urlsplit
 import requests.utils
 
 from outfall.errors import TargetError
-from outfall.http.auth import Credentials, checked
+from outfall.http.auth import Credentials
 from outfall.http.options import HttpOptions
 from outfall.http.records import header_value
 from outfall.http.redaction import in_header, in_url, masked_location
@@ -18,6 +18,7 @@ from outfall.http.templates import origin
 from outfall.http.transport import Call, ExchangeError, Fault, Headers, Response, Transport
 from outfall.options import known_values, resolve_secret
 from outfall.redaction import Redaction
+from outfall.tokens import checked_header
 
 _IDEMPOTENT = ("PUT", "DELETE")
 """RFC 9110 §9.2.2, of the methods that the sink supports."""
@@ -55,7 +56,7 @@ class Sender:
         if options.compression != "none":
             self._public += (("Content-Encoding", options.compression),)
         given = tuple(
-            (name, checked(f"the value of the header {name}", resolve_secret(value)))
+            (name, checked_header(f"the value of the header {name}", resolve_secret(value)))
             for name, value in options.headers.items()
         )
         if all(name.lower() != "user-agent" for name, _ in given):

@@ -13,11 +13,9 @@ from urllib.parse import quote, urlsplit
 
 import urllib3
 from pydantic import SecretStr
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, SSLError
 
-from outfall.async_sink.responses import LARGEST, Body, head_within, parsed_object, read_body, retry_after
+from outfall.async_sink.responses import LARGEST, Body, bounded_heads, parsed_object, read_body, retry_after
 from outfall.errors import ConfigurationError, TargetError, TransientError, require_extra
 from outfall.options import resolve_secret
 from outfall.process_clients import ProcessClients
@@ -108,13 +106,14 @@ class OpenSearchClient:
         self._hidden = Redaction(secrets)
         self._signer = _signer() if access.aws_region else None
         try:
-            self._pool = urllib3.PoolManager(
-                maxsize=access.connections,
-                ssl_context=verifying_context(access.ca_bundle) if access.url.startswith("https:") else None,
-                timeout=urllib3.Timeout(connect=access.connect_timeout, read=access.read_timeout),
-                retries=False,  # the base retries and counts
+            self._pool = bounded_heads(
+                urllib3.PoolManager(
+                    maxsize=access.connections,
+                    ssl_context=verifying_context(access.ca_bundle) if access.url.startswith("https:") else None,
+                    timeout=urllib3.Timeout(connect=access.connect_timeout, read=access.read_timeout),
+                    retries=False,  # the base retries and counts
+                )
             )
-            self._pool.pool_classes_by_scheme = _POOLS
         except OSError as error:
             raise ConfigurationError("the file of ca_bundle cannot be read", why=str(error), do="correct it") from error
 
@@ -217,30 +216,6 @@ _SHOWN = 1000
 """Maximum number of bytes of a response that is no JSON."""
 _DAY = 86_400.0
 """Seconds. The base bounds the pause by `max_retry_after`."""
-
-
-class _HttpConnection(HTTPConnection):
-    def getresponse(self) -> Any:
-        with head_within(self, self.timeout):
-            return super().getresponse()
-
-
-class _HttpsConnection(HTTPSConnection):
-    def getresponse(self) -> Any:
-        with head_within(self, self.timeout):
-            return super().getresponse()
-
-
-class _HttpPool(HTTPConnectionPool):
-    ConnectionCls = _HttpConnection
-
-
-class _HttpsPool(HTTPSConnectionPool):
-    ConnectionCls = _HttpsConnection
-
-
-_POOLS = {"http": _HttpPool, "https": _HttpsPool}
-"""Pools whose connections do not wait for a head that arrives byte by byte."""
 
 
 def check(response: ClusterResponse, what: str) -> ClusterResponse:

@@ -70,7 +70,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
         if not self._admits():
             return
         url = urlsplit(self.path)
@@ -85,6 +85,9 @@ class _Handler(BaseHTTPRequestHandler):
                 self.send_header(name, answer.headers[name])
         self._end(content)
         connection.close()
+
+    def do_GET(self) -> None:
+        self.do_POST()
 
     def do_PUT(self) -> None:
         self.do_POST()

@@ -11,10 +11,11 @@ import pytest
 from pydantic import SecretStr
 
 from outfall.errors import ConfigurationError, TransientError
-from outfall.http.auth import Anonymous, Credentials, OAuth2, TokenCache, _Fetch, credentials
+from outfall.http.auth import Anonymous, Credentials, OAuth2, credentials
 from outfall.http.sender import Sender
 from outfall.http.statuses import Statuses
 from outfall.http.transport import ExchangeError, Fault, Headers
+from outfall.tokens import TokenCache, _Fetch
 from tests.unit.support.http_script import LATER, URL, Server, options, sender
 
 
@@ -161,7 +162,7 @@ class Fetching(_Fetch):
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_all_who_wait_for_a_token_share_what_comes_of_one_fetch(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
-    monkeypatch.setattr("outfall.http.auth._Fetch", Fetching)
+    monkeypatch.setattr("outfall.tokens._Fetch", Fetching)
     cache, fetches, found = TokenCache(), [], []
 
     def fetch() -> tuple[str, float | None]:

@@ -79,6 +79,7 @@ SHARED = (
     "outfall.formats",
     "outfall.part_ledger",
     "outfall.possession",
+    "outfall.schema_registry",
     "outfall.sql",
     "outfall.storage",
     "outfall.tables",

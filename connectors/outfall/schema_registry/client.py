@@ -1,0 +1,249 @@
+"""The client of a schema registry with Confluent's API: retries until a deadline, and a bounded cache by id.
+
+Confluent's own client is not used: it keeps schemas by id without bound, reads responses without bound, and requests
+OAuth tokens without the proxy and the authorities of the registry.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from outfall.errors import ConfigurationError, OutfallError, TargetError
+from outfall.process_clients import ProcessClients
+from outfall.retry_log import RetryLog
+from outfall.retry_loop import patiently
+from outfall.schema_registry.options import SchemaRegistryOptions
+from outfall.schema_registry.schemas import Reference, RegisteredSchema, Schema, SchemaKind
+from outfall.schema_registry.transport import RegistryResponse, RegistryTransport
+
+_MOST_SCHEMAS = 1000
+_MOST_REFERENCES = 1000
+_KINDS: tuple[SchemaKind, ...] = ("AVRO", "JSON", "PROTOBUF")
+
+_retries = RetryLog(logging.getLogger(__name__))
+
+
+class NotRegisteredError(TargetError):
+    """The registry does not have the subject, the version or the id."""
+
+
+class SchemaRefusedError(ConfigurationError):
+    """The registry does not accept a schema: it is invalid, or incompatible with the subject's earlier ones."""
+
+
+class SchemaRegistry:
+    """One registry. Threads share it.
+
+    Every call is repeated after outages until `retry_deadline`, and then raises `TransientError`. Every call raises
+    `ConfigurationError` if the registry does not accept the credentials or is not trusted, and `TargetError` if what it
+    answers is not a registry's.
+    """
+
+    def __init__(self, options: SchemaRegistryOptions, transport: RegistryTransport | None = None) -> None:
+        """Read the secrets, and connect to nothing yet. Raises `ConfigurationError` if a secret cannot be read."""
+        self._transport = transport or RegistryTransport(options)
+        self._deadline = options.retry_deadline.total_seconds()
+        self._lock = threading.Lock()
+        self._by_id: OrderedDict[int, Schema] = OrderedDict()
+        self.requests = 0
+        """Requests so far, of which the last ones may have been repeated."""
+
+    @property
+    def where(self) -> str:
+        """The registry's addresses, without secrets."""
+        return self._transport.where
+
+    def schema(self, schema_id: int) -> RegisteredSchema:
+        """Return the schema of an id, from the cache if this process has seen it. Raises `NotRegisteredError`."""
+        with self._lock:
+            known = self._by_id.get(schema_id)
+            if known is not None:
+                self._by_id.move_to_end(schema_id)
+                return RegisteredSchema(schema_id, known)
+        what = f"the schema with the id {schema_id}"
+        found = self._ask("GET", f"/schemas/ids/{schema_id}", what)
+        return RegisteredSchema(schema_id, self._known(schema_id, self._schema_in(found, what)))
+
+    def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
+        """Return a version of a subject, `None` for the latest one at this moment. Raises `NotRegisteredError`.
+
+        Raises `TargetError` if the registry has another schema for its id.
+        """
+        name = "latest" if version is None else str(version)
+        what = f"the version {version} of the subject {subject}" if version else f"the subject {subject}"
+        found = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/{name}", what)
+        return self._confirmed(found, self._schema_in(found, what), subject, what)
+
+    def register(self, subject: str, schema: Schema) -> RegisteredSchema:
+        """Return a schema of a subject, registered if the subject does not have it yet.
+
+        Raises `SchemaRefusedError` with the registry's words.
+        """
+        path, what = f"/subjects/{quote(subject, safe='')}", f"a schema for the subject {subject}"
+        body: dict[str, Any] = {"schema": schema.text}
+        if schema.kind != "AVRO":
+            body["schemaType"] = schema.kind
+        if schema.references:
+            body["references"] = [
+                {"name": one.name, "subject": one.subject, "version": one.version} for one in schema.references
+            ]
+        try:
+            # Asked first, since it needs no permission to write.
+            found = self._ask("POST", path, what, body)
+        except NotRegisteredError:
+            found = self._ask("POST", f"{path}/versions", what, body)
+        return self._confirmed(found, schema, subject, what)
+
+    def referenced(self, schema: Schema) -> Mapping[str, Schema]:
+        """Return all schemas that a schema refers to, also indirectly, by name; each after those that it refers to.
+
+        Raises `NotRegisteredError` if one does not exist, and `TargetError` if they are too many.
+        """
+        found: dict[str, Schema] = {}
+        self._add_referenced(schema, found, ())
+        return found
+
+    def subjects(self) -> int:
+        """Return the number of subjects that this user may see, to check that the registry responds."""
+        found = self._ask("GET", "/subjects", "the list of subjects")
+        if not isinstance(found, list):
+            raise self._unreadable("the list of subjects")
+        return len(found)
+
+    def _add_referenced(self, schema: Schema, found: dict[str, Schema], above: tuple[Reference, ...]) -> None:
+        for one in schema.references:
+            if one in above or len(found) >= _MOST_REFERENCES:
+                raise TargetError(
+                    f"the schema {one.subject} version {one.version} of {self.where} refers to itself, or to more than"
+                    f" {_MOST_REFERENCES} others",
+                    do="correct the references of the schema",
+                )
+            if one.name not in found:
+                inner = self.version(one.subject, one.version).schema
+                self._add_referenced(inner, found, (*above, one))
+                found[one.name] = inner
+
+    def _confirmed(self, found: Any, schema: Schema, subject: str, what: str) -> RegisteredSchema:
+        """Check that the registry has this schema under the id that it names: messages carry nothing else of it."""
+        schema_id, version = found.get("id") if isinstance(found, dict) else None, None
+        if not isinstance(schema_id, int) or not 0 <= schema_id < 1 << 32:
+            raise self._unreadable(what)
+        if isinstance(found.get("version"), int):
+            version = found["version"]
+        by_id = self.schema(schema_id).schema
+        if not _same(by_id, schema):
+            raise TargetError(
+                f"{self.where} has two schemas with the id {schema_id}",
+                why=f"it is that of {what}, and also of another schema, with which readers would decode its messages",
+                do="check that all URLs lead to one registry, and that it was not replaced by another one; then start"
+                " the query again",
+            )
+        return RegisteredSchema(schema_id, by_id, subject, version)
+
+    def _known(self, schema_id: int, schema: Schema) -> Schema:
+        with self._lock:
+            self._by_id[schema_id] = schema
+            while len(self._by_id) > _MOST_SCHEMAS:
+                self._by_id.popitem(last=False)
+        return schema
+
+    def _schema_in(self, found: Any, what: str) -> Schema:
+        kind = found.get("schemaType", "AVRO") if isinstance(found, dict) else None
+        if kind not in _KINDS or not isinstance(found.get("schema"), str):
+            raise self._unreadable(what)
+        references = found.get("references") or []
+        try:
+            pairs = tuple(Reference(str(one["name"]), str(one["subject"]), int(one["version"])) for one in references)
+        except (TypeError, KeyError, ValueError):
+            raise self._unreadable(what) from None
+        return Schema(found["schema"], kind, pairs)
+
+    def _unreadable(self, what: str) -> TargetError:
+        return TargetError(
+            f"{self.where} did not return {what}",
+            why="the response has another form than that of a schema registry",
+            do="check that the url leads to a schema registry with Confluent's API, with its path, such as"
+            " /apis/ccompat/v7",
+        )
+
+    def _ask(self, method: str, path: str, what: str, body: Mapping[str, Any] | None = None) -> Any:
+        """Send a request until the registry responds, and return what it does."""
+        data = None if body is None else json.dumps(body).encode()
+
+        def attempt() -> RegistryResponse:
+            self.requests += 1
+            return self._transport.send(method, path, data)
+
+        response = patiently(_retries, self.where, f"requesting {what}", attempt, self._deadline)
+        if response.status < 300:
+            return response.content
+        raise self._failure(response, what)
+
+    def _failure(self, response: RegistryResponse, what: str) -> OutfallError:
+        where, why = self.where, response.reason
+        if response.status in (401, 403):
+            return ConfigurationError(
+                f"{where} denies access to {what}",
+                why=why,
+                do="correct the credentials in schema_registry, or permit this user to use the subject",
+            )
+        if response.status == 404 and response.code is not None:
+            return NotRegisteredError(
+                f"{where} does not have {what}", why=why, do="register the schema, or correct the name"
+            )
+        if response.status in (409, 422):
+            return SchemaRefusedError(
+                f"{where} refuses {what}",
+                why=why,
+                do="change the columns or the schema, or the subject's compatibility",
+            )
+        return TargetError(
+            f"{where} did not return {what}",
+            why=why,
+            do="check that the url leads to a schema registry with Confluent's API, with its path, such as"
+            " /apis/ccompat/v7",
+        )
+
+
+def _same(one: Schema, other: Schema) -> bool:
+    """Whether two schemas are equal except for white space and the order of names, which registries may change."""
+    if one.text == other.text:
+        return True
+    try:
+        return one.kind != "PROTOBUF" and bool(json.loads(one.text) == json.loads(other.text))
+    except ValueError:
+        return False
+
+
+@dataclass(frozen=True)
+class _Access:
+    """How a process reaches a registry."""
+
+    options: SchemaRegistryOptions
+
+    def make(self) -> SchemaRegistry:
+        return SchemaRegistry(self.options)
+
+
+_clients = ProcessClients[_Access]()
+
+
+def registry_of(options: SchemaRegistryOptions) -> SchemaRegistry:
+    """Return this process's client of a registry, which its threads and tasks share. It connects when it is used.
+
+    Raises `ConfigurationError` if a certificate cannot be read on this host.
+    """
+    return _clients.get(_Access(options))  # type: ignore[no-any-return]
+
+
+def check_registry(options: SchemaRegistryOptions) -> str:
+    """Ask the registry, and return what it says, for `outfall doctor`."""
+    registry = registry_of(options)
+    return f"the schema registry {registry.where} responds, with {registry.subjects()} subjects"

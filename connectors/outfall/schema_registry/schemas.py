@@ -1,0 +1,38 @@
+"""Schemas as a registry has them: values without behavior, which tasks get from the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+SchemaKind = Literal["AVRO", "JSON", "PROTOBUF"]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A schema that another one uses by name."""
+
+    name: str
+    """How the other schema names it: in Avro the full name of a type, in Protobuf the path of an import."""
+    subject: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The text of a schema, and what it refers to."""
+
+    text: str
+    kind: SchemaKind = "AVRO"
+    references: tuple[Reference, ...] = ()
+
+
+@dataclass(frozen=True)
+class RegisteredSchema:
+    """A schema under its id, which a registry never gives to another one."""
+
+    id: int
+    schema: Schema
+    subject: str | None = None
+    """`None` if it was asked for by its id."""
+    version: int | None = None
