@@ -323,12 +323,27 @@ class SupportsCountCheck(ABC):
         """
 
 
-class SupportsWriterContext(ABC):
+class SupportsWriterContext:
     """On a sink: receives step, incarnation, generation, epoch and attempt. Required for fencing and staging names."""
 
-    @abstractmethod
+    context: WriterInitContext | None = None
+    """The context of the attempt that writes, in the copy that `bind` returned."""
+
     def bind(self, context: WriterInitContext) -> Self:
         """Return a copy with this context. Called in a task before `build` or `build_part`. Has no side effect."""
+        return changed(self, context=context)
+
+    def writer_context(self) -> WriterInitContext:
+        """Return the context of the attempt that writes.
+
+        Raises:
+            ConfigurationError: `bind` was not called.
+        """
+        if self.context is None:
+            raise ConfigurationError(
+                f"{shown_name(self)} has no writer context", do="run it with outfall, which calls bind() first"
+            )
+        return self.context
 
 
 class DeclaresKind:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from outfall.async_sink.buffer import BufferedRequests, BufferedRequestsSerializer
 from outfall.async_sink.host_state import HostState, RetryBudget, shared_host_state
@@ -22,7 +22,6 @@ from outfall.capabilities import (
     SupportsWriterContext,
     SupportsWriterState,
     WriterInitContext,
-    changed,
     class_name,
     shown_name,
 )
@@ -55,8 +54,6 @@ class AsyncSink(
 
     def __init__(self, options: AsyncSinkOptions) -> None:
         self.options = options
-        self.context: WriterInitContext | None = None
-        """The context of the writer; `None` until `bind`."""
 
     def __repr__(self) -> str:
         return f"{shown_name(self)}({self.host()!r})"
@@ -101,9 +98,6 @@ class AsyncSink(
 
     def max_dead_letters(self) -> int:
         return self.options.max_dead_letters
-
-    def bind(self, context: WriterInitContext) -> Self:
-        return changed(self, context=context)
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> AsyncSinkPartition[E]:
         return self.open()

@@ -40,7 +40,7 @@ class HttpPartition(BlockingSinkPartition[HttpRecord]):
         self._keyed = options.idempotency == "request"
         self._random = fresh_key()
         self._bodies = BodyMaker(options)
-        content = ContentKeys(sink.writer(), options.method) if options.idempotency == "content" else None
+        content = ContentKeys(sink.writer_context(), options.method) if options.idempotency == "content" else None
         self._records = RecordMaker(options, content)
         statuses = Statuses(
             keyed=options.keyed,

@@ -16,7 +16,6 @@ from outfall.capabilities import (
     RowIdentity,
     SupportsPreWriteTopology,
     SupportsTarget,
-    WriterInitContext,
 )
 from outfall.errors import ConfigurationError
 from outfall.formats import FormatOptions, check_schema
@@ -176,14 +175,6 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
         if self.http.item_status is not None:
             return by_status(self.http.item_status)
         return self.per_item if self.http.failed_item is None else by_position(self.http.failed_item)
-
-    def writer(self) -> WriterInitContext:
-        """Return the context of the writer. Raises `ConfigurationError` if the sink has none."""
-        if self.context is None:
-            raise ConfigurationError(
-                "HttpSink has no writer context", do="run it with outfall, which calls bind() first"
-            )
-        return self.context
 
     def needs_proxy(self) -> bool:
         """Whether the environment of this process sets a proxy for the URL."""

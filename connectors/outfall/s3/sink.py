@@ -146,7 +146,7 @@ class S3Sink(
         return self.options.roll_interval or super().max_time_in_buffer()
 
     def _writer(self, recovered: Sequence[WriterState]) -> S3Writer | RollingWriter:
-        context, options = self.bound_context(), self.options
+        context, options = self.writer_context(), self.options
         attempt = UploadAttempt(replace(self.store, metrics=context.metrics), context)
         if not (options.rolls or recovered):
             return S3Writer(attempt, self.buckets)

@@ -14,10 +14,8 @@ from outfall.capabilities import (
     SupportsTarget,
     SupportsWriterContext,
     TargetContext,
-    WriterInitContext,
     changed,
 )
-from outfall.errors import ConfigurationError
 from outfall.formats import check_schema
 from outfall.formats.partition_paths import PartitionPaths
 from outfall.formats.types import check_case
@@ -30,8 +28,6 @@ class StorageSink(SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee)
     """A sink that only adds files and writes each row exactly once. Subclasses add the location and the publication."""
 
     options: StorageOptions
-    context: WriterInitContext | None = None
-    """The attempt that writes, in a task."""
     _rows: pa.Schema | None = None
     """The columns of the rows, which were checked last in this process."""
     _settled: pa.Schema | None = None
@@ -70,14 +66,3 @@ class StorageSink(SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee)
         if change is not None:
             change.write(place, context)
         self._settled = self._rows
-
-    def bind(self, context: WriterInitContext) -> Self:
-        return changed(self, context=context)
-
-    def bound_context(self) -> WriterInitContext:
-        """Return the attempt that writes. Raises `ConfigurationError` if `bind` was not called."""
-        if self.context is None:
-            raise ConfigurationError(
-                "the sink has no writer context", do="run the sink through outfall, which calls bind() first"
-            )
-        return self.context

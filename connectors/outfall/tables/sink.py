@@ -26,7 +26,6 @@ from outfall.capabilities import (
     SupportsWriterContext,
     TargetCheck,
     TargetContext,
-    WriterInitContext,
     changed,
     shown_name,
 )
@@ -81,8 +80,6 @@ class TableSink(
     """See `SupportsSparkWriter`."""
 
     options: TableOptions
-    context: WriterInitContext | None = None
-    """The context of the writer, in a task."""
     _rows: pa.Schema | None = None
     """The columns of the rows, once the driver has them."""
     _opened: Opened | None = None
@@ -139,20 +136,15 @@ class TableSink(
     def replaces_rows(self) -> bool:
         return self.options.write_mode != "append"
 
-    def bind(self, context: WriterInitContext) -> Self:
-        return changed(self, context=context)
-
     def build(self, step_id: str, worker_index: int, worker_count: int) -> TableWriter | SparkTableWriter:
-        if self.context is None or self._opened is None:
+        context, opened = self.writer_context(), self._opened
+        if opened is None:
             raise ConfigurationError(
-                f"{shown_name(self)} has no writer context, or was not opened",
-                do="run it through outfall, which calls open_target() on the driver and bind() in the task",
+                f"{shown_name(self)} was not opened", do="run it with outfall, which calls open_target() first"
             )
         if self.options.by_spark:
-            return SparkTableWriter(
-                self._opened.layout, self.context, self.options.writer_options, published=self._opened.published
-            )
-        return TableWriter(self._opened.layout, self.context, self.options, published=self._opened.published)
+            return SparkTableWriter(opened.layout, context, self.options.writer_options, published=opened.published)
+        return TableWriter(opened.layout, context, self.options, published=opened.published)
 
     def row_schema(self) -> pa.Schema | None:
         table = self._loaded()

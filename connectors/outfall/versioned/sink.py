@@ -19,10 +19,9 @@ from outfall.capabilities import (
     RowIdentity,
     SupportsTarget,
     TargetContext,
-    WriterInitContext,
     shown_name,
 )
-from outfall.errors import CapabilityError, ConfigurationError, OutfallError, StaleWriterError, ValueRefusedError
+from outfall.errors import CapabilityError, OutfallError, StaleWriterError, ValueRefusedError
 from outfall.possession.possession import check, check_same_name, find_moved, open_target
 from outfall.tables.key_options import refuse_null_keys
 from outfall.target_record import TargetRecord
@@ -125,7 +124,7 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
     def withdraw(self, context: CleanUpContext) -> None:
         self._remove(context)
 
-    def version(self, context: WriterInitContext | None) -> Version | None:
+    def version(self) -> Version | None:
         """Return the version of the writes of a task; `None` if they carry none.
 
         Raises:
@@ -134,10 +133,7 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
         """
         if not self._settings.versions:
             return None
-        if context is None:
-            raise ConfigurationError(
-                f"{self} has no writer context", do="run it with outfall, which calls bind() first"
-            )
+        context = self.writer_context()
         return version_of(self._port(context.incarnation), context)
 
     @property
@@ -169,7 +165,7 @@ class VersionedPartition(BlockingSinkPartition[KeyedRow]):
     def __init__(self, sink: VersionedSink, **arguments: Any) -> None:
         """Read the version of this task. Raises as `draws.version_of`."""
         super().__init__(sink, **arguments)
-        self.version = sink.version(sink.context)
+        self.version = sink.version()
         self._replaced: Counter[str] = Counter()
         self._lock = Lock()
 

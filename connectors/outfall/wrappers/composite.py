@@ -93,7 +93,6 @@ class Composite(
 
     def __init__(self, children: Mapping[str, Any]) -> None:
         self.resolved = check_children(shown_name(self), children)
-        self.context: WriterInitContext | None = None
 
     def __repr__(self) -> str:
         described = (
@@ -118,9 +117,6 @@ class Composite(
 
     def target(self) -> str:
         return ", ".join(f"{name}={child.target()}" for name, child in self.resolved.items())
-
-    def bind(self, context: WriterInitContext) -> Self:
-        return changed(self, context=context)
 
     def list_parts(self) -> list[str]:
         """List parts, each of which stands for one part of every fixed child.
@@ -165,19 +161,6 @@ class Composite(
     def open(self, openings: Mapping[str, Opening]) -> CompositePartition:
         """Open the children's partitions. Called in a task. By default, each row goes to each child."""
         return CompositePartition(openings)
-
-    @property
-    def writer(self) -> WriterInitContext:
-        """The context from `bind`.
-
-        Raises:
-            ConfigurationError: `bind` was not called.
-        """
-        if self.context is None:
-            raise ConfigurationError(
-                f"{shown_name(self)} has no writer context", do="run it with outfall, which calls bind() first"
-            )
-        return self.context
 
     def state_names(self, part: str) -> Sequence[str]:
         index = self._index(part)
@@ -394,11 +377,12 @@ class Composite(
         )
 
     def _build(self, recovered: Sequence[ChildValue]) -> CompositePartition:
+        writer = self.writer_context()
         return self.open(
             {
                 name: Opening(
                     child,
-                    replace(self.writer, metrics=ChildMetrics(self.writer.metrics, name)),
+                    replace(writer, metrics=ChildMetrics(writer.metrics, name)),
                     states={},
                     recovered=[item.value for item in recovered if item.child == name],
                 )
@@ -407,17 +391,18 @@ class Composite(
         )
 
     def _opening(self, name: str, index: int, states: Mapping[str, Any]) -> Opening:
-        child, metrics = self.resolved[name], ChildMetrics(self.writer.metrics, name)
+        child, writer = self.resolved[name], self.writer_context()
+        metrics = ChildMetrics(writer.metrics, name)
         if child.fixed:
-            context = replace(self.writer, part=self._parts_of[name][index], metrics=metrics)
+            context = replace(writer, part=self._parts_of[name][index], metrics=metrics)
             return Opening(child, context, states=share(name, states), recovered=())
         context = replace(
-            self.writer,
+            writer,
             part=None,
             # One task may write several parts, and so have several writers of this child: each is a separate worker.
             worker_index=index,
             worker_count=len(self._parts),
-            attempt=self.writer.attempt * len(self._parts) + index,
+            attempt=writer.attempt * len(self._parts) + index,
             metrics=metrics,
         )
         kept_as = next(iter(self._names_of(name, index)), None)

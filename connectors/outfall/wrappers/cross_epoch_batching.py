@@ -110,9 +110,6 @@ class BufferSink(
     def target(self) -> str:
         return "the recovery data"
 
-    def bind(self, context: WriterInitContext) -> Self:
-        return self
-
     def build(self, step_id: str, worker_index: int, worker_count: int) -> BufferPartition:
         return BufferPartition(self._options, self._clock, ())
 
@@ -198,7 +195,7 @@ class CrossEpochBatching(Composite):
         super().__init__({TARGET: sink, BUFFER: BufferSink(options, clock)})
 
     def open(self, openings: Mapping[str, Opening]) -> CrossEpochPartition:
-        return CrossEpochPartition(openings, self.writer.value)
+        return CrossEpochPartition(openings, self.writer_context().value)
 
 
 class CrossEpochPartition(CompositePartition):

@@ -23,7 +23,6 @@ from outfall.capabilities import (
     TargetCheck,
     TargetContext,
     WriterInitContext,
-    changed,
 )
 from outfall.dead_letter import DeadLetter
 from outfall.errors import ConfigurationError, ForeignRecordsError, ValueRefusedError
@@ -128,7 +127,7 @@ class OffsetDedup(Composite, SupportsDeadLetterSink):
         return (*super().requires(), "a source that returns a row with the same offset in each read")
 
     def open(self, openings: Mapping[str, Opening]) -> ExactlyOncePartition:
-        return ExactlyOncePartition(openings, self.options, self.writer)
+        return ExactlyOncePartition(openings, self.options, self.writer_context())
 
     def check_target(self, context: TargetContext[Any]) -> TargetCheck[Any]:
         for state in share(SEEN, context.states).values():
@@ -174,7 +173,6 @@ class SeenSink(
 
     def __init__(self, options: ExactlyOnceOptions) -> None:
         self._options = options
-        self._key: str | None = None
 
     def kind(self) -> str:
         return "seen-offsets"
@@ -190,9 +188,6 @@ class SeenSink(
             do="restore the earlier number of parts",
         )
 
-    def bind(self, context: WriterInitContext) -> Self:
-        return changed(self, _key=context.key)
-
     def list_parts(self) -> list[str]:
         return [f"{index:05d}" for index in range(self._options.parts)]
 
@@ -201,7 +196,7 @@ class SeenSink(
         columns: dict[str, Any] = {
             "offset": self._options.offset,
             "source_partition": list(self._options.source_partition),
-            "key": self._key or state.key,
+            "key": (self.context and self.context.key) or state.key,
         }
         return SeenPart(state.model_copy(update=columns), self._options.window)
 

@@ -28,7 +28,7 @@ from outfall.capabilities import (
     WriterInitContext,
 )
 from outfall.capability_checks import check_sink, resolve
-from outfall.errors import CapabilityError
+from outfall.errors import CapabilityError, ConfigurationError
 from outfall.http import HttpSink
 from outfall.protocol.partition import check_partition, resolve_partition
 from outfall.s3 import S3Sink
@@ -306,6 +306,17 @@ def test_a_context_says_who_writes() -> None:
     attempts = [context.attempt for context in contexts]
     assert attempts == sorted(set(attempts))
     assert len({context.incarnation for context in contexts}) == 1
+
+
+def test_only_the_copy_that_was_bound_has_a_context() -> None:
+    class Sink(PlainSink, SupportsWriterContext):
+        pass
+
+    context = WriterInitContext("sink", "i", 1, 0, part=None, attempt=3)
+    sink = Sink()
+    assert sink.bind(context).writer_context() is context
+    with pytest.raises(ConfigurationError, match="Sink has no writer context"):
+        sink.writer_context()
 
 
 def test_an_undeclared_guarantee_is_at_least_once() -> None:

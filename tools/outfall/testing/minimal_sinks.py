@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 from outfall.capabilities import (
     BufferedRows,
@@ -16,7 +16,6 @@ from outfall.capabilities import (
     SupportsWriterContext,
     SupportsWriterState,
     WriterInitContext,
-    changed,
 )
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.sinks import DynamicSink, FixedPartitionedSink, StatefulSinkPartition, StatelessSinkPartition
@@ -33,10 +32,6 @@ class CountingSink(FixedPartitionedSink[Any, list[Any]], SupportsWriterContext):
         """Restored counts by part and epoch."""
         self.rows: dict[str, int] = {}
         """The rows of each part in the last epoch."""
-        self.epoch = 0
-
-    def bind(self, context: WriterInitContext) -> Self:
-        return changed(self, epoch=context.epoch)
 
     def list_parts(self) -> list[str]:
         return self.names
@@ -46,7 +41,7 @@ class CountingSink(FixedPartitionedSink[Any, list[Any]], SupportsWriterContext):
 
     def build_part(self, step_id: str, for_part: str, resume_state: list[Any] | None) -> _CountingPart:
         count = 0 if resume_state is None else resume_state[0]
-        self.opened[for_part, self.epoch] = count
+        self.opened[for_part, self.writer_context().epoch] = count
         return _CountingPart(self, for_part, count)
 
 
@@ -74,9 +69,6 @@ class HoldingSink(
         """Create a sink with states with `padding` extra bytes."""
         self.padding = "x" * padding
         self.delivered: list[Any] = []
-
-    def bind(self, context: WriterInitContext) -> Self:
-        return self
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
         return _Holding(self, [])
@@ -123,13 +115,10 @@ class PublishingSink(DynamicSink[Any], SupportsCommitter[str], SupportsWriterCon
     def __init__(self, ledger: MemoryTarget) -> None:
         """Write to `ledger`."""
         self.ledger = ledger
-        self.name = ""
-
-    def bind(self, context: WriterInitContext) -> Self:
-        return changed(self, name=f"g{context.generation}-w{context.worker_index}-a{context.attempt}")
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> StatelessSinkPartition[Any]:
-        return _Staging(self.ledger, self.name)
+        context = self.writer_context()
+        return _Staging(self.ledger, f"g{context.generation}-w{context.worker_index}-a{context.attempt}")
 
     def create_committer(self, context: CommitterInitContext) -> Committer[str]:
         return _Publisher(self.ledger)

@@ -69,7 +69,7 @@ class GrowingFiles(
         return [part_name(index, suffix) for index in range(self.options.parts or 0)]
 
     def build_part(self, step_id: str, for_part: str, resume_state: FileState | None) -> GrowingPart:
-        context = self.bound_context()
+        context = self.writer_context()
         self.store.check_shared(context.incarnation)
         # One task may write all parts.
         allow_open_files(self.options.parts or 0)

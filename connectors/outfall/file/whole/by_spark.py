@@ -36,7 +36,7 @@ class FilesBySpark(WholeFiles, SupportsSparkWriter):
     """Spark's writer writes the files, on its executors. The driver stages them and publishes them."""
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> SparkFileWriter:  # type: ignore[override]
-        return SparkFileWriter(self.store, self.options, self.bound_context())
+        return SparkFileWriter(self.store, self.options, self.writer_context())
 
     checks_columns = True
 

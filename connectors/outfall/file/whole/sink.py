@@ -62,7 +62,7 @@ class WholeFiles(Files, DynamicSink[Any], SupportsCommitter[StagedFile]):
         return "file/whole"
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> WholeFileWriter:
-        context, store = self.bound_context(), self.store
+        context, store = self.writer_context(), self.store
         with translated_errors("opening", store.root):
             # A store that is away costs no attempt, because nothing was written yet.
             retried(
