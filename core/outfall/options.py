@@ -25,7 +25,7 @@ from outfall.capabilities import SaveMode
 from outfall.errors import ConfigurationError
 from outfall.existing import EXISTING, ON_EXISTING, Existing
 from outfall.serde import parse_json
-from outfall.urls import masked, split_server
+from outfall.urls import HTTP, masked, split_server
 
 __all__ = [
     "Alias",
@@ -57,7 +57,6 @@ _UNITS = {
 }  # fmt: skip
 _DURATIONS = {"day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1000, "millisecond": 1}
 _SIZES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
-_HTTP = ("http", "https")
 _ALIKE, _EQUALLY = 0.6, 0.05
 _LONGEST = 100
 _TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
@@ -71,7 +70,7 @@ def parse_endpoint(value: Any) -> Any:
     """
     if value is None:
         return None
-    split_server(str(value), _HTTP, "an http or https URL", "credentials come from the client's own chain")
+    split_server(str(value), HTTP, "an http or https URL", "credentials come from the client's own chain")
     return value
 
 

@@ -39,7 +39,24 @@ def split_url(text: str) -> SplitResult:
     return split
 
 
-def split_server(text: str, schemes: Sequence[str], form: str, instead: str) -> SplitResult:
+HTTP = ("http", "https")
+"""The schemes of a service over HTTP."""
+
+
+def is_here(host: str | None) -> bool:
+    """Return whether the name or the address of a host is that of this host."""
+    return host in ("localhost", "127.0.0.1", "::1")
+
+
+def is_overheard(url: str) -> bool:
+    """Return whether others may read what a request to a URL of `http` or `https` contains: no secret is sent there."""
+    split = split_url(url)
+    return split.scheme != "https" and not is_here(split.hostname)
+
+
+def split_server(
+    text: str, schemes: Sequence[str], form: str, instead: str = "use username, password and the other options"
+) -> SplitResult:
     """Parse the URL of a server that has its credentials and settings in other options.
 
     Args:

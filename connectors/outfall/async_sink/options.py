@@ -18,7 +18,17 @@ def _milliseconds(value: Any) -> int:
     return math.ceil(parse_duration(value) / timedelta(milliseconds=1))
 
 
-class AsyncSinkOptions(SinkOptions):
+class Concurrency(SinkOptions):
+    """How many requests a task sends at the same time, which is also how many connections it needs."""
+
+    max_in_flight_requests: int = Field(
+        default=50,
+        gt=0,
+        description="Maximum number of concurrent requests per task. 1 keeps the order of rows.",
+    )
+
+
+class AsyncSinkOptions(Concurrency):
     """Base options of sinks on `AsyncSink`; a connector's options class inherits them and may change defaults.
 
     Names, meanings and checks are those of Flink's `AsyncSinkWriterConfiguration` (FLIP-171, FLIP-451). The aliases are
@@ -33,11 +43,6 @@ class AsyncSinkOptions(SinkOptions):
     }
 
     max_batch_size: int = Field(default=500, gt=0, description="Maximum number of entries in one request.")
-    max_in_flight_requests: int = Field(
-        default=50,
-        gt=0,
-        description="Maximum number of concurrent requests per task. 1 keeps the order of rows.",
-    )
     max_buffered_requests: int = Field(
         default=10_000,
         gt=0,

@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import boto3
@@ -17,52 +15,84 @@ from botocore.exceptions import BotoCoreError
 from pydantic import Field, field_validator
 
 from outfall.async_sink import AimdLimiter, AsyncSink, BlockingSinkPartition, Limiter
+from outfall.async_sink.options import Concurrency
 from outfall.async_sink.responses import LARGEST, parsed_object, read_body, unreadable
 from outfall.aws.errors import classify, code_of, is_stale
 from outfall.capabilities import SupportsTarget
+from outfall.connections import ConnectionOptions, ConnectionSettings
 from outfall.errors import ConfigurationError, TransientError
-from outfall.options import Duration, SinkOptions, parse_endpoint
+from outfall.options import parse_endpoint
 from outfall.process_clients import ProcessClients, hide_secrets
 from outfall.urls import masked
 
 E = TypeVar("E")
 
 
-class ConnectionOptions(SinkOptions):
-    """Options for the connection to AWS."""
+class AwsConnection(ConnectionOptions, Concurrency):
+    """The options of a connection to AWS. A service derives from it."""
+
+    clients = ProcessClients[Any]()
+    service: ClassVar[str]
+    sends_json: ClassVar[bool] = False
+    """Whether calls pass their parameters as JSON text, with `as_json`."""
 
     region: str | None = Field(default=None, description="The AWS region. Default: the region of the environment.")
     endpoint_url: str | None = Field(
         default=None, description="An alternative endpoint, for a VPC endpoint or an emulator."
     )
-    connect_timeout: Duration = Field(default=timedelta(seconds=10), description="Maximum time to connect.")
-    read_timeout: Duration = Field(
-        default=timedelta(seconds=30),
-        description="Maximum time to wait for a response before the request is sent again.",
-    )
 
     _address = field_validator("endpoint_url")(parse_endpoint)
 
+    def make(self) -> Any:
+        """Create a client. Credentials come from boto3's default chain.
+
+        boto3 renews expiring credentials itself, if their source states the expiry. It reads keys in a file only once.
+        Raises `BotoCoreError` or `ValueError` if no client can be created.
+        """
+        seconds = self.read_timeout.total_seconds()
+        config = Config(
+            connect_timeout=self.connect_timeout.total_seconds(),
+            read_timeout=seconds,
+            max_pool_connections=self.max_in_flight_requests,
+            retries={"total_max_attempts": 1},  # the base retries and counts
+            parameter_validation=not self.sends_json,
+        )
+        client = boto3.session.Session().client(
+            self.service, region_name=self.region, endpoint_url=self.endpoint_url, config=config
+        )
+        hide_secrets(client)
+        # boto3 has no public place for it. It reads responses of any size, and takes one that was cut for a whole one.
+        client._endpoint.http_session = BoundedSession(client._endpoint.http_session, seconds)
+        if self.sends_json:
+            client.meta.events.register("provide-client-params", _take_json)
+            client.meta.events.register("before-call", _put_json)
+        return client
+
+
+class AwsSettings(ConnectionSettings, total=False):
+    """The fields of `AwsConnection` as keyword arguments of a sink's constructor."""
+
+    region: str | None
+    endpoint_url: str | None
+
 
 class AwsSink(AsyncSink[E], SupportsTarget[Any], Generic[E]):
-    """Base of sinks for AWS services. `options` are `ConnectionOptions` too."""
+    """Base of sinks for AWS services. `options` inherit `connection`."""
 
-    service: str
+    connection: type[AwsConnection]
     options: Any
-    sends_json: bool = False
-    """Whether calls pass their parameters as JSON text, with `as_json`."""
 
     @abstractmethod
     def name(self) -> str:
         """Return the name of the stream or table."""
 
     def kind(self) -> str:
-        return self.service
+        return self.connection.service
 
     def target(self) -> str:
         # The same name may exist in each region, and in each emulator.
         place = self.options.region or masked(self.options.endpoint_url or "")
-        return f"{self.service}:{place}/{self.name()}" if place else f"{self.service}:{self.name()}"
+        return f"{self.kind()}:{place}/{self.name()}" if place else f"{self.kind()}:{self.name()}"
 
     def host(self) -> str:
         return f"{masked(self.options.endpoint_url or '')}/{self.target()}"
@@ -79,7 +109,7 @@ class AwsSink(AsyncSink[E], SupportsTarget[Any], Generic[E]):
         provider does not respond.
         """
         try:
-            return self._access().client()
+            return self.connection.of(self.options).client()
         except (BotoCoreError, ValueError) as error:
             passes = is_stale(error)
             raise (TransientError if passes else ConfigurationError)(
@@ -100,19 +130,7 @@ class AwsSink(AsyncSink[E], SupportsTarget[Any], Generic[E]):
     def renew(self, client: Any, error: BaseException | None) -> None:
         """Make the next call of `client` read the credentials again, if an error shows that they are stale."""
         if error is not None and is_stale(error):
-            self._access().renew(client)
-
-    def _access(self) -> AwsAccess:
-        options = self.options
-        return AwsAccess(
-            self.service,
-            options.region,
-            options.endpoint_url,
-            options.connect_timeout.total_seconds(),
-            options.read_timeout.total_seconds(),
-            options.max_in_flight_requests,
-            self.sends_json,
-        )
+            self.connection.of(self.options).renew(client)
 
 
 class AwsPartition(BlockingSinkPartition[E], Generic[E]):
@@ -122,56 +140,6 @@ class AwsPartition(BlockingSinkPartition[E], Generic[E]):
 
     def code_of(self, error: Exception) -> str:
         return code_of(error) or super().code_of(error)
-
-
-@dataclass(frozen=True)
-class AwsAccess:
-    """The client options of a process. Holds no client."""
-
-    service: str
-    region: str | None
-    endpoint_url: str | None
-    connect_timeout: float
-    read_timeout: float
-    connections: int
-    sends_json: bool = False
-
-    def client(self) -> Any:
-        """Return this process's client. Credentials come from boto3's default chain.
-
-        Raises `BotoCoreError` or `ValueError` if no client can be created.
-        """
-        return _clients.get(self)
-
-    def renew(self, client: Any) -> None:
-        """Make the next call of `client` create a new client with new credentials, unless that has already happened.
-
-        boto3 renews expiring credentials itself, if their source states the expiry. It reads keys in a file only once.
-        """
-        _clients.drop(self, client)
-
-    def make(self) -> Any:
-        """Create a new client."""
-        config = Config(
-            connect_timeout=self.connect_timeout,
-            read_timeout=self.read_timeout,
-            max_pool_connections=self.connections,
-            retries={"total_max_attempts": 1},  # the base retries and counts
-            parameter_validation=not self.sends_json,
-        )
-        client = boto3.session.Session().client(
-            self.service, region_name=self.region, endpoint_url=self.endpoint_url, config=config
-        )
-        hide_secrets(client)
-        # boto3 has no public place for it. It reads responses of any size, and takes one that was cut for a whole one.
-        client._endpoint.http_session = BoundedSession(client._endpoint.http_session, self.read_timeout)
-        if self.sends_json:
-            client.meta.events.register("provide-client-params", _take_json)
-            client.meta.events.register("before-call", _put_json)
-        return client
-
-
-_clients = ProcessClients[AwsAccess]()
 
 
 class BoundedSession:
@@ -217,8 +185,8 @@ class _Read:
 def as_json(text: str) -> dict[str, str]:
     """Return the argument of a call whose parameters are this JSON text, as the service reads it.
 
-    For clients with `sends_json`. boto3 checks and converts each value by the model of the service, which takes several
-    times as long as everything else that a write needs.
+    For services with `sends_json`. boto3 checks and converts each value by the model of the service, which takes
+    several times as long as everything else that a write needs.
     """
     return {_JSON: text}
 

@@ -7,14 +7,21 @@ from typing import Self
 
 from pydantic import ByteSize, Field, model_validator
 
-from outfall.aws.client import ConnectionOptions
+from outfall.aws.client import AwsConnection, AwsSettings
 from outfall.options import Duration, Names
 from outfall.versioned import Deletes, TombstoneOptions, VersionedSettings
 
 _KIB = 1 << 10
 
 
-class DynamoDBOptions(TombstoneOptions, ConnectionOptions):
+class DynamoDBConnection(AwsConnection):
+    """The options of a connection to DynamoDB."""
+
+    service = "dynamodb"
+    sends_json = True
+
+
+class DynamoDBOptions(TombstoneOptions, DynamoDBConnection):
     """The options of `DynamoDBSink`, in its constructor and in Spark."""
 
     table: str = Field(min_length=3, description="The name or ARN of the table.")
@@ -83,7 +90,7 @@ class DynamoDBOptions(TombstoneOptions, ConnectionOptions):
         return self
 
 
-class DynamoDBSettings(VersionedSettings, total=False):
+class DynamoDBSettings(VersionedSettings, AwsSettings, total=False):
     """The fields of `DynamoDBOptions` as keyword arguments of the constructor."""
 
     set_columns: str | tuple[str, ...] | list[str]
@@ -92,7 +99,3 @@ class DynamoDBSettings(VersionedSettings, total=False):
     transactions: bool
     version_attribute: str
     records_table: str | None
-    region: str | None
-    endpoint_url: str | None
-    connect_timeout: timedelta | float | str
-    read_timeout: timedelta | float | str

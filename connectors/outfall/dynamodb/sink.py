@@ -21,7 +21,7 @@ from outfall.aws.client import AwsPartition, AwsSink, as_json
 from outfall.aws.errors import FAILURES, classify, code_of
 from outfall.capabilities import TargetContext
 from outfall.dynamodb.attributes import Attribute, Item, check_types, items_of, size_of
-from outfall.dynamodb.options import DynamoDBOptions, DynamoDBSettings
+from outfall.dynamodb.options import DynamoDBConnection, DynamoDBOptions, DynamoDBSettings
 from outfall.dynamodb.table import RECORD_KEYS, DynamoDBRecords, DynamoDBTable, describe
 from outfall.errors import ConfigurationError, OutfallError, ValueRefusedError
 from outfall.first_contact import one_attempt
@@ -64,8 +64,7 @@ class DynamoDBRequestSink(AwsSink[KeyedRow], VersionedSink):
     """Creates the partitions of a `DynamoDBSink`."""
 
     shown_as = "DynamoDBSink"
-    service = "dynamodb"
-    sends_json = True
+    connection = DynamoDBConnection
     _table: DynamoDBTable | None = None
     """Known once the table was described. Not pickled: a task describes it again."""
     _schema: pa.Schema | None = None
@@ -185,6 +184,9 @@ class DynamoDBPartition(AwsPartition[KeyedRow], VersionedPartition):
         super().__init__(sink)
         self._keys = sink.table().keys
         self._ttl_attribute = sink.table().ttl
+        version = self.version or Version(0, "")
+        self._ours = Version(version.number, f"{version.token[:16]:0>16}")
+        """As the text in an item has it."""
         self._condition = self._on_condition(_OLDER, self._version_text("")[:_NUMBER])
 
     def writes(self, changes: KeyedBatch) -> tuple[Sequence[Hashable], Sequence[str], Sequence[int]]:
@@ -255,7 +257,6 @@ class DynamoDBPartition(AwsPartition[KeyedRow], VersionedPartition):
 
     def _write(self, entry: KeyedRow) -> Answer:
         """Write one row if no row of this version or a higher one is stored; otherwise compare what is stored."""
-        ours = self._version_text(entry.rank)
         body, answer = entry.write, Answer.WRITTEN
         method = "delete_item" if _removes(entry) else "put_item"
         while True:
@@ -266,18 +267,13 @@ class DynamoDBPartition(AwsPartition[KeyedRow], VersionedPartition):
                 if code_of(error) != _CONDITION:
                     raise
                 theirs = self._found(entry, error)
-            if theirs is None or theirs[:_NUMBER] < ours[:_NUMBER]:
-                # It has changed since: compare again.
-                body, answer = entry.write, Answer.WRITTEN
-                continue
-            if theirs == ours:
-                return Answer.SAME
-            if theirs[:_RUN] != ours[:_RUN]:
-                return Answer.STALE
-            if theirs > ours:
-                return Answer.OUTRANKED
-            body = entry.write.removesuffix(self._condition) + self._on_condition("#v = :v", theirs)
-            answer = Answer.REPLACED
+            answer = Answer.WRITTEN if theirs is None else self._ours.answer(entry.rank, *_parsed(theirs))
+            if answer is Answer.WRITTEN:
+                body = entry.write  # it has changed since: compare again
+            elif answer is Answer.REPLACED:
+                body = entry.write.removesuffix(self._condition) + self._on_condition("#v = :v", str(theirs))
+            else:
+                return answer
 
     def _found(self, entry: KeyedRow, error: ClientError) -> str | None:
         """Return the stored version of a row: from the error, or where the service does not return it, by reading."""
@@ -333,8 +329,7 @@ class DynamoDBPartition(AwsPartition[KeyedRow], VersionedPartition):
         return item
 
     def _version_text(self, rank: str) -> str:
-        version = self.version or Version(0, "")
-        return f"{version.number:0{_NUMBER}x}{version.token[:16]:0>16}{rank}"
+        return f"{self._ours.number:0{_NUMBER}x}{self._ours.token}{rank}"
 
 
 _CONDITION = "ConditionalCheckFailedException"
@@ -347,6 +342,15 @@ _VERSION = 100
 """Bytes of a version, or a little less."""
 _PASSING = {"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"}
 """Why a transaction was cancelled that may be sent again."""
+
+
+def _parsed(text: str) -> tuple[Version, str]:
+    """Return version and rank of the text in an item. What Outfall has not written counts as newer."""
+    try:
+        number = int(text[:_NUMBER], 16)
+    except ValueError:
+        number = 1 << 64
+    return Version(number, text[_NUMBER:_RUN]), text[_RUN:]
 
 
 def _in(seconds: float) -> Attribute:

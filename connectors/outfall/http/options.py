@@ -10,17 +10,17 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, ByteSize, Field, SecretStr, field_validator, model_validator
 
 from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings
+from outfall.connections import ConnectionSettings
 from outfall.http.statuses import Verdict, parse_exceptions
 from outfall.http.templates import UrlTemplate
 from outfall.options import Duration, Pairs
-from outfall.urls import split_url
+from outfall.urls import HTTP, is_overheard, split_url
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OWN_HEADERS = {
     "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "expect", "host",
     "transfer-encoding",
 }  # fmt: skip
-_HERE = ("localhost", "127.0.0.1", "::1")
 
 Shape = Literal["record", "array", "wrapped", "ndjson"]
 Method = Literal["POST", "PUT", "PATCH", "DELETE"]
@@ -187,10 +187,8 @@ class HttpOptions(AsyncSinkOptions):
     @field_validator("oauth2_token_url")
     @classmethod
     def _token_url(cls, value: str | None) -> str | None:
-        if value is not None:
-            split = split_url(value)
-            if split.scheme != "https" and not (split.scheme == "http" and split.hostname in _HERE):
-                raise ValueError("must be an https:// URL: RFC 6749 sends the client's secret there")
+        if value is not None and (split_url(value).scheme not in HTTP or is_overheard(value)):
+            raise ValueError("must be an https:// URL: RFC 6749 sends the client's secret there")
         return value
 
     @model_validator(mode="after")
@@ -257,7 +255,7 @@ def _check_header(name: str) -> None:
         raise ValueError(f"{name} is set by the sink and its options")
 
 
-class HttpArguments(AsyncSinkSettings, total=False):
+class HttpArguments(AsyncSinkSettings, ConnectionSettings, total=False):
     """The options of `HttpSink` as keyword arguments; see `HttpOptions`."""
 
     method: Method
@@ -282,8 +280,6 @@ class HttpArguments(AsyncSinkSettings, total=False):
     item_status: str | None
     failed_item: str | None
     limiter: LimiterKind
-    connect_timeout: timedelta | float | str
-    read_timeout: timedelta | float | str
     verify: bool
     ca_bundle: str | None
     client_certificate: str | None

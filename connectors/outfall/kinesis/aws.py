@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import Field
 
-from outfall.async_sink import RefusedEntry, RequestOutcome
+from outfall.async_sink import AsyncSinkSettings, RefusedEntry, RequestOutcome
 from outfall.async_sink.responses import unreadable
-from outfall.aws.client import AwsPartition, AwsSink, ConnectionOptions
+from outfall.aws.client import AwsConnection, AwsPartition, AwsSettings, AwsSink
 from outfall.aws.errors import AT_FAULT
 from outfall.capabilities import RowIdentity, TargetContext
 from outfall.errors import ConfigurationError, OutfallError
@@ -19,7 +19,7 @@ from outfall.kinesis.records import AwsRecord, AwsRecordSerializer
 from outfall.values import require_columns, spark_type
 
 
-class AwsOptions(ConnectionOptions):
+class AwsOptions(AwsConnection):
     """Options of both sinks, and of the connection."""
 
     data: str | None = Field(
@@ -27,6 +27,12 @@ class AwsOptions(ConnectionOptions):
         description="The column with the bytes or string that is the data of the record. Default: the whole row as a"
         " JSON object.",
     )
+
+
+class StreamSettings(AsyncSinkSettings, AwsSettings, total=False):
+    """The fields of `AwsOptions` as keyword arguments of the constructors."""
+
+    data: str | None
 
 
 class StreamSink(AwsSink[AwsRecord]):

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any, Unpack
 
 import pyarrow as pa
 from pydantic import ByteSize, Field
 
-from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, RequestOutcome
-from outfall.kinesis.aws import AwsOptions, StreamPartition, StreamSink
+from outfall.async_sink import AsyncSinkOptions, RequestOutcome
+from outfall.aws.client import AwsConnection
+from outfall.kinesis.aws import AwsOptions, StreamPartition, StreamSettings, StreamSink
 from outfall.kinesis.preflight import look_at_delivery_stream
 from outfall.kinesis.records import AwsRecord, data_of
-from outfall.options import SinkOptions, arguments_for, make_options, names_arguments
+from outfall.options import make_options, names_arguments
 from outfall.wrappers import WithDeadLetters
 
 _KIB = 1 << 10
 
 
-class _DeliveryStream(SinkOptions):
-    """The delivery stream."""
+class FirehoseConnection(AwsConnection):
+    """The options of a connection to Firehose."""
 
-    delivery_stream: str = Field(min_length=1, description="The name of the delivery stream.")
+    service = "firehose"
 
 
-class FirehoseOptions(AsyncSinkOptions, AwsOptions, _DeliveryStream):
+class FirehoseOptions(AsyncSinkOptions, AwsOptions, FirehoseConnection):
     """The options of `FirehoseSink`, in its constructor and in Spark. The limits are those of PutRecordBatch."""
 
+    delivery_stream: str = Field(min_length=1, description="The name of the delivery stream.")
     max_batch_size: int = Field(
         default=500, gt=0, le=500, description="Maximum number of records per PutRecordBatch call."
     )
@@ -62,28 +63,16 @@ class FirehoseSink(WithDeadLetters):
     """
 
     @names_arguments
-    def __init__(
-        self,
-        delivery_stream: str,
-        *,
-        data: str | None = None,
-        region: str | None = None,
-        endpoint_url: str | None = None,
-        connect_timeout: timedelta | float | str = 10,
-        read_timeout: timedelta | float | str = 30,
-        dead_letter: Any = None,
-        **settings: Unpack[AsyncSinkSettings],
-    ) -> None:
-        given = arguments_for(FirehoseOptions, locals())
-        sink = FirehoseRequestSink(make_options(FirehoseOptions, given | settings))
-        super().__init__(sink, dead_letter)
+    def __init__(self, delivery_stream: str, *, dead_letter: Any = None, **settings: Unpack[StreamSettings]) -> None:
+        made = make_options(FirehoseOptions, {"delivery_stream": delivery_stream} | settings)
+        super().__init__(FirehoseRequestSink(made), dead_letter)
 
 
 class FirehoseRequestSink(StreamSink):
     """Creates the partitions of a `FirehoseSink`."""
 
     shown_as = "FirehoseSink"
-    service = "firehose"
+    connection = FirehoseConnection
     named_by = "delivery_stream"
     look = staticmethod(look_at_delivery_stream)
 

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from datetime import timedelta
 from typing import Any, Unpack
 
 import pyarrow as pa
 from pydantic import ByteSize, Field
 
-from outfall.async_sink import AsyncSinkOptions, AsyncSinkSettings, RequestOutcome
-from outfall.kinesis.aws import AwsOptions, StreamPartition, StreamSink
+from outfall.async_sink import AsyncSinkOptions, RequestOutcome
+from outfall.aws.client import AwsConnection
+from outfall.kinesis.aws import AwsOptions, StreamPartition, StreamSettings, StreamSink
 from outfall.kinesis.preflight import addressed, look_at_stream
 from outfall.kinesis.records import AwsRecord, data_of, partition_keys, texts_of
-from outfall.options import SinkOptions, arguments_for, make_options, names_arguments
+from outfall.options import arguments_for, make_options, names_arguments
 from outfall.values import to_values
 from outfall.wrappers import WithDeadLetters
 
 _MIB = 1 << 20
 
 
-class _Stream(SinkOptions):
-    """The stream and the choice of its shards."""
+class KinesisConnection(AwsConnection):
+    """The options of a connection to Kinesis."""
+
+    service = "kinesis"
+
+
+class KinesisOptions(AsyncSinkOptions, AwsOptions, KinesisConnection):
+    """The options of `KinesisSink`, in its constructor and in Spark. The limits are those of PutRecords."""
 
     stream: str = Field(min_length=1, description="The name or ARN of the stream.")
     partition_key: str | None = Field(
@@ -38,11 +44,6 @@ class _Stream(SinkOptions):
         default=False,
         description="Whether records of one task and partition key arrive in row order, one in flight at a time.",
     )
-
-
-class KinesisOptions(AsyncSinkOptions, AwsOptions, _Stream):
-    """The options of `KinesisSink`, in its constructor and in Spark. The limits are those of PutRecords."""
-
     max_batch_size: int = Field(default=500, gt=0, le=500, description="Maximum number of records per PutRecords call.")
     max_batch_size_in_bytes: ByteSize = Field(
         default=ByteSize(5 * _MIB), gt=0, le=10 * _MIB, description="Maximum size of data and keys per call."
@@ -81,18 +82,12 @@ class KinesisSink(WithDeadLetters):
         partition_key: str | Callable[[Mapping[str, Any]], str] | None = None,
         explicit_hash_key: str | None = None,
         ordered: bool = False,
-        data: str | None = None,
-        region: str | None = None,
-        endpoint_url: str | None = None,
-        connect_timeout: timedelta | float | str = 10,
-        read_timeout: timedelta | float | str = 30,
         dead_letter: Any = None,
-        **settings: Unpack[AsyncSinkSettings],
+        **settings: Unpack[StreamSettings],
     ) -> None:
         key_function = partition_key if callable(partition_key) else None
-        given = arguments_for(KinesisOptions, locals()) | settings
-        given["partition_key"] = None if key_function else partition_key
-        sink = KinesisRequestSink(make_options(KinesisOptions, given))
+        given = arguments_for(KinesisOptions, locals()) | {"partition_key": None if key_function else partition_key}
+        sink = KinesisRequestSink(make_options(KinesisOptions, given | settings))
         sink.key_function = key_function
         super().__init__(sink, dead_letter)
 
@@ -101,7 +96,7 @@ class KinesisRequestSink(StreamSink):
     """Creates the partitions of a `KinesisSink`."""
 
     shown_as = "KinesisSink"
-    service = "kinesis"
+    connection = KinesisConnection
     named_by = "stream"
     look = staticmethod(look_at_stream)
     key_function: Callable[[Mapping[str, Any]], str] | None = None

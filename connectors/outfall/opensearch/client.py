@@ -8,20 +8,24 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, Literal, Self
 from urllib.parse import quote, urlsplit
 
 import urllib3
-from pydantic import SecretStr
+from pydantic import Field, SecretStr, field_validator, model_validator
 from urllib3.exceptions import HTTPError, SSLError
 
+from outfall.async_sink.options import Concurrency
 from outfall.async_sink.responses import LARGEST, Body, bounded_heads, parsed_object, read_body, retry_after
+from outfall.connections import ServerOptions
 from outfall.errors import ConfigurationError, TargetError, TransientError, require_extra
-from outfall.options import resolve_secret
+from outfall.options import Duration, resolve_secret
 from outfall.process_clients import ProcessClients
 from outfall.redaction import Redaction
 from outfall.serde import parse_json
 from outfall.tls import verifying_context
+from outfall.urls import HTTP, is_overheard, split_server
 from outfall.versioned import RecordStore
 
 PASSING = (429, 500, 502, 503, 504)
@@ -59,38 +63,50 @@ class ClusterResponse:
         return f"status {self.status}, {str(error)[:500]}"
 
 
-@dataclass(frozen=True)
-class OpenSearchAccess:
-    """How to reach a cluster. Holds no connection."""
+class OpenSearchConnection(ServerOptions, Concurrency):
+    """The options of a connection to a cluster."""
 
-    url: str
-    username: str | None
-    password: SecretStr | None
-    api_key: SecretStr | None
-    aws_region: str | None
-    aws_service: str
-    ca_bundle: str | None
-    compress: bool
-    connect_timeout: float
-    read_timeout: float
-    connections: int
+    clients = ProcessClients[Any]()
 
-    def client(self) -> OpenSearchClient:
-        """Return this process's client, which threads share. Raises `ConfigurationError` if it cannot be created."""
-        return _clients.get(self)  # type: ignore[no-any-return]
+    url: str = Field(description="The cluster: `https://host:port`. Without credentials.")
+    api_key: SecretStr | None = Field(default=None, description="An API key, as the header `Authorization: ApiKey …`.")
+    aws_region: str | None = Field(
+        default=None, description="Signs requests (SigV4) for a domain in this region, with boto3's credentials."
+    )
+    aws_service: Literal["es", "aoss"] = Field(default="es", description="`aoss` for OpenSearch Serverless.")
+    gzip: bool = Field(default=True, description="Whether the bodies of requests are compressed.")
+    read_timeout: Duration = Field(
+        default=timedelta(seconds=60),
+        description="Maximum time to wait for a response before the request is sent again.",
+    )
+    max_in_flight_requests: int = Field(
+        default=4, gt=0, description="Maximum number of concurrent bulk requests per task."
+    )
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        split_server(value, HTTP, "an http or https URL")
+        return value.rstrip("/")
+
+    @model_validator(mode="after")
+    def _connects(self) -> Self:
+        ways = [self.username or self.password, self.api_key, self.aws_region]
+        if sum(way is not None for way in ways) > 1:
+            raise ValueError("set only one of username with password, api_key and aws_region")
+        if (self.password or self.api_key) and is_overheard(self.url):
+            raise ValueError("url must be https, because requests contain a secret")
+        return self
 
     def make(self) -> OpenSearchClient:
         """Create a client. It connects when it is used."""
         return OpenSearchClient(self)
 
 
-_clients = ProcessClients[OpenSearchAccess]()
-
-
 class OpenSearchClient:
     """Sends requests; threads share it."""
 
-    def __init__(self, access: OpenSearchAccess) -> None:
+    def __init__(self, access: OpenSearchConnection) -> None:
         """Read the secrets. Raises `ConfigurationError` if one cannot be read, and `ImportError` without boto3."""
         self._access = access
         self._headers = {"Content-Type": "application/json"}
@@ -108,9 +124,11 @@ class OpenSearchClient:
         try:
             self._pool = bounded_heads(
                 urllib3.PoolManager(
-                    maxsize=access.connections,
+                    maxsize=access.max_in_flight_requests,
                     ssl_context=verifying_context(access.ca_bundle) if access.url.startswith("https:") else None,
-                    timeout=urllib3.Timeout(connect=access.connect_timeout, read=access.read_timeout),
+                    timeout=urllib3.Timeout(
+                        connect=access.connect_timeout.total_seconds(), read=access.read_timeout.total_seconds()
+                    ),
                     retries=False,  # the base retries and counts
                 )
             )
@@ -125,7 +143,7 @@ class OpenSearchClient:
         headers = dict(self._headers)
         if kind is not None:
             headers["Content-Type"] = kind
-        if body is not None and self._access.compress and len(body) > _WORTH_IT:
+        if body is not None and self._access.gzip and len(body) > _WORTH_IT:
             body = gzip.compress(body, 1)
             headers["Content-Encoding"] = "gzip"
         url = self._access.url + path
@@ -141,7 +159,7 @@ class OpenSearchClient:
             raise TransientError(
                 f"{self._access.url} does not respond", why=str(error), do="check the cluster, the url and the network"
             ) from error
-        deadline = time.monotonic() + self._access.read_timeout
+        deadline = time.monotonic() + self._access.read_timeout.total_seconds()
         content = read_body(found, most=LARGEST, deadline=deadline)
         after = retry_after(found.headers.get("Retry-After"), longest=_DAY)
         # A cluster or a gateway may repeat what it was sent. Signed requests have credentials of their own.
@@ -233,7 +251,7 @@ class OpenSearchRecords(RecordStore):
 
     INDEX = "outfall-records"
 
-    def __init__(self, access: OpenSearchAccess) -> None:
+    def __init__(self, access: OpenSearchConnection) -> None:
         """Keep records in this cluster."""
         self.where = f"opensearch:{urlsplit(access.url).netloc}"
         self._client = access.client()

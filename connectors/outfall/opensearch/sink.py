@@ -31,8 +31,8 @@ from outfall.opensearch.bulk import (
 )
 from outfall.opensearch.client import (
     ClusterResponse,
-    OpenSearchAccess,
     OpenSearchClient,
+    OpenSearchConnection,
     OpenSearchRecords,
     check,
     listed,
@@ -41,8 +41,7 @@ from outfall.opensearch.names import IndexNames, indices_of, is_field, misleadin
 from outfall.opensearch.options import OpenSearchOptions, OpenSearchSettings
 from outfall.options import make_options, names_arguments
 from outfall.values import require_columns, spark_type
-from outfall.versioned import Answer, KeyedBatch, KeyedRow, Outcomes, VersionedPartition, VersionedSink
-from outfall.versioned.draws import GAP
+from outfall.versioned import Answer, KeyedBatch, KeyedRow, Outcomes, Version, VersionedPartition, VersionedSink
 from outfall.wrappers import WithDeadLetters
 
 _JSON = FormatOptions(format="jsonl")
@@ -120,14 +119,9 @@ class OpenSearchRequestSink(VersionedSink):
         more = (self.options.index_column, self.options.routing_column)
         return [*self.key_columns(), *(name for name in more if name is not None)]
 
-    def access(self) -> OpenSearchAccess:
+    def access(self) -> OpenSearchConnection:
         """Return how to reach the cluster."""
-        options = self.options
-        return OpenSearchAccess(
-            options.url, options.username, options.password, options.api_key, options.aws_region, options.aws_service,
-            options.ca_bundle, options.gzip, options.connect_timeout.total_seconds(),
-            options.read_timeout.total_seconds(), options.max_in_flight_requests,
-        )  # fmt: skip
+        return OpenSearchConnection.of(self.options)
 
     def records(self) -> OpenSearchRecords:
         return OpenSearchRecords(self.access())
@@ -330,21 +324,14 @@ class OpenSearchPartition(VersionedPartition):
 
     def _compared(self, entry: KeyedRow, found: dict[str, Any]) -> Answer | None:
         """Return what a write is, compared with what is stored; `None` if it must be sent again."""
-        version = self.version
-        if version is None:
+        if self.version is None:
             return None
         if not found.get("found"):
             # A removed document conflicts as long as the server knows its version, which is lost then.
             return Answer.SAME if entry.write.startswith(b'{"delete"') else Answer.STALE
-        theirs, number = (found.get("_source") or {}).get(VERSION_FIELD), found["_version"]
-        if number < version.number:
-            return None
-        token, _, rank = str(theirs).partition(" ")
-        if number >= version.number + GAP or token != version.token:
-            return Answer.STALE
-        if rank == entry.rank:
-            return Answer.SAME
-        return Answer.OUTRANKED if rank > entry.rank else Answer.REPLACED
+        token, _, rank = str((found.get("_source") or {}).get(VERSION_FIELD)).partition(" ")
+        answer = self.version.answer(entry.rank, Version(found["_version"], token), rank)
+        return None if answer is Answer.WRITTEN else answer
 
     def _bulk(self, lines: Sequence[bytes]) -> ClusterResponse:
         return self._client.send("POST", self._path, b"".join(lines), kind="application/x-ndjson")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
-from pydantic import SecretStr
+from pydantic import Field, field_validator, model_validator
 
 import redis
 from outfall.async_sink import ErrorAction
+from outfall.connections import ServerOptions
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.first_contact import UNTRUSTED, UnexpectedProtocolError, causes_of, never_passes
 from outfall.options import known_values, resolve_secret
@@ -20,6 +20,7 @@ from outfall.process_clients import ProcessClients
 from outfall.redaction import Redaction
 from outfall.redis.packing import RECORDS, bulk
 from outfall.tls import system_authorities
+from outfall.urls import split_server
 from outfall.versioned import RecordStore
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -90,35 +91,58 @@ def summary(error: BaseException) -> str:
     return f"{code}: {_REASONS[code]}" if code in _REASONS else f"{type(error).__name__}: {error}"
 
 
-@dataclass(frozen=True)
-class RedisAccess:
-    """How to reach a server. Holds no connection."""
+class RedisConnection(ServerOptions):
+    """The options of a connection to a server, a cluster or Sentinels."""
 
-    url: str
-    cluster: bool
-    sentinel: str | None
-    wait_replicas: int
-    username: str | None
-    password: SecretStr | None
-    ca_bundle: str | None
-    client_certificate: str | None
-    client_key: str | None
-    connect_timeout: float
-    read_timeout: float
+    clients = ProcessClients[Any]()
 
-    def client(self) -> Any:
-        """Return this process's client, which threads share. Raises as the client, or `ConfigurationError`."""
-        return _clients.get(self)
+    url: str = Field(
+        description="The server: `redis://host:port/database`, or `rediss://` for TLS. Without credentials."
+    )
+    cluster: bool = Field(
+        default=False, description="Whether the server is a node of a Redis Cluster, whose other nodes are looked up."
+    )
+    sentinel: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The name of a master that Sentinels watch: `url` is then the address of a Sentinel, which names"
+        " the master, also after a failover. Sentinels with a password of their own are not supported.",
+    )
+    wait_replicas: int = Field(
+        default=0,
+        ge=0,
+        description="How many replicas must have a write before it counts (`WAIT`). With as many as can become the"
+        " master, a failover loses no acknowledged write. Default: none.",
+    )
+    client_certificate: str | None = Field(default=None, description="A file with the client's certificate (PEM).")
+    client_key: str | None = Field(default=None, description="A file with the key of that certificate.")
 
-    def renew(self, client: Any) -> None:
-        """Let the next call of `client` look up the address again: after a failover another server may have it."""
-        _clients.drop(self, client)
+    @field_validator("url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        form = "redis://host:port/database, or rediss:// for TLS"
+        database = split_server(value, ("redis", "rediss"), form).path.strip("/")
+        if database and not database.isdecimal():
+            raise ValueError("the path must be the number of a database")
+        return value
+
+    @model_validator(mode="after")
+    def _connects(self) -> Self:
+        if self.cluster and urlsplit(self.url).path.strip("/") not in ("", "0"):
+            raise ValueError("a cluster has database 0 only")
+        if self.cluster and self.sentinel is not None:
+            raise ValueError("cluster and sentinel exclude each other: a cluster has no Sentinels")
+        if self.client_key and not self.client_certificate:
+            raise ValueError("client_key requires client_certificate")
+        if (self.ca_bundle or self.client_certificate) and not self.url.startswith("rediss://"):
+            raise ValueError("certificates require a url with rediss://")
+        return self
 
     def make(self) -> Any:
         """Create a client. That of a cluster connects, to look up the nodes."""
         shared: dict[str, Any] = {
-            "socket_connect_timeout": self.connect_timeout,
-            "socket_timeout": self.read_timeout,
+            "socket_connect_timeout": self.connect_timeout.total_seconds(),
+            "socket_timeout": self.read_timeout.total_seconds(),
             "retry": Retry(NoBackoff(), 0),  # the base retries and counts
         }
         if self.url.startswith("rediss://"):
@@ -158,7 +182,7 @@ class RedisAccess:
     @property
     def patience(self) -> int:
         """How long replicas may take, in milliseconds: half as long as the connection waits for a response."""
-        return max(1, int(self.read_timeout * 500))
+        return max(1, int(self.read_timeout.total_seconds() * 500))
 
     def waiting(self) -> list[bytes]:
         """Return the command after writes whose response is the number of replicas that have them, if any must."""
@@ -171,9 +195,6 @@ class RedisAccess:
         if replicas >= self.wait_replicas:
             return None
         return f"WAIT: {replicas} replicas have the writes, and wait_replicas is {self.wait_replicas}"
-
-
-_clients = ProcessClients[RedisAccess]()
 
 
 def pipelined(node: Any, calls: Sequence[bytes]) -> list[Any]:
@@ -219,7 +240,7 @@ class _Sentinel(Sentinel):
 
 
 @contextmanager
-def errors_of(access: RedisAccess, what: str) -> Iterator[Any]:
+def errors_of(access: RedisConnection, what: str) -> Iterator[Any]:
     """Yield a client, and translate its errors to `OutfallError`s that state what failed."""
     client = None
     try:
@@ -234,7 +255,7 @@ def errors_of(access: RedisAccess, what: str) -> Iterator[Any]:
         raise _translated(access, what, error) from error
 
 
-def _translated(access: RedisAccess, what: str, error: Exception) -> OutfallError:
+def _translated(access: RedisConnection, what: str, error: Exception) -> OutfallError:
     text = f"Redis at {place(access.url)}: {what} failed"
     if isinstance(error, InvalidResponse) or "Protocol Error: " in str(error):  # the client of a cluster repeats it
         error.__cause__ = UnexpectedProtocolError("the server does not speak Redis's protocol")
@@ -268,7 +289,7 @@ class RedisRecords(RecordStore):
     return 1
     """
 
-    def __init__(self, access: RedisAccess) -> None:
+    def __init__(self, access: RedisConnection) -> None:
         """Keep records in this server."""
         self.where = f"redis:{place(access.url)}"
         self._access = access

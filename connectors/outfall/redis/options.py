@@ -7,27 +7,24 @@ from datetime import timedelta
 from itertools import pairwise
 from string import Formatter
 from typing import Any, Literal, Self
-from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
+from pydantic import ByteSize, Field, field_validator, model_validator
 
+from outfall.connections import ServerSettings
 from outfall.errors import ValueRefusedError
 from outfall.options import Duration
+from outfall.redis.client import RedisConnection
 from outfall.redis.packing import joined
-from outfall.urls import split_server
 from outfall.versioned import VersionedOptions, VersionedSettings
 
 Layout = Literal["hash", "json", "value"]
 
 
-class RedisOptions(VersionedOptions):
+class RedisOptions(VersionedOptions, RedisConnection):
     """The options of `RedisSink`, in its constructor and in Spark."""
 
-    url: str = Field(
-        description="The server: `redis://host:port/database`, or `rediss://` for TLS. Without credentials."
-    )
     key: str = Field(
         description="The pattern of the keys, with the columns that identify a row in braces: `flight:{carrier}:{id}`."
         " `{{` and `}}` are literal braces, for the hash tags of a cluster. A value that contains the text up to the"
@@ -44,39 +41,10 @@ class RedisOptions(VersionedOptions):
     ttl: Duration | None = Field(
         default=None, description="How long a key lives after it was written. Default: until it is deleted."
     )
-    cluster: bool = Field(
-        default=False, description="Whether the server is a node of a Redis Cluster, whose other nodes are looked up."
-    )
-    sentinel: str | None = Field(
-        default=None,
-        min_length=1,
-        description="The name of a master that Sentinels watch: `url` is then the address of a Sentinel, which names"
-        " the master, also after a failover. Sentinels with a password of their own are not supported.",
-    )
-    wait_replicas: int = Field(
-        default=0,
-        ge=0,
-        description="How many replicas must have a write before it counts (`WAIT`). With as many as can become the"
-        " master, a failover loses no acknowledged write. Default: none.",
-    )
     require_durable: bool = Field(
         default=False,
         description="Whether a server whose settings let it forget acknowledged writes is rejected before the first"
         " row. Otherwise a warning says that the guarantee does not hold.",
-    )
-    username: str | None = Field(default=None, description="The ACL user. Default: `default`.")
-    password: SecretStr | None = Field(
-        default=None, description="The password; also `env:NAME` or `file:PATH`, which are read where they are used."
-    )
-    ca_bundle: str | None = Field(
-        default=None, description="A file with the trusted certificates, on each host. Default: those of the system."
-    )
-    client_certificate: str | None = Field(default=None, description="A file with the client's certificate (PEM).")
-    client_key: str | None = Field(default=None, description="A file with the key of that certificate.")
-    connect_timeout: Duration = Field(default=timedelta(seconds=10), description="Maximum time to connect.")
-    read_timeout: Duration = Field(
-        default=timedelta(seconds=30),
-        description="Maximum time to wait for a response before the rows are sent again.",
     )
     max_batch_size: int = Field(default=500, gt=0, description="Maximum number of rows in one pipeline.")
     max_in_flight_requests: int = Field(
@@ -87,20 +55,6 @@ class RedisOptions(VersionedOptions):
         gt=0,
         description="Maximum size of one row, at most `max_batch_size_in_bytes`. A larger row becomes a dead letter.",
     )
-
-    @field_validator("url")
-    @classmethod
-    def _address(cls, value: str) -> str:
-        parts = split_server(
-            value,
-            ("redis", "rediss"),
-            "redis://host:port/database, or rediss:// for TLS",
-            "use username, password and the other options",
-        )
-        database = parts.path.strip("/")
-        if database and not database.isdecimal():
-            raise ValueError("the path must be the number of a database")
-        return value
 
     @field_validator("key")
     @classmethod
@@ -113,14 +67,6 @@ class RedisOptions(VersionedOptions):
     def _together(self) -> Self:
         if (self.layout == "value") != (self.value_column is not None):
             raise ValueError('layout "value" and value_column belong together')
-        if self.cluster and urlsplit(self.url).path.strip("/") not in ("", "0"):
-            raise ValueError("a cluster has database 0 only")
-        if self.cluster and self.sentinel is not None:
-            raise ValueError("cluster and sentinel exclude each other: a cluster has no Sentinels")
-        if self.client_key and not self.client_certificate:
-            raise ValueError("client_key requires client_certificate")
-        if (self.ca_bundle or self.client_certificate) and not self.url.startswith("rediss://"):
-            raise ValueError("certificates require a url with rediss://")
         if self.delete_marker in KeyPattern(self.key).columns:
             raise ValueError("delete_marker cannot be in the key")
         if self.ttl is not None and self.ttl < timedelta(milliseconds=1):
@@ -128,7 +74,7 @@ class RedisOptions(VersionedOptions):
         return self
 
 
-class RedisSettings(VersionedSettings, total=False):
+class RedisSettings(VersionedSettings, ServerSettings, total=False):
     """The fields of `RedisOptions` as keyword arguments of the constructor."""
 
     layout: Layout
@@ -138,13 +84,8 @@ class RedisSettings(VersionedSettings, total=False):
     sentinel: str | None
     wait_replicas: int
     require_durable: bool
-    username: str | None
-    password: SecretStr | str | None
-    ca_bundle: str | None
     client_certificate: str | None
     client_key: str | None
-    connect_timeout: timedelta | float | str
-    read_timeout: timedelta | float | str
 
 
 class KeyPattern:

@@ -16,7 +16,7 @@ from outfall.formats import FormatOptions, check_schema
 from outfall.formats.jsonl import JsonlEncoder
 from outfall.formats.types import is_bytes
 from outfall.options import make_options, names_arguments
-from outfall.redis.client import RedisAccess, RedisRecords, classify, code_of, errors_of, pipelined, place, summary
+from outfall.redis.client import RedisConnection, RedisRecords, classify, code_of, errors_of, pipelined, place, summary
 from outfall.redis.options import KeyPattern, RedisOptions, RedisSettings
 from outfall.redis.packing import Bodies, Packed, hashes, packed_rows, strings
 from outfall.redis.preflight import forgets
@@ -85,14 +85,9 @@ class RedisRequestSink(VersionedSink):
     def key_columns(self) -> Sequence[str]:
         return self.pattern.columns
 
-    def access(self) -> RedisAccess:
+    def access(self) -> RedisConnection:
         """Return how to reach the server."""
-        options = self.options
-        return RedisAccess(
-            options.url, options.cluster, options.sentinel, options.wait_replicas, options.username, options.password,
-            options.ca_bundle, options.client_certificate, options.client_key,
-            options.connect_timeout.total_seconds(), options.read_timeout.total_seconds(),
-        )  # fmt: skip
+        return RedisConnection.of(self.options)
 
     def records(self) -> RedisRecords:
         return RedisRecords(self.access())

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from outfall.errors import ConfigurationError
 from outfall.location import Location, Purpose
 from outfall.storage.names import within_own
+from outfall.urls import is_here
 
 _PURPOSE = Purpose("path", {"s3": "s3", "s3a": "s3"}, "is not S3", "give s3://bucket/prefix")
 
@@ -25,7 +26,6 @@ _ACCESS_POINT = re.compile(
 )
 _AWS = ("amazonaws.com", "amazonaws.com.cn")
 """Bucket names in China belong to a separate AWS partition."""
-_HERE = ("localhost", "127.0.0.1", "::1")
 _PORTS = {"http": 80, "https": 443}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -57,7 +57,7 @@ def store_name(endpoint_url: str | None) -> str:
         if host.endswith(f".{aws}"):
             return aws
     # Host names are case-insensitive, and all names of this machine count as one.
-    return f"{'localhost' if host in _HERE else host}:{parts.port or _PORTS[parts.scheme]}"
+    return f"{'localhost' if is_here(host) else host}:{parts.port or _PORTS[parts.scheme]}"
 
 
 def _split(path: Any) -> tuple[str, str]:

@@ -4,7 +4,8 @@ A late or repeated write of an older attempt then changes nothing: the final sta
 
 ```
 options         the options of such a sink
-draws           versions: drawn at each BEGIN from a counter record in the target, by compare-and-swap
+draws           versions: drawn at each BEGIN from a counter record in the target, by compare-and-swap; the rule by
+                which two of them decide about a write
 rows            rows to writes: the key, what is written, and the rank among the rows of one key in an epoch
 outcomes        the outcome of each row of a request
 sink            the sink and its partition: the target's record, the version of a task, the answers of the server
@@ -15,9 +16,9 @@ A shim implements a `RecordStore` and derives from `VersionedSink` and `Versione
 
 from __future__ import annotations
 
-from outfall.versioned.draws import RecordStore, Version
+from outfall.versioned.draws import Answer, RecordStore, Version
 from outfall.versioned.options import Deletes, TombstoneOptions, VersionedOptions, VersionedSettings
-from outfall.versioned.outcomes import Answer, Outcomes
+from outfall.versioned.outcomes import Outcomes
 from outfall.versioned.rows import KeyedBatch, KeyedRow
 from outfall.versioned.sink import VersionedPartition, VersionedSink
 

@@ -13,6 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -36,6 +37,20 @@ CONTRADICTIONS = 12
 T = TypeVar("T")
 
 
+class Answer(Enum):
+    """What a server does with a write that carries a version."""
+
+    WRITTEN = "written"
+    SAME = "same"
+    """Nothing: this row was stored with this version before, by an attempt whose response was lost."""
+    REPLACED = "replaced"
+    """It replaces a row of the same key and version, whose rank is lower."""
+    OUTRANKED = "outranked"
+    """Nothing: a row of the same key and version with a higher rank is stored."""
+    STALE = "stale"
+    """Nothing: a higher version is stored, which is another run's."""
+
+
 @dataclass(frozen=True)
 class Version:
     """The version that all writes of one BEGIN carry."""
@@ -44,6 +59,24 @@ class Version:
     """Greater than that of every earlier BEGIN on the target; a multiple of `GAP`."""
     token: str
     """The token of the BEGIN. It distinguishes two drivers with the same number, which a restored counter can cause."""
+
+    def answer(self, rank: str, stored: Version, stored_rank: str) -> Answer:
+        """Return what becomes of a write with this version and a rank, if a row with another version is stored.
+
+        For a sink whose server returns what it has stored. Nothing of the key being stored is `WRITTEN` too.
+
+        Args:
+            rank: of the row to write, as `KeyedRow` has it.
+            stored: the version of the stored row. A server may have raised its number by less than `GAP`.
+            stored_rank: the rank of the stored row.
+        """
+        if stored.number < self.number:
+            return Answer.WRITTEN
+        if stored.number >= self.number + GAP or stored.token != self.token:
+            return Answer.STALE
+        if stored_rank == rank:
+            return Answer.SAME
+        return Answer.REPLACED if stored_rank < rank else Answer.OUTRANKED
 
 
 class RecordStore(ABC):

@@ -4,26 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum
 
 from outfall.async_sink import ErrorAction, RefusedEntry, RequestOutcome
 from outfall.errors import OutfallError, TargetError
+from outfall.versioned.draws import Answer
 from outfall.versioned.rows import KeyedRow
-
-
-class Answer(Enum):
-    """What the server did with a write that carries a version."""
-
-    WRITTEN = "written"
-    SAME = "same"
-    """Nothing: this row was stored with this version before, by an attempt whose response was lost."""
-    REPLACED = "replaced"
-    """It replaced a row of the same key and version, whose rank is lower."""
-    OUTRANKED = "outranked"
-    """Nothing: a row of the same key and version with a higher rank is stored."""
-    STALE = "stale"
-    """Nothing: a higher version is stored, which is another run's."""
-
 
 Resolve = Callable[[Sequence[tuple[KeyedRow, Answer]]], OutfallError | None]
 

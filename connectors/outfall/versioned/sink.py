@@ -25,9 +25,9 @@ from outfall.errors import CapabilityError, OutfallError, StaleWriterError, Valu
 from outfall.possession.possession import check, check_same_name, find_moved, open_target
 from outfall.tables.key_options import refuse_null_keys
 from outfall.target_record import TargetRecord
-from outfall.versioned.draws import COUNTER, RecordStore, RetryingStore, Version, VersionPort, version_of
+from outfall.versioned.draws import COUNTER, Answer, RecordStore, RetryingStore, Version, VersionPort, version_of
 from outfall.versioned.options import VersionedOptions
-from outfall.versioned.outcomes import Answer, counted
+from outfall.versioned.outcomes import counted
 from outfall.versioned.rows import KeyedBatch, KeyedRow, changes_of, check_columns
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from outfall.async_sink import ErrorAction, responses
 from outfall.aws import client as aws
-from outfall.aws.client import AwsAccess
 from outfall.aws.errors import classify
+from outfall.dynamodb.options import DynamoDBConnection
 from outfall.dynamodb.table import DynamoDBRecords
 from outfall.errors import ConfigurationError, OutfallError, TransientError
 from outfall.http.auth import TokenRequest
@@ -21,7 +21,7 @@ from outfall.http.options import HttpOptions
 from outfall.http.session import SessionTransport
 from outfall.http.transport import Call, ExchangeError
 from outfall.opensearch import client as opensearch
-from outfall.opensearch.client import OpenSearchAccess
+from outfall.opensearch.client import OpenSearchConnection
 from outfall.options import make_options
 from tests.integration.support.bad_responses import DEEP, ENDLESS, HTML, answers, bomb, cut, whole
 
@@ -30,12 +30,13 @@ QUICK = 0.5
 
 
 def ask_opensearch(url: str) -> None:
-    access = OpenSearchAccess(url, None, None, None, None, "es", None, True, 5, QUICK, 2)
-    access.make().send("POST", "/_bulk", b"{}")
+    given = {"url": url, "connect_timeout": 5, "read_timeout": QUICK, "max_in_flight_requests": 2}
+    make_options(OpenSearchConnection, given).make().send("POST", "/_bulk", b"{}")
 
 
 def ask_dynamodb(url: str) -> None:
-    client = AwsAccess("dynamodb", "eu-west-1", url, 5, QUICK, 2).make()
+    given = {"region": "eu-west-1", "endpoint_url": url, "connect_timeout": 5, "read_timeout": QUICK}
+    client = make_options(DynamoDBConnection, given).make()
     try:
         DynamoDBRecords(client, "t", "p").read("x")
     except OutfallError:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
 
 import pytest
 
+from outfall.connections import ConnectionOptions
+from outfall.options import make_options
 from outfall.process_clients import ProcessClients
 
 
@@ -38,3 +41,27 @@ def test_one_that_is_dropped_is_made_anew_once(clients: ProcessClients[Access]) 
     clients.drop(Access("a"), broken)
     assert made is not broken
     assert clients.get(Access("a")) is made
+
+
+class Connection(ConnectionOptions):
+    clients = ProcessClients["Connection"]()
+    url: str
+
+    def make(self) -> object:
+        return object()
+
+
+class Options(Connection):
+    table: str
+
+
+def test_sinks_whose_connections_are_equal_share_a_client() -> None:
+    def of(**given: object) -> Connection:
+        return Connection.of(make_options(Options, given))
+
+    client = of(url="u", table="a").client()
+    assert of(url="u", table="b").client() is client
+    assert pickle.loads(pickle.dumps(of(url="u", table="a"))).client() is client
+    assert of(url="u", table="a", read_timeout=1).client() is not client
+    of(url="u", table="b").renew(client)
+    assert of(url="u", table="a").client() is not client

@@ -12,7 +12,7 @@ import pytest
 from outfall.errors import ConfigurationError, OutfallError
 from outfall.recovery.url import recovery_config
 from outfall.replay.sources import dead_letters_at
-from outfall.urls import masked, scheme_of, split_server, split_url
+from outfall.urls import is_overheard, masked, scheme_of, split_server, split_url
 from tests.generated import destinations
 
 SECRET = "s3cr3tpw"
@@ -125,3 +125,8 @@ def test_a_location_is_shown_without_what_may_be_a_password(location: str, shown
 def test_advice_for_an_invalid_location() -> None:
     with pytest.raises(ConfigurationError, match="percent-encode user and password"):
         recovery_config("kafka://u:p[w@host/x")
+
+
+def test_only_a_plain_connection_to_another_host_is_overheard() -> None:
+    plain = ("http://localhost:9200", "http://127.0.0.1", "http://[::1]:1/x", "https://search.example")
+    assert [is_overheard(url) for url in (*plain, "http://search.example")] == [False] * 4 + [True]

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("boto3")
 
-from outfall.dynamodb.sink import DynamoDBPartition
+from outfall.dynamodb.sink import DynamoDBPartition, _parsed
 from outfall.errors import TransientError
-from outfall.versioned import KeyedRow, Outcomes
+from outfall.versioned import Answer, KeyedRow, Outcomes, Version
 
 ROWS = [KeyedRow((key,), "{}", 2, "", pa.record_batch({"id": [1]}), 0) for key in ("1.00", "2", "3")]
 
@@ -30,3 +30,8 @@ def left(answer: dict[str, Any]) -> list[KeyedRow]:
 def test_an_answer_without_what_is_left_is_unreadable() -> None:
     with pytest.raises(TransientError, match="UnprocessedItems"):
         left({})
+
+
+@pytest.mark.parametrize("foreign", ["", "version 3"])
+def test_a_version_that_outfall_has_not_written_ends_the_comparison(foreign: str) -> None:
+    assert Version(1 << 60, "t").answer("a", *_parsed(foreign)) is Answer.STALE

@@ -15,7 +15,7 @@ from botocore.exceptions import CredentialRetrievalError
 from botocore.httpsession import URLLib3Session
 from urllib3 import HTTPResponse
 
-from outfall.aws.client import AwsAccess
+from outfall.aws.client import AwsConnection
 from outfall.errors import TargetError, TransientError
 from outfall.kinesis import FirehoseSink, KinesisSink
 
@@ -102,12 +102,12 @@ def test_keys_that_were_rotated_in_their_file_are_read_again(account: Account, k
 def test_of_two_calls_that_failed_together_one_renews() -> None:
     made = []
 
-    class Counting(AwsAccess):
+    class Counting(AwsConnection):
         def make(self) -> Any:
             made.append(self)
             return object()
 
-    access = Counting("kinesis", str(uuid.uuid4()), None, 1.0, 1.0, 1)
+    access = Counting(region=str(uuid.uuid4()))
     first = access.client()
     access.renew(first)
     second = access.client()
@@ -126,15 +126,15 @@ def test_who_looks_at_a_stream_hears_of_stale_credentials_and_has_new_ones_the_n
 
 
 def test_a_program_for_credentials_that_fails_may_do_so_once(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    make, failures = AwsAccess.make, [CredentialRetrievalError(provider="custom-process", error_msg="exit 1")]
+    make, failures = AwsConnection.make, [CredentialRetrievalError(provider="custom-process", error_msg="exit 1")]
     account.refusals = ["ExpiredTokenException"]
 
-    def failing(access: AwsAccess) -> Any:
+    def failing(access: AwsConnection) -> Any:
         if account.keys and failures:
             raise failures.pop()
         return make(access)
 
-    monkeypatch.setattr(AwsAccess, "make", failing)
+    monkeypatch.setattr(AwsConnection, "make", failing)
     write(sink())
     assert (account.keys, failures) == (["KEY0", "KEY1"], [])
     failures.append(CredentialRetrievalError(provider="custom-process", error_msg="exit 1"))

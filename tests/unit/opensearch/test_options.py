@@ -19,7 +19,7 @@ from outfall.errors import ConfigurationError, TargetError, TransientError, Valu
 from outfall.formats.strings import TEXT
 from outfall.opensearch import OpenSearchSink
 from outfall.opensearch.bulk import action_on, actions, if_unchanged, reason_of
-from outfall.opensearch.client import ClusterResponse, OpenSearchAccess, OpenSearchClient
+from outfall.opensearch.client import ClusterResponse, OpenSearchClient, OpenSearchConnection
 from outfall.opensearch.options import OpenSearchOptions
 from outfall.opensearch.sink import OpenSearchPartition, OpenSearchRequestSink, _places
 from outfall.options import make_options
@@ -111,7 +111,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> OpenSearchPart
     sink = OpenSearchRequestSink(
         make_options(OpenSearchOptions, {"url": URL, "index": "i", "key_columns": "id", "order_column": "n"})
     )
-    monkeypatch.setattr(sink, "version", lambda context: Version(GAP, "token"))
+    monkeypatch.setattr(sink, "version", lambda: Version(GAP, "token"))
     partition = OpenSearchPartition(sink)
 
     def send(method: str, path: str, *_: Any, **__: Any) -> ClusterResponse:
@@ -200,12 +200,9 @@ def test_the_lines_of_actions() -> None:
     assert plain[1] == b'{"delete":{"_index":"i","_id":"2","routing":"r"}}\n'
 
 
-def access(**given: Any) -> OpenSearchAccess:
-    known: dict[str, Any] = {
-        "url": URL, "username": None, "password": None, "api_key": None, "aws_region": None, "aws_service": "es",
-        "ca_bundle": None, "compress": True, "connect_timeout": 1.0, "read_timeout": 1.0, "connections": 1,
-    }  # fmt: skip
-    return OpenSearchAccess(**(known | given))
+def access(**given: Any) -> OpenSearchConnection:
+    known = {"url": URL, "connect_timeout": 1.0, "read_timeout": 1.0, "max_in_flight_requests": 1}
+    return make_options(OpenSearchConnection, known | given)
 
 
 def test_requests_carry_the_credentials(monkeypatch: pytest.MonkeyPatch) -> None:

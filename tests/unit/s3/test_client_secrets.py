@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError, HTTPClientError
 from botocore.httpsession import URLLib3Session
 from pydantic import SecretStr
 
-from outfall.aws.client import AwsAccess
+from outfall.kinesis.stream import KinesisConnection
 from outfall.s3.store import S3Access
 
 KEY = base64.b64encode(b"0123456789hunter+3456789012345").decode()
@@ -54,7 +54,7 @@ def s3() -> Any:
 
 
 def kinesis() -> Any:
-    return AwsAccess("kinesis", "us-east-1", URL, 1.0, 1.0, 1).make()
+    return KinesisConnection(region="us-east-1", endpoint_url=URL).make()
 
 
 def in_xml(text: str) -> str:

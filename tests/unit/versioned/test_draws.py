@@ -9,7 +9,17 @@ import pytest
 from outfall.capabilities import TargetContext, WriterInitContext
 from outfall.errors import FencedError, StaleWriterError, TargetError, TargetLostError
 from outfall.possession.possession import check, open_target
-from outfall.versioned.draws import CONTRADICTIONS, COUNTER, GAP, RecordStore, VersionPort, draw, version_of
+from outfall.versioned.draws import (
+    CONTRADICTIONS,
+    COUNTER,
+    GAP,
+    Answer,
+    RecordStore,
+    Version,
+    VersionPort,
+    draw,
+    version_of,
+)
 
 
 class MemoryStore(RecordStore):
@@ -145,3 +155,19 @@ def test_a_store_that_contradicts_itself_ends_the_query(monkeypatch: pytest.Monk
         draw(store)
     assert len(store.before) == CONTRADICTIONS
     assert 1 < sum(pauses) < 5
+
+
+@pytest.mark.parametrize(
+    ("stored", "token", "rank", "answer"),
+    [
+        (GAP, "ours", "b", Answer.WRITTEN),
+        (2 * GAP, "ours", "a", Answer.REPLACED),
+        (2 * GAP, "ours", "b", Answer.SAME),
+        (2 * GAP, "ours", "c", Answer.OUTRANKED),
+        (3 * GAP - 1, "ours", "a", Answer.REPLACED),
+        (2 * GAP, "theirs", "b", Answer.STALE),
+        (3 * GAP, "ours", "a", Answer.STALE),
+    ],
+)
+def test_what_is_stored_decides_what_becomes_of_a_write(stored: int, token: str, rank: str, answer: Answer) -> None:
+    assert Version(2 * GAP, "ours").answer("b", Version(stored, token), rank) is answer
