@@ -23,10 +23,10 @@ from outfall.capabilities import OUTPUT_MODES, Guarantee, SaveMode, SupportsDead
 from outfall.capability_checks import ResolvedSink, resolve
 from outfall.errors import CapabilityError, ConfigurationError
 from outfall.options import make_options, options_table
-from outfall.sink_facts import SinkFacts
 from outfall.source_options import check_for_options
 from tests.documents import PAGES, ROOT
 from tests.schema_changes import aggregations, schema_changes, schema_words
+from tests.sink_facts import FACTS, SinkFacts
 
 GENERATED = [*PAGES, ROOT / "CONTRIBUTING.md"]
 """Where such parts may be."""
@@ -84,7 +84,7 @@ def registered() -> list[Package]:
     for name, place in project()["entry-points"]["outfall.sinks"].items():
         module, _, factory = place.partition(":")
         package = import_module(module)
-        found.append(Package(name, package, getattr(package, factory), import_module(f"{module}.facts").FACTS))
+        found.append(Package(name, package, getattr(package, factory), FACTS[name]))
     return found
 
 

@@ -126,13 +126,6 @@ def parse_exceptions(value: Any) -> Any:
     return {_status(status): _action(action) for status, action in pairs}
 
 
-def markdown_table() -> str:
-    """Render the table for the documentation."""
-    lines = ["| Status | Verdict | Reason |", "|---|---|---|"]
-    lines += [f"| {rule.statuses} | `{rule.verdict.value}` | {rule.why} |" for rule in TABLE]
-    return "\n".join(lines) + "\n"
-
-
 def _expand(text: str) -> list[int]:
     if text in _OTHER:
         return list(_OTHER[text])

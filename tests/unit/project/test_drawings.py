@@ -27,8 +27,8 @@ DRAWN = {
 
 
 def contents(folder: Path) -> set[str]:
-    """The modules and the packages in a folder, without the `facts` of a sink: CONTRIBUTING describes them."""
-    files = {path.stem for path in folder.glob("*.py")} - {"__init__", "facts"}
+    """The modules and the packages in a folder."""
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
     return files | {path.parent.name for path in folder.glob("*/__init__.py")}
 
 
