@@ -39,9 +39,9 @@ class SimpleVersionedSerializer(ABC, Generic[T]):
     """
 
     @property
-    @abstractmethod
     def version(self) -> int:
-        """The version that `serialize` writes, from 1."""
+        """The version that `serialize` writes: 1, until a format changes."""
+        return 1
 
     @abstractmethod
     def serialize(self, value: T) -> bytes:
@@ -81,11 +81,6 @@ class JsonSerializer(SimpleVersionedSerializer[Any]):
 
     Rejects values that JSON does not restore with the same value and type: tuples, integer keys, NaN, objects.
     """
-
-    @property
-    def version(self) -> int:
-        """1."""
-        return 1
 
     def serialize(self, value: Any) -> bytes:
         """Encode as compact UTF-8 JSON."""
@@ -153,11 +148,6 @@ class PickleSerializer(SimpleVersionedSerializer[Any]):
     With pickle, anyone who can write to the recovery location can run code in the query. Use it only if no one else
     can.
     """
-
-    @property
-    def version(self) -> int:
-        """1."""
-        return 1
 
     def serialize(self, value: Any) -> bytes:
         """Pickle the value."""

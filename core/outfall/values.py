@@ -197,3 +197,11 @@ def detached(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
     ones = pa.repeat(pa.scalar(1, pa.int64()), batch.num_rows)
     return batch.take(pc.cumulative_sum(ones, start=-1))
+
+
+def arrow_stream(batch: pa.RecordBatch) -> bytes:
+    """Return a batch as a stream of Arrow IPC, compressed."""
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(batch)
+    return bytes(out.getvalue().to_pybytes())

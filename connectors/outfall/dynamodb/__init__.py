@@ -24,8 +24,5 @@ __all__ = ["DynamoDBSink", "sink_from_options"]
 
 
 def sink_from_options(options: Mapping[str, str]) -> DynamoDBSink:
-    """Create a sink from Spark options.
-
-    Raises `ConfigurationError`, which lists every unknown or wrong option.
-    """
+    """Create a sink from Spark options in snake or camel case. `ConfigurationError` names each unknown or wrong one."""
     return DynamoDBSink(**dict(parse_options(DynamoDBOptions, options)))

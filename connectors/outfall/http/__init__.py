@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from outfall.errors import require_extra
 from outfall.options import parse_options
@@ -19,9 +18,5 @@ __all__ = ["HttpSink", "ItemResponse", "Response", "sink_from_options"]
 
 
 def sink_from_options(options: Mapping[str, str]) -> HttpSink:
-    """Create a sink from Spark options (`url`, `body`, `bearer_token`, …; also spelled `bearerToken`).
-
-    Raises `ConfigurationError`, which lists every unknown or wrong option.
-    """
-    given: dict[str, Any] = dict(parse_options(HttpOptions, options))
-    return HttpSink(given.pop("url"), **given)
+    """Create a sink from Spark options in snake or camel case. `ConfigurationError` names each unknown or wrong one."""
+    return HttpSink(**dict(parse_options(HttpOptions, options)))

@@ -77,10 +77,6 @@ class RecordMaker:
 class HttpRecordSerializer(SimpleVersionedSerializer[HttpRecord]):
     """JSON: body and URL as strings, and the key."""
 
-    @property
-    def version(self) -> int:
-        return 1
-
     def serialize(self, value: HttpRecord) -> bytes:
         return json.dumps([value.body.decode(), value.url, value.key], ensure_ascii=False).encode()
 

@@ -78,10 +78,6 @@ _LONGEST_KEY = 256
 class AwsRecordSerializer(SimpleVersionedSerializer[AwsRecord]):
     """JSON, with the data in base64."""
 
-    @property
-    def version(self) -> int:
-        return 1
-
     def serialize(self, value: AwsRecord) -> bytes:
         return json.dumps(value | {"Data": base64.b64encode(value["Data"]).decode()}).encode()
 

@@ -25,8 +25,5 @@ __all__ = ["OpenSearchSink", "sink_from_options"]
 
 
 def sink_from_options(options: Mapping[str, str]) -> OpenSearchSink:
-    """Create a sink from Spark options.
-
-    Raises `ConfigurationError`, which lists every unknown or wrong option.
-    """
+    """Create a sink from Spark options in snake or camel case. `ConfigurationError` names each unknown or wrong one."""
     return OpenSearchSink(**dict(parse_options(OpenSearchOptions, options)))

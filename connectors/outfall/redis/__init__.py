@@ -26,8 +26,5 @@ __all__ = ["RedisSink", "sink_from_options"]
 
 
 def sink_from_options(options: Mapping[str, str]) -> RedisSink:
-    """Create a sink from Spark options.
-
-    Raises `ConfigurationError`, which lists every unknown or wrong option.
-    """
+    """Create a sink from Spark options in snake or camel case. `ConfigurationError` names each unknown or wrong one."""
     return RedisSink(**dict(parse_options(RedisOptions, options)))

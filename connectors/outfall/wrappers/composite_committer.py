@@ -37,11 +37,6 @@ class ChildValueSerializer(SimpleVersionedSerializer[ChildValue]):
         """Use `serializers`, by the names of the children."""
         self._serializers = serializers
 
-    @property
-    def version(self) -> int:
-        """1."""
-        return 1
-
     def serialize(self, value: ChildValue) -> bytes:
         """Write the line, and then the child's bytes."""
         serializer = self._of(value.child)
@@ -77,11 +72,6 @@ class ListSerializer(SimpleVersionedSerializer[Sequence[Any]]):
     def __init__(self, item: SimpleVersionedSerializer[Any]) -> None:
         """Serialize each value with `item`."""
         self._item = item
-
-    @property
-    def version(self) -> int:
-        """1."""
-        return 1
 
     def serialize(self, value: Sequence[Any]) -> bytes:
         """Write the lengths, and then the values."""

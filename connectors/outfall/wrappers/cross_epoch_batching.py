@@ -27,7 +27,7 @@ from outfall.errors import CapabilityError, SerializationError
 from outfall.protocol.clock import Clock
 from outfall.serde import SimpleVersionedSerializer, parse_json
 from outfall.sinks import DynamicSink, StatelessSinkPartition
-from outfall.values import rows_to_batch, to_batch
+from outfall.values import arrow_stream, rows_to_batch, to_batch
 from outfall.wrappers.batch_buffer import ArrowChunk, BatchingOptions, Buffer
 from outfall.wrappers.composite import Composite
 from outfall.wrappers.composite_partition import CompositePartition, Opening
@@ -52,14 +52,9 @@ class BatchState:
 class BatchStateSerializer(SimpleVersionedSerializer[BatchState]):
     """A line of JSON with the time and the lengths, followed by streams of Arrow IPC, one per schema."""
 
-    @property
-    def version(self) -> int:
-        """1."""
-        return 1
-
     def serialize(self, value: BatchState) -> bytes:
         """Write the line and the streams."""
-        streams = [_stream(batch) for batch in value.batches]
+        streams = [arrow_stream(batch) for batch in value.batches]
         head = {"oldest": value.oldest.isoformat(), "rows": value.rows, "lengths": [len(stream) for stream in streams]}
         return b"".join([json.dumps(head).encode(), b"\n", *streams])
 
@@ -81,13 +76,6 @@ class BatchStateSerializer(SimpleVersionedSerializer[BatchState]):
         if value.rows != found["rows"]:
             raise SerializationError(f"a stored batch has {value.rows} rows, not {found['rows']}")
         return value
-
-
-def _stream(batch: pa.RecordBatch) -> bytes:
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_batch(batch)
-    return bytes(out.getvalue().to_pybytes())
 
 
 class BufferSink(

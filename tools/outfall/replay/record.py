@@ -7,7 +7,6 @@ same rows, and a dead letter is never selected again.
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from outfall.recovery.log import RecoveryConfig
 from outfall.replay.dead_letters import ID_BYTES
 from outfall.serde import SimpleVersionedSerializer, parse_json
 from outfall.sinks import FixedPartitionedSink, StatefulSinkPartition
+from outfall.values import arrow_stream
 
 _PART = "letters"
 
@@ -123,13 +123,9 @@ class _RecordPartition(StatefulSinkPartition[Choice | None, ReplayRecord]):
 class _RecordSerializer(SimpleVersionedSerializer[ReplayRecord]):
     """A line of JSON, the concatenated ids, and the rows in Arrow's stream format."""
 
-    @property
-    def version(self) -> int:
-        return 1
-
     def serialize(self, value: ReplayRecord) -> bytes:
         ids = b"".join(sorted(value.ids.elements()))
-        rows = b"" if value.rows is None else _stream(value.rows)
+        rows = b"" if value.rows is None else arrow_stream(value.rows)
         return json.dumps({"batch": value.batch, "ids": len(ids), "rows": len(rows)}).encode() + b"\n" + ids + rows
 
     def deserialize(self, version: int, data: bytes) -> ReplayRecord:
@@ -147,13 +143,6 @@ class _RecordSerializer(SimpleVersionedSerializer[ReplayRecord]):
             raise SerializationError(
                 "the record of replayed dead letters is damaged", why=str(error), do="restore the recovery data"
             ) from error
-
-
-def _stream(rows: pa.RecordBatch) -> bytes:
-    out = io.BytesIO()
-    with pa.ipc.new_stream(out, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_batch(rows)
-    return out.getvalue()
 
 
 def _from_stream(data: bytes) -> pa.RecordBatch:
