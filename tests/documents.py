@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+SOURCES = [ROOT / name for name in ("core", "engine", "connectors", "tools")]
+"""The roots of the code, from the lowest one: each imports only what is before it."""
 DOCS = ROOT / "docs"
 RECIPES = DOCS / "recipes"
 """Their blocks need servers: tests/integration/project/test_recipes.py runs them."""
@@ -29,6 +31,13 @@ _BLOCK = re.compile(
 )
 _SPARK = re.compile(r"outfall\.spark|\bpyspark\b|\bspark\.|(?:read|write)Stream|\bwrite_stream\(")
 _OPTIONS = re.compile(r'format\("outfall"\)')
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Yield each module of the code, by its name."""
+    for root in SOURCES:
+        for file in root.rglob("*.py"):
+            yield ".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"), file
 
 
 def page_name(page: Path) -> str:

@@ -10,6 +10,8 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.documents import SOURCES
+
 SOURCE = Path(__file__).with_name("outfall_letterbox.py")
 ROOT = Path(__file__).parents[2]
 ALL = {
@@ -68,7 +70,7 @@ def copy_code_only(directory: Path) -> list[str]:
             if not path.name.lower().lstrip("_").startswith("outfall"):
                 (others / path.name).symlink_to(path)
     code = directory / "code"
-    for root in ("core", "engine", "connectors", "tools"):
-        shutil.copytree(ROOT / root, code, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for root in SOURCES:
+        shutil.copytree(root, code, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(SOURCE, code)
     return [str(code), str(others)]

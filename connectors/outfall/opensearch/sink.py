@@ -209,7 +209,7 @@ class OpenSearchPartition(VersionedPartition):
 
     def __init__(self, sink: OpenSearchRequestSink) -> None:
         super().__init__(sink)
-        self._client = sink.access().client()
+        self._client: OpenSearchClient = sink.access().client()
         # A data stream has several indices, and rows without keys.
         self._names = IndexNames(self._client) if sink.options.key_columns else None
         pipeline = sink.options.pipeline

@@ -26,5 +26,14 @@ merge           the driver rewrites the data files that have these keys
 stored_rows     the rows of one data file, of any writer; stored_columns: its columns as the table has them
 ```
 
+Whose objects a module creates:
+
+```
+keyed_sink → merge
+merge → staging, writer
+sink → by_spark, commit, target, write_mode, writer
+target → data_file
+```
+
 `docs/table-protocol.md` argues why it is correct.
 """

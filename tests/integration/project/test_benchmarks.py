@@ -32,7 +32,7 @@ from outfall.spark.version_check import OLDEST_FOR_OPTIONS, pyspark_version
 from outfall.testing.benchmark.apis import FormatApi
 from outfall.testing.benchmark.comparison import EMPTY, SINK, Size, compare, table
 from outfall.testing.benchmark.rows import Scratch
-from tests.documents import ROOT
+from tests.documents import SOURCES
 
 pytestmark = pytest.mark.spark
 
@@ -186,7 +186,7 @@ def test_one_command_prints_a_table(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-m", "outfall.testing.benchmark", "mine:make_sink", "--key", "name"]
     sizes = ["--rows", "200", "--pairs", "1", "--epochs", "2", "--master", "local[2]", "--directory", str(tmp_path)]
-    path = os.pathsep.join([str(ROOT / root) for root in ("core", "engine", "connectors")])
+    path = os.pathsep.join(map(str, SOURCES[:-1]))
     done = subprocess.run(
         [*command, *sizes],
         cwd=tmp_path,

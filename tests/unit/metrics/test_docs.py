@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from outfall.counters import STEP_COUNTERS
 from outfall.metrics.series import LOCATION_READABLE, STEP_SERIES
+from tests.documents import ROOT, SOURCES, modules
 
-ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "metrics.md").read_text()
 RULES = (ROOT / "deploy" / "prometheus" / "outfall.rules.yml").read_text()
 TRIED = (ROOT / "deploy" / "prometheus" / "outfall.test.yml").read_text()
@@ -23,8 +22,7 @@ def test_the_table_of_series_is_that_of_the_code() -> None:
 
 
 def test_each_counter_is_on_a_page() -> None:
-    roots = ("core", "engine", "connectors")
-    code = "".join(path.read_text() for root in roots for path in (ROOT / root).rglob("*.py"))
+    code = "".join(file.read_text() for _, file in modules() if SOURCES[-1] not in file.parents)
     counters = {
         name for names in re.findall(r'metrics\.(?:add|peak)\("(\w+)"|_peak\("(\w+)"', code) for name in names
     } - {""}

@@ -13,7 +13,7 @@ import pytest
 
 from outfall.recovery import entries
 from outfall.recovery.log import LogEntry
-from tests.documents import PAGES, RECIPES, ROOT, blocks, page_name, unchanged_environment
+from tests.documents import PAGES, RECIPES, ROOT, blocks, modules, page_name, unchanged_environment
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _REFERENCE = re.compile(r"^\[([^\]]+)\]: ", re.MULTILINE)
@@ -119,13 +119,11 @@ LEVELS = {"debug", "info", "warning", "error", "critical"}
 def loggers() -> dict[str, set[str]]:
     """The loggers that the sources get, with the levels that they are called at; not the test kit's, which listens."""
     found: dict[str, set[str]] = {}
-    for root in ("core", "engine", "connectors", "tools"):
-        for file in (ROOT / root).rglob("*.py"):
-            module = ".".join(file.relative_to(ROOT / root).with_suffix("").parts).removesuffix(".__init__")
-            text = file.read_text()
-            # To parse all modules takes seconds.
-            if not module.startswith("outfall.testing.") and ("getLogger" in text or "RetryLog" in text):
-                found |= _loggers_in(module, ast.parse(text))
+    for module, file in modules():
+        text = file.read_text()
+        # To parse all modules takes seconds.
+        if not module.startswith("outfall.testing.") and ("getLogger" in text or "RetryLog" in text):
+            found |= _loggers_in(module, ast.parse(text))
     return found
 
 

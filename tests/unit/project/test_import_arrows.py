@@ -13,11 +13,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[3]
-CORE = ROOT / "core" / "outfall"
-ENGINE = ROOT / "engine" / "outfall"
-CONNECTORS = ROOT / "connectors" / "outfall"
-TOOLS = ROOT / "tools" / "outfall"
+from tests.documents import ROOT, SOURCES
+
+CORE, ENGINE, CONNECTORS, TOOLS = (root / "outfall" for root in SOURCES)
 
 
 @cache

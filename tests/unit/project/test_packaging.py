@@ -14,9 +14,7 @@ from packaging.requirements import Requirement
 
 from outfall import plugins
 from outfall.version import outfall_version
-
-ROOT = Path(__file__).parents[3]
-SOURCE_ROOTS = (ROOT / "core", ROOT / "engine", ROOT / "connectors", ROOT / "tools")
+from tests.documents import ROOT, SOURCES
 
 
 @pytest.fixture(scope="module")
@@ -121,14 +119,14 @@ def test_pandas_and_pyspark_are_not_forced_on_anybody(project: dict[str, Any]) -
         assert "pandas" not in extra(project, name)
 
 
-@pytest.mark.parametrize("root", SOURCE_ROOTS, ids=lambda root: root.name)
+@pytest.mark.parametrize("root", SOURCES, ids=lambda root: root.name)
 def test_outfall_is_a_namespace_that_others_can_extend(root: Path) -> None:
     assert not (root / "__init__.py").exists()
     assert not (root / "outfall" / "__init__.py").exists()
 
 
 def test_no_module_is_in_two_source_roots() -> None:
-    found = [path.stem for root in SOURCE_ROOTS for path in root.glob("outfall/*") if path.suffix in {"", ".py"}]
+    found = [path.stem for root in SOURCES for path in root.glob("outfall/*") if path.suffix in {"", ".py"}]
     assert {name for name in found if found.count(name) > 1} - {"__pycache__"} == set()
 
 
@@ -145,7 +143,7 @@ def test_every_package_tells_type_checkers_that_it_is_typed() -> None:
 
 def test_every_directory_of_modules_is_a_package() -> None:
     # One without __init__.py would be a namespace by accident: somebody else's distribution could add modules to it.
-    for root in SOURCE_ROOTS:
+    for root in SOURCES:
         directories = {path.parent for path in root.rglob("*.py")} - {root / "outfall"}
         assert [path for path in sorted(directories) if not (path / "__init__.py").is_file()] == []
 

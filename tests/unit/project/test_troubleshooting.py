@@ -12,7 +12,7 @@ from zipfile import ZipFile
 import pytest
 
 from docs.error_tables import PAGE, with_tables
-from tests.documents import ROOT
+from tests.documents import modules
 
 _MESSAGE = re.compile(r"^<!-- message: (?P<source>.+) -->\n```text\n(?P<text>.+)\n```$", re.MULTILINE)
 HOLE = "…"
@@ -57,12 +57,10 @@ def spark_messages() -> str:
 def our_texts() -> list[tuple[set[str], list[str]]]:
     """For each module the names that are used in it, its own among them, and its literals with holes for values."""
     found = []
-    for root in ("core", "engine", "connectors", "tools"):
-        for file in (ROOT / root).rglob("*.py"):
-            nodes = list(ast.walk(ast.parse(file.read_text())))
-            names = {node.id for node in nodes if isinstance(node, ast.Name)}
-            module = ".".join(file.relative_to(ROOT / root).with_suffix("").parts)
-            found.append((names | {module}, [_literal(node) for node in nodes]))
+    for module, file in modules():
+        nodes = list(ast.walk(ast.parse(file.read_text())))
+        names = {node.id for node in nodes if isinstance(node, ast.Name)}
+        found.append((names | {module}, [_literal(node) for node in nodes]))
     return found
 
 

@@ -11,6 +11,7 @@ import pytest
 from outfall.errors import CapabilityError, StaleWriterError
 from outfall.testing import LocalDriver, MemoryRecoveryConfig, run_conformance
 from outfall.testing.conformance import CHECKS
+from outfall.versioned import Version
 from tests.documents import ROOT, Block, blocks
 from tests.one_each import thorough
 from tests.unit.testing.test_testing_page import imported
@@ -97,7 +98,7 @@ def test_the_newest_run_and_the_highest_rank_win(tmp_path: Path, monkeypatch: py
         driver.run_epoch(1, [[row(1, 3), row(2, 1, gone=True)]])
         newest = {"1": {"id": 1, "at": 3}, "2": None}
         assert found() == newest
-        monkeypatch.setattr(page.StorePartition, "version_of", lambda _, rank: [1, "older", rank])
+        monkeypatch.setattr(page.StoreRequestSink, "version", lambda _: Version(1, "older"))
         with pytest.raises(StaleWriterError, match="has a newer version"):
             driver.run_epoch(2, [[row(1, 9), row(2, 9)]])
         assert found() == newest

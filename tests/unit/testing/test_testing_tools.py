@@ -18,6 +18,7 @@ from outfall.recovery import EntryExistsError, LogEntry
 from outfall.testing import ByReference, MemoryRecoveryConfig, crash_at, crash_environment, failing_call
 from outfall.testing.conformance.stepping import Suspended, at_step, steps_of, watched
 from outfall.trace_points import reached
+from tests.documents import modules
 
 
 class Target(ByReference):
@@ -112,10 +113,8 @@ def test_a_process_that_does_not_import_the_testing_package_reads_no_variable() 
 
 
 def test_only_the_testing_package_names_the_variables() -> None:
-    root = Path(__file__).parents[3]
-    files = [path for place in ("core", "engine", "connectors", "tools") for path in (root / place).rglob("*.py")]
-    naming = {path.relative_to(root).as_posix() for path in files if "OUTFALL_TEST_" in path.read_text()}
-    assert {name for name in naming if not name.startswith("tools/outfall/testing/")} == set()
+    naming = {module for module, file in modules() if "OUTFALL_TEST_" in file.read_text()}
+    assert {name for name in naming if not f"{name}.".startswith("outfall.testing.")} == set()
 
 
 @pytest.mark.parametrize(
