@@ -521,6 +521,8 @@ def _type_text(annotation: Any) -> str:
         return f"list of {_type_text(get_args(annotation)[0])}s"
     if origin is dict:
         return "mapping"
+    if isinstance(annotation, type) and issubclass(annotation, SinkOptions):
+        return "mapping"
     names = {
         str: "string", int: "integer", float: "number", bool: "`true`, `false`", SecretStr: "secret",
         timedelta: "duration", ByteSize: "size",

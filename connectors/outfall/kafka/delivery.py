@@ -19,15 +19,17 @@ from outfall.capabilities import (
     changed,
 )
 from outfall.contexts import WriterInitContext
-from outfall.errors import ConfigurationError, TargetError
+from outfall.errors import ConfigurationError, TargetError, require_extra
 from outfall.kafka.idle import Idle
 from outfall.kafka.options import KafkaOptions, ProducerOptions
 from outfall.kafka.records import KafkaRecordMaker
+from outfall.schema_registry.subjects import ROLES
 from outfall.sinks import DynamicSink, Sink
 
 if TYPE_CHECKING:
     from outfall.kafka.client import KafkaClients
     from outfall.kafka.stream import KafkaStreamPartition
+    from outfall.schema_registry.writing import SchemaWriters
 
 _BATCH = 1_000_000
 """Maximum bytes of one batch in librdkafka, unless `batch.size` sets another value."""
@@ -45,6 +47,8 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
         self.context: WriterInitContext | None = None
+        self.writers = _writers(options)
+        """Of the parts of records with schemas of a registry. Tasks get the schemas that the driver has looked up."""
         self._largest: int | None = None
         """The topic's maximum batch size in bytes, after the driver has queried it. Tasks get it from the driver."""
         self._tried = False
@@ -76,7 +80,11 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
         return ("topics with min.insync.replicas of 2 or more, and no unclean leader election",)
 
     def check_schema(self, schema: pa.Schema) -> None:
-        KafkaRecordMaker(self.options).check_schema(schema)
+        self.maker().check_schema(schema)
+
+    def maker(self) -> KafkaRecordMaker:
+        """Create a converter of rows to records, for one task."""
+        return KafkaRecordMaker(self.options, self.writers)
 
     def check_target(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         self.check_topic()
@@ -110,8 +118,16 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
                 self._look(clients, options.topic)
 
     def check_connection(self) -> Sequence[str]:
-        """Connect, and check the topic and the permission to write to it."""
+        """Connect, and check the topic, the permission to write to it, and the schema registry."""
         self._check_options()
+        found = [*self._check_brokers()]
+        if self.options.schema_registry is not None:
+            from outfall.schema_registry.client import check_registry
+
+            found.append(check_registry(self.options.schema_registry))
+        return found
+
+    def _check_brokers(self) -> Sequence[str]:
         topic = self.options.topic
         with self.clients() as clients:
             if topic is None:
@@ -222,3 +238,15 @@ class KafkaStream(KafkaDelivery, DynamicSink[Any], SupportsDeadLetterSink):
 
 
 NEXT_RUN = "the next run repeats the epoch"
+
+
+def _writers(options: KafkaOptions) -> SchemaWriters:
+    """Return what encodes values and keys with schemas of a registry."""
+    given = {role: options.schema_settings(role) for role in ROLES}
+    if not any(given.values()):
+        return {}
+    # Imported here: most sinks need no registry, and executors load the sink in each new worker.
+    require_extra("kafka", "fastavro", "urllib3")
+    from outfall.schema_registry.writing import SchemaWriter
+
+    return {role: SchemaWriter(settings) for role, settings in given.items() if settings is not None}

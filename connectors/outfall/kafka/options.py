@@ -6,15 +6,18 @@ import difflib
 import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from outfall.capabilities import MAX_DEAD_LETTERS
 from outfall.errors import ConfigurationError
 from outfall.options import Duration, Pairs, SinkOptions, known_values, resolve_secret
 from outfall.redaction import MASK, Redaction
 from outfall.row_logging import LogRows, log_rows_field
+from outfall.schema_registry.options import SchemaRegistryOptions, parse_registry
+from outfall.schema_registry.settings import SchemaSettings
+from outfall.schema_registry.subjects import Role, SchemaChoice, SubjectStrategy
 
 _REACHING = (
     r"security\.protocol|client\.(id|rack|dns\.lookup)|(sasl|ssl|enable\.ssl|socket|broker\.address|reconnect)\..+|"
@@ -157,6 +160,7 @@ _BROKER = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 """Valid topic names (`Topic.validate` in Apache Kafka)."""
 _LEDGER = "outfall-ledger"
+_RECORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
@@ -188,19 +192,51 @@ class KafkaOptions(SinkOptions):
         description="Number of parts that rows are routed to by key. Each epoch of a part is one transaction (exactly"
         " once; `write_stream` and `write` only). Default: no parts, at least once.",
     )
-    value_format: Literal["json", "csv", "text"] | None = Field(
+    value_format: Literal["json", "csv", "text", "avro"] | None = Field(
         default=None,
-        description="How a row becomes a value: all columns except `topic_column` as a JSON object or a CSV line, or"
-        " the single column of text. Default: rows have Spark's Kafka columns, with `value`.",
+        description="How a row becomes a value: all columns except `topic_column` as a JSON object, a CSV line or an"
+        " Avro record, or the single column of text. Default: rows have Spark's Kafka columns, with `value`.",
     )
     key_column: str | None = Field(
-        default=None, min_length=1, description="With `value_format`: the column with the key, a string or binary."
+        default=None,
+        min_length=1,
+        description="With `value_format`: the column with the key, a string or binary, or with `key_format` any type.",
+    )
+    key_format: Literal["avro"] | None = Field(
+        default=None, description="How the key column becomes a key. Default: its bytes, unchanged."
     )
     topic_column: str | None = Field(
         default=None,
         min_length=1,
         description="With `value_format`: the column with the topic, which is not part of the value.",
     )
+    schema_registry: Annotated[SchemaRegistryOptions | None, BeforeValidator(parse_registry)] = Field(
+        default=None,
+        description="With the format `avro`: the URL of a [schema registry](#schema-registry), or a mapping or JSON"
+        " object with `url` and credentials.",
+    )
+    value_schema: str = Field(
+        default="latest",
+        description="The schema of values: `latest`, the number of a version of the subject, or an id such as `id:17`."
+        " Looked up before the first row.",
+    )
+    key_schema: str = Field(default="latest", description="The schema of keys, with `key_format`; as `value_schema`.")
+    register_schemas: bool = Field(
+        default=False,
+        description="Whether schemas are derived from the columns, and registered if their subjects do not have them.",
+    )
+    subject_strategy: SubjectStrategy = Field(
+        default="topic",
+        description="The names of subjects. `topic`: `<topic>-value` and `<topic>-key`. `record`: the name of the"
+        " record. `topic_record`: `<topic>-<record>`. As in Confluent's serializers.",
+    )
+    value_record: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The full name of the record of values, for subjects and for a schema that is registered. Default"
+        " there: `<topic>_value`, with underscores in place of other characters.",
+    )
+    key_record: str | None = Field(default=None, min_length=1, description="The same for keys.")
     create_topic: Literal["never", "if_missing"] = Field(
         default="never",
         description="Whether a missing `topic` is created before the first row or rejected.",
@@ -305,9 +341,41 @@ class KafkaOptions(SinkOptions):
             raise ValueError(f"{error.what}: {error.why}" if error.why else error.what) from None
         return value
 
+    @field_validator("value_schema", "key_schema", mode="before")
+    @classmethod
+    def _schema(cls, value: object) -> str:
+        text = str(value)
+        SchemaChoice.parse(text)
+        return text
+
+    @field_validator("value_record", "key_record")
+    @classmethod
+    def _record(cls, value: str | None) -> str | None:
+        if value is not None and not _RECORD.fullmatch(value):
+            raise ValueError("must be a name of Avro, such as com.example.Flight")
+        return value
+
+    def schema_settings(self, role: Role) -> SchemaSettings | None:
+        """Return how values or keys are encoded with a schema of the registry; `None` if they are not."""
+        value = role == "value"
+        format_ = self.value_format if value else self.key_format
+        if format_ != "avro" or self.schema_registry is None:
+            return None
+        return SchemaSettings(
+            self.schema_registry,
+            role,
+            format_,
+            SchemaChoice.parse(self.value_schema if value else self.key_schema),
+            self.register_schemas,
+            self.subject_strategy,
+            self.value_record if value else self.key_record,
+            self.key_column if value else None,
+        )
+
     @model_validator(mode="after")
     def _together(self) -> Self:
         self._check_columns()
+        self._check_schemas()
         alone = ("partitions",) if self.parts is not None else ("partitions", "replication_factor")
         making = {name for name in alone if getattr(self, name) is not None}
         if making and self.create_topic == "never":
@@ -340,6 +408,30 @@ class KafkaOptions(SinkOptions):
             raise ValueError("topic or topic_column is required")
         if self.key_column is not None and self.key_column == self.topic_column:
             raise ValueError("key_column and topic_column must be different columns")
+
+    def _check_schemas(self) -> None:
+        formats = {"value": self.value_format, "key": self.key_format}
+        encoded = {role for role, format_ in formats.items() if format_ == "avro"}
+        if encoded and self.schema_registry is None:
+            raise ValueError(f'{min(encoded)}_format="avro" requires schema_registry')
+        if self.key_format is not None and self.key_column is None:
+            raise ValueError("key_format requires key_column")
+        for name, role in _OF_SCHEMAS.items():
+            if getattr(self, name) != _default(name) and (role not in encoded if role else not encoded):
+                raise ValueError(f'{name} requires {role or "value"}_format="avro"')
+        for role in encoded:
+            by_id = getattr(self, f"{role}_schema").startswith("id:")
+            if self.register_schemas and getattr(self, f"{role}_schema") != "latest":
+                raise ValueError(f"register_schemas and {role}_schema exclude each other")
+            if self.subject_strategy != "topic" and not by_id and getattr(self, f"{role}_record") is None:
+                raise ValueError(f'subject_strategy="{self.subject_strategy}" requires {role}_record')
+
+
+_OF_SCHEMAS = {
+    "schema_registry": "", "register_schemas": "", "subject_strategy": "", "value_schema": "value",
+    "value_record": "value", "key_schema": "key", "key_record": "key",
+}  # fmt: skip
+"""Options that only formats with schemas have, of values, of keys, or of both."""
 
 
 def _default(name: str) -> object:

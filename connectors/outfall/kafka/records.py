@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice, repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +19,9 @@ from outfall.formats import Encoder, FormatOptions, check_schema, encoder
 from outfall.formats.strings import refuse_rows
 from outfall.kafka.options import TOPIC, KafkaOptions
 from outfall.values import require_columns, spark_type
+
+if TYPE_CHECKING:
+    from outfall.schema_registry.writing import SchemaWriter, SchemaWriters
 
 VALUE, KEY, TOPIC_COLUMN, PARTITION, HEADERS, TIMESTAMP = "value", "key", "topic", "partition", "headers", "timestamp"
 ANY_PARTITION = -1
@@ -54,8 +57,10 @@ class KafkaRecords:
 class KafkaRecordMaker:
     """Converts batches to records, by the columns of value, key and topic in the options."""
 
-    def __init__(self, options: KafkaOptions) -> None:
+    def __init__(self, options: KafkaOptions, writers: SchemaWriters | None = None) -> None:
+        """Without `writers` no part of a record has a schema of a registry."""
         self._options = options
+        self._writers: SchemaWriters = writers or {}
         spark = options.value_format is None
         self._key = KEY if spark else options.key_column
         self._topic = (TOPIC_COLUMN if spark else options.topic_column) if options.topic is None else None
@@ -72,8 +77,14 @@ class KafkaRecordMaker:
             return
         for option in ("key_column", "topic_column"):
             if (name := getattr(self._options, option)) is not None:
-                _check(schema, name, option, bytes_too=option == "key_column")
+                if option == "key_column" and "key" in self._writers:
+                    require_columns(schema.names, {option: name})
+                else:
+                    _check(schema, name, option, bytes_too=option == "key_column")
         value = self._value_schema(schema)
+        self._prepare(schema, value)
+        if "value" in self._writers:
+            return
         if self._options.value_format == "text":
             if len(value) != 1:
                 raise ConfigurationError(
@@ -91,14 +102,28 @@ class KafkaRecordMaker:
         Raises `ValueRefusedError` for a row whose topic is NULL or invalid, whose partition or timestamp is invalid,
         with a header without a key, or with a value that the format does not support.
         """
-        values, size = self._values(batch)
+        topics: list[str] | str = self._options.topic or ""
+        if self._topic is not None:
+            topics = self._topics(batch.column(self._topic), self._topic)
+        values, size = self._values(batch, topics)
         keys = None
-        if self._key in batch.schema.names:
-            column = _binary(batch.column(self._key))
+        if self._key is not None and self._key in batch.schema.names:
+            column = self._keys(batch, self._key, topics)
             keys, size = column.to_pylist(), size + _size(column)
-        topics = self._options.topic if self._topic is None else self._topics(batch.column(self._topic), self._topic)
         partitions = _partitions(batch.column(PARTITION)) if self._has(batch, PARTITION) else None
-        return KafkaRecords(topics or "", values, keys, partitions, self._more(batch), size)
+        return KafkaRecords(topics, values, keys, partitions, self._more(batch), size)
+
+    def _prepare(self, schema: pa.Schema, value: pa.Schema) -> None:
+        """Look the schemas up that do not depend on a row."""
+        for role, writer in self._writers.items():
+            if self._options.topic is not None or not writer.topics_matter:
+                columns = value if role == "value" else pa.schema([schema.field(self._key or "")])
+                writer.prepare(self._options.topic or "", columns)
+
+    def _keys(self, batch: pa.RecordBatch, name: str, topics: list[str] | str) -> pa.Array:
+        if "key" not in self._writers:
+            return _binary(batch.column(name))
+        return _encoded(self._writers["key"], batch.select([name]), topics)
 
     def _topics(self, column: pa.Array, name: str) -> list[str]:
         """Return the topic of each row: few distinct names, each converted to one string."""
@@ -122,11 +147,13 @@ class KafkaRecordMaker:
     def _has(self, batch: pa.RecordBatch, column: str) -> bool:
         return self._spark and column in batch.schema.names
 
-    def _values(self, batch: pa.RecordBatch) -> tuple[list[bytes | None], int]:
+    def _values(self, batch: pa.RecordBatch, topics: list[str] | str) -> tuple[list[bytes | None], int]:
         if self._spark:
             return _bytes_of(batch.column(VALUE))
         names = self._value_schema(batch.schema).names
         rest = batch.select(names)
+        if "value" in self._writers:
+            return _bytes_of(_encoded(self._writers["value"], rest, topics))
         if self._options.value_format == "text":
             # Text values need no line end: the string may contain anything, and NULL is a tombstone.
             return _bytes_of(rest.column(0))
@@ -182,6 +209,19 @@ _INSTEAD = (
     'rename a column, for example with selectExpr("CAST(id AS STRING) AS key", "to_json(struct(*)) AS value"), or set'
     ' value_format="json"'
 )
+
+
+def _encoded(writer: SchemaWriter, batch: pa.RecordBatch, topics: list[str] | str) -> pa.Array:
+    """Return the messages of rows, whose topics may have different schemas."""
+    if isinstance(topics, str) or not writer.topics_matter:
+        return writer.encode(topics if isinstance(topics, str) else "", batch)
+    encoded = pa.array(topics, pa.string()).dictionary_encode()
+    pieces, rows = [], []
+    for number, topic in enumerate(encoded.dictionary.to_pylist()):
+        of_topic = pc.indices_nonzero(pc.equal(encoded.indices, number))
+        pieces.append(writer.encode(topic, batch.take(of_topic), topic_of_row=True))
+        rows.append(of_topic)
+    return pa.concat_arrays(pieces).take(pc.array_sort_indices(pa.concat_arrays(rows)))
 
 
 def _check(schema: pa.Schema, name: str, use: str, *, bytes_too: bool = False, instead: str = "") -> None:

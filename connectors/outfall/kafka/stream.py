@@ -14,7 +14,7 @@ from outfall.errors import OutfallError, ValueRefusedError
 from outfall.formats.row_text import row_texts
 from outfall.kafka.producer.cache import PRODUCERS
 from outfall.kafka.producer.rows import RowProducer
-from outfall.kafka.records import KEY, KafkaRecordMaker, KafkaRecords
+from outfall.kafka.records import KEY, KafkaRecords
 from outfall.row_logging import RowLog
 from outfall.sinks import StatelessSinkPartition
 from outfall.trace_points import reached
@@ -30,7 +30,7 @@ class KafkaStreamPartition(StatelessSinkPartition[Any]):
     def __init__(self, sink: KafkaStream) -> None:
         self._sink = sink
         self._context = sink.writer()
-        self._maker = KafkaRecordMaker(sink.options)
+        self._maker = sink.maker()
         self._log = RowLog(sink.options.log_rows, (sink.options.key_column or KEY,))
         self._producer: RowProducer | None = None
         self._take: Callable[[Sequence[DeadLetter]], None] | None = None

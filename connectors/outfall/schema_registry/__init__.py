@@ -2,15 +2,16 @@
 
 ```
 options             how to reach a registry
+writing             values and keys of a writer: which schema, and the encoder for it
+settings            how a sink encodes values or keys
+subjects            names of subjects, and which of their schemas
+avro_schema         Avro's types, and the schema of columns
+encoding/           rows as messages
 client              subjects, versions and ids; retries, errors, and a bounded cache
 transport           one request: credentials, TLS, proxy, bounded responses
 schemas, wire       schemas as values; the first bytes of a message
 ```
 """
-
-from outfall.errors import require_extra
-
-require_extra("kafka", "fastavro", "urllib3")
 
 from outfall.schema_registry.options import SchemaRegistryOptions
 

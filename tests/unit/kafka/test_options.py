@@ -17,6 +17,10 @@ def options(**given: Any) -> KafkaOptions:
     return make_options(KafkaOptions, {"brokers": "kafka:9092", "topic": "events"} | given)
 
 
+REGISTRY = "https://registry.example.com"
+AVRO: dict[str, Any] = {"value_format": "avro", "schema_registry": REGISTRY}
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -28,7 +32,18 @@ def options(**given: Any) -> KafkaOptions:
         ({"topic": "commits", "parts": 2, "ledger_topic": "commits"}, "topic is a ledger"),
         ({"parts": 0}, "greater than or equal to 1"),
         ({"key_column": "id"}, "key_column requires value_format; without it the column must have the name 'key'"),
-        ({"value_format": "avro"}, "'json', 'csv' or 'text'"),
+        ({"value_format": "xml"}, "'json', 'csv', 'text' or 'avro'"),
+        ({"value_format": "avro"}, 'value_format="avro" requires schema_registry'),
+        ({"value_format": "json", "key_format": "avro", "schema_registry": REGISTRY}, "key_format requires key_column"),
+        ({"value_format": "json", "schema_registry": REGISTRY}, 'schema_registry requires value_format="avro"'),
+        ({"value_format": "json", "value_schema": 3}, 'value_schema requires value_format="avro"'),
+        (AVRO | {"key_schema": 3}, 'key_schema requires key_format="avro"'),
+        (AVRO | {"value_schema": "newest"}, "latest, the number of a version, or an id such as id:17"),
+        (AVRO | {"value_schema": "id:0"}, "latest, the number of a version, or an id such as id:17"),
+        (AVRO | {"value_schema": 3, "register_schemas": True}, "register_schemas and value_schema exclude each other"),
+        (AVRO | {"subject_strategy": "record"}, 'subject_strategy="record" requires value_record'),
+        (AVRO | {"value_record": "a-b"}, "must be a name of Avro"),
+        (AVRO | {"schema_registry": {"url": "https://x", "pasword": "hunter2"}}, "did you mean password"),
         ({"value_format": "json", "topic": None}, "topic or topic_column is required"),
         ({"value_format": "json", "topic_column": "to"}, "topic and topic_column exclude each other"),
         ({"value_format": "json", "topic": None, "topic_column": "a", "key_column": "a"}, "must be different columns"),

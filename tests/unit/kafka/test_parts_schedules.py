@@ -21,6 +21,7 @@ from outfall.kafka.options import KafkaOptions
 from outfall.kafka.parts import target as target_module
 from outfall.kafka.parts.part_writer import KafkaPartWriter
 from outfall.kafka.parts.target import KafkaPartState, TargetNames, TopicIds
+from outfall.kafka.records import KafkaRecordMaker
 from outfall.protocol.messages import Ticket
 from outfall.testing.local_engine import LocalDriver
 from outfall.testing.memory_log import MemoryRecoveryConfig
@@ -55,6 +56,9 @@ def target(generation: int, *, epoch: int = 0, unfinished: bool = False) -> Targ
     )  # fmt: skip
 
 
+MAKER = KafkaRecordMaker(KafkaOptions(brokers="memory:1", topic="t"))
+
+
 def batch(*values: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"value": list(values)})
 
@@ -63,7 +67,7 @@ def attempt(
     cluster: MemoryCluster, context: WriterInitContext, *values: int, state: KafkaPartState | None = None
 ) -> KafkaPartState | OutfallError:
     """Write the part's rows once, as a task does; return its state, or why it failed."""
-    part = KafkaPartWriter(cluster, NAMES, state or KafkaPartState(), context, TopicIds(), "")
+    part = KafkaPartWriter(cluster, NAMES, state or KafkaPartState(), context, TopicIds(), "", MAKER)
     try:
         part.write_record_batch(batch(*values))
         part.flush(True)

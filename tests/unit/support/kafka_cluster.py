@@ -18,6 +18,7 @@ from outfall.kafka.parts.cluster import (
 )
 from outfall.kafka.parts.delivery import KafkaPartDelivery
 from outfall.kafka.producer.transactions import ProducerFencedError
+from outfall.kafka.records import KafkaRecordMaker
 from outfall.testing import ByReference
 
 OPEN, COMMITTED, ABORTED = "open", "committed", "aborted"
@@ -186,7 +187,7 @@ class MemoryProducer(PartProducer):
     def begin(self) -> None:
         self._transaction = None
 
-    def send(self, batch: pa.RecordBatch) -> int:
+    def send(self, batch: pa.RecordBatch, maker: KafkaRecordMaker) -> int:
         self._pause()
         transaction = self._joined()
         self._broker.rows.extend((transaction, row) for row in batch.to_pylist())

@@ -53,13 +53,13 @@ class KafkaCluster(PartsCluster):
         if found is None:
             return None
         if found.note[0] == after:
-            return KafkaPartProducer(found, KafkaRecordMaker(self._options), found.note[1])
+            return KafkaPartProducer(found, found.note[1])
         PRODUCERS.drop(found)
         return None
 
     def producer(self, transactional_id: str, ledger: str) -> PartProducer:
         made = PRODUCERS.open(self._wanted(transactional_id))
-        return KafkaPartProducer(made, KafkaRecordMaker(self._options), ledger)
+        return KafkaPartProducer(made, ledger)
 
     def keep(self, transactional_id: str, producer: PartProducer, after: str) -> None:
         if not self._options.reuse_producers:
@@ -103,11 +103,10 @@ class KafkaLedgerTopic(LedgerTopic):
 
 
 class KafkaPartProducer(PartProducer):
-    """One of librdkafka's producers, with a converter of rows to records."""
+    """One of librdkafka's producers."""
 
-    def __init__(self, producer: TransactionalProducer, maker: KafkaRecordMaker, ledger: str) -> None:
+    def __init__(self, producer: TransactionalProducer, ledger: str) -> None:
         self._producer = producer
-        self._maker = maker
         self._ledger = ledger
         self._open = False
         self._released = False
@@ -119,8 +118,8 @@ class KafkaPartProducer(PartProducer):
         self._producer.begin()
         self._open = True
 
-    def send(self, batch: pa.RecordBatch) -> int:
-        records = self._maker.make(batch)
+    def send(self, batch: pa.RecordBatch, maker: KafkaRecordMaker) -> int:
+        records = maker.make(batch)
         self._producer.send(records)
         return records.size
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from outfall.kafka.partition import Partition, Write
+from outfall.kafka.records import KafkaRecordMaker
 
 _ASIDE = 0.7
 
@@ -30,8 +31,8 @@ class PartProducer(ABC):
         """Begin a transaction. Called after `init`, or after a commit."""
 
     @abstractmethod
-    def send(self, batch: pa.RecordBatch) -> int:
-        """Send rows within the transaction, in order, and return the total bytes of their keys and values.
+    def send(self, batch: pa.RecordBatch, maker: KafkaRecordMaker) -> int:
+        """Send rows as records within the transaction, in order, and return the total bytes of their keys and values.
 
         Blocks while the client's queue is full.
         """

@@ -80,7 +80,9 @@ class KafkaPartDelivery(
 
     def build_part(self, step_id: str, for_part: str, resume_state: KafkaPartState | None) -> KafkaPartWriter:
         state = resume_state or KafkaPartState()
-        return KafkaPartWriter(self._cluster(), self._names, state, self.writer(), self._ids, self._took_over)
+        return KafkaPartWriter(
+            self._cluster(), self._names, state, self.writer(), self._ids, self._took_over, self.maker()
+        )
 
     def state_serializer(self) -> ModelSerializer[KafkaPartState]:
         return ModelSerializer(KafkaPartState)

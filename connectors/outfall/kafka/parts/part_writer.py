@@ -21,6 +21,7 @@ from outfall.kafka.parts.ledger import (
 )
 from outfall.kafka.parts.target import KafkaPartState, TargetNames, TopicIds
 from outfall.kafka.producer.transactions import ProducerFencedError
+from outfall.kafka.records import KafkaRecordMaker
 from outfall.part_ledger.checks import PartContext, PartCount, PartRow, check_step, missing_parts
 from outfall.sinks import StatefulSinkPartition
 from outfall.target_record import TargetRecord, behind
@@ -48,7 +49,9 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
         context: WriterInitContext,
         ids: TopicIds,
         took_over: str,
+        maker: KafkaRecordMaker,
     ) -> None:
+        self._maker = maker
         self._cluster = cluster
         self._names = names
         self._state = state
@@ -78,7 +81,7 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
             self._producer = self._begin()
         if self._producer is not None:
             try:
-                self._context.metrics.add("bytes", self._producer.send(batch))
+                self._context.metrics.add("bytes", self._producer.send(batch, self._maker))
             except ProducerFencedError as error:
                 raise self._fenced(error) from error
         self._count.hash.add(batch)

@@ -1,0 +1,148 @@
+"""The values or keys of records with schemas of a registry: which schema, and the encoder for it.
+
+The driver looks the schemas up before the first row, and tasks get them with the sink, so that an outage of the
+registry stops no task. Only the schemas of topics that rows name themselves are looked up in tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.schema_registry.avro_schema import avro_of, avro_of_value
+from outfall.schema_registry.client import NotRegisteredError, SchemaRegistry, registry_of
+from outfall.schema_registry.encoding.avro import AvroEncoder, AvroKeyEncoder
+from outfall.schema_registry.schemas import RegisteredSchema, Schema, SchemaKind
+from outfall.schema_registry.settings import RegistryFormat, SchemaSettings
+from outfall.schema_registry.subjects import Role, record_name, subject
+
+_KINDS: dict[RegistryFormat, SchemaKind] = {"avro": "AVRO"}
+_MOST = 1000
+"""Schemas that one writer keeps: one per topic."""
+
+
+@dataclass(frozen=True)
+class _Found:
+    registered: RegisteredSchema
+    referenced: Mapping[str, Schema]
+
+
+class SchemaWriter:
+    """Encodes values or keys. Pickled with the schemas that it knows."""
+
+    def __init__(self, settings: SchemaSettings) -> None:
+        """Ask nothing yet."""
+        self._settings = settings
+        self._found: dict[str, _Found] = {}
+        """By topic; by the empty text if topics do not matter."""
+        self._encoders: dict[tuple[str, pa.Schema], AvroEncoder | AvroKeyEncoder] = {}
+        self.lookups = 0
+        """Schemas that were looked up, since the writer did not know them."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_encoders": {}, "lookups": 0}
+
+    @property
+    def topics_matter(self) -> bool:
+        """Whether records of different topics may have different schemas."""
+        return self._settings.choice.id is None and self._settings.strategy != "record"
+
+    def prepare(self, topic: str, columns: pa.Schema) -> None:
+        """Look the schema of a topic up, or register it, and check the columns, of a key the only one.
+
+        Called when a query starts, so that it takes the latest schema, and then keeps it.
+
+        Raises `ConfigurationError` if they differ, or the registry refuses the schema or the credentials, and
+        `TargetError` if there is none.
+        """
+        self._found.pop(self._place(topic), None)
+        self._encoders.clear()
+        self._encoder(topic, columns)
+
+    def encode(self, topic: str, batch: pa.RecordBatch, *, topic_of_row: bool = False) -> pa.Array:
+        """Return a message for each row, of a key for each value of the only column, or NULL for none.
+
+        Raises `ValueRefusedError` for a value that the schema does not allow, and with `topic_of_row`, which says that
+        rows name the topic, if that has no schema.
+        """
+        try:
+            found = self._encoder(topic, batch.schema)
+        except NotRegisteredError as error:
+            if not topic_of_row:
+                raise
+            raise ValueRefusedError(error.what, why=error.why, do=error.do) from error
+        if isinstance(found, AvroKeyEncoder):
+            return found.encode(batch.column(0))
+        return found.encode(batch.select(found.schema.names))
+
+    def _place(self, topic: str) -> str:
+        return topic if self.topics_matter else ""
+
+    def _encoder(self, topic: str, columns: pa.Schema) -> AvroEncoder | AvroKeyEncoder:
+        key = self._place(topic), columns
+        if key not in self._encoders:
+            if len(self._encoders) >= _MOST:
+                self._encoders.clear()
+            self._encoders[key] = self._made(topic, columns)
+        return self._encoders[key]
+
+    def _made(self, topic: str, columns: pa.Schema) -> AvroEncoder | AvroKeyEncoder:
+        place = self._place(topic)
+        if place not in self._found:
+            if len(self._found) >= _MOST:
+                self._found.clear()
+            self._found[place] = self._look_up(topic, columns)
+        found, settings = self._found[place], self._settings
+        try:
+            if settings.role == "key":
+                return AvroKeyEncoder(found.registered, found.referenced, columns.field(0))
+            return AvroEncoder(found.registered, found.referenced, columns, optional=settings.key_column)
+        except ConfigurationError as error:
+            what = f"the {settings.role} does not fit {self._named(found.registered)}"
+            raise ConfigurationError.because_of(error, what) from error
+
+    def _named(self, registered: RegisteredSchema) -> str:
+        if registered.subject is None:
+            return f"the schema with the id {registered.id}"
+        version = "" if registered.version is None else f", version {registered.version}"
+        return f"the schema of the subject {registered.subject}{version} (id {registered.id})"
+
+    def _look_up(self, topic: str, columns: pa.Schema) -> _Found:
+        settings, registry = self._settings, registry_of(self._settings.registry)
+        self.lookups += 1
+        if settings.register:
+            found = registry.register(self._subject(topic), self._derived(topic, columns))
+        elif settings.choice.id is not None:
+            found = registry.schema(settings.choice.id)
+        else:
+            found = self._version(registry, topic)
+        if found.schema.kind != _KINDS[settings.format]:
+            raise ConfigurationError(
+                f"{self._named(found)} is {found.schema.kind}, and {settings.role}_format is {settings.format}",
+                do=f"set {settings.role}_format, or another subject",
+            )
+        return _Found(found, registry.referenced(found.schema))
+
+    def _version(self, registry: SchemaRegistry, topic: str) -> RegisteredSchema:
+        name = self._subject(topic)
+        try:
+            return registry.version(name, self._settings.choice.version)
+        except NotRegisteredError as error:
+            raise NotRegisteredError.because_of(
+                error, f"there is no schema for the {self._settings.role} of the topic {topic or '*'}"
+            ) from error
+
+    def _subject(self, topic: str) -> str:
+        return subject(self._settings.strategy, topic, self._settings.role, self._settings.record or "")
+
+    def _derived(self, topic: str, columns: pa.Schema) -> Schema:
+        name = self._settings.record or record_name(topic, self._settings.role)
+        return avro_of_value(columns.field(0), name) if self._settings.role == "key" else avro_of(columns, name)
+
+
+SchemaWriters = Mapping[Role, SchemaWriter]
+"""By the part of a record."""

@@ -1,0 +1,255 @@
+"""`KafkaSink` with a schema registry: what Confluent's deserializers read, and what is refused before."""
+
+from __future__ import annotations
+
+import io
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from outfall.errors import ConfigurationError, TargetError, ValueRefusedError
+from outfall.file import FileSink
+from outfall.kafka import KafkaSink
+from outfall.spark import write_stream
+from outfall.spark.version_check import pyspark_version
+from outfall.testing import LocalDriver
+from tests.integration.support.kafka_reader import Read, read
+from tests.integration.support.reading import read_stream, run, write_source
+from tests.integration.support.schema_registry import ModelRegistry, model_registry
+
+FLIGHT: dict[str, Any] = {
+    "type": "record", "name": "Flight", "namespace": "com.example", "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "carrier", "type": {"type": "enum", "name": "Carrier", "symbols": ["AA", "UA"]}},
+        {"name": "delay", "type": ["null", "int"], "default": None},
+        {"name": "gate", "type": "string", "default": "none"},
+    ],
+}  # fmt: skip
+COLUMNS = pa.schema([pa.field("id", pa.int64(), False), ("carrier", pa.string()), ("delay", pa.int64())])
+
+
+@pytest.fixture
+def registry() -> Any:
+    with model_registry() as running:
+        yield running
+
+
+def name() -> str:
+    return f"r-{secrets.token_hex(6)}"
+
+
+def sink(address: str, topic: str | None, registry: ModelRegistry, **options: Any) -> KafkaSink:
+    given: dict[str, Any] = {"value_format": "avro", "schema_registry": {"url": registry.url, "retry_deadline": 0.01}}
+    made: dict[str, Any] = {"create_topic": "if_missing", "partitions": 2, "replication_factor": 1} if topic else {}
+    return KafkaSink(address, topic, delivery_timeout=20, **(given | made | options))
+
+
+def written(tmp_path: Path, made: KafkaSink, *tasks: list[dict[str, Any]], epoch: int = 0) -> dict[str, int]:
+    routed = [[(str(row["id"]), row) for row in task] for task in tasks] if made.options.parts else tasks
+    return dict(LocalDriver(made, str(tmp_path / "recovery")).run_epoch(epoch, list(routed)).counts)
+
+
+def deserialized(registry: ModelRegistry, topic: str, records: list[Read], part: str = "value") -> list[Any]:
+    """Read values or keys as Confluent's consumers do."""
+    read_one = AvroDeserializer(SchemaRegistryClient({"url": registry.url}))
+    context = SerializationContext(topic, MessageField.VALUE if part == "value" else MessageField.KEY)
+    return [read_one(getattr(record, part), context) for record in records]
+
+
+def rows(*carriers: str, delay: int | None = 5) -> list[dict[str, Any]]:
+    return [{"id": number, "carrier": carrier, "delay": delay} for number, carrier in enumerate(carriers)]
+
+
+@pytest.mark.parametrize("parts", [None, pytest.param(2, marks=pytest.mark.thorough)])
+def test_values_and_keys_are_what_confluents_deserializer_reads(
+    kafka: str, registry: ModelRegistry, tmp_path: Path, parts: int | None
+) -> None:
+    topic = name()
+    registry.register(f"{topic}-value", json.dumps(FLIGHT))
+    key_id = registry.register(f"{topic}-key", '"long"')
+    made = sink(kafka, topic, registry, key_column="id", key_format="avro", parts=parts)
+    made.check_schema(COLUMNS)
+    asked = len(registry.requests)
+    written(tmp_path, made, rows("AA", "UA"))
+    found = read(kafka, topic)
+    given = sorted(deserialized(registry, topic, found), key=lambda value: value["id"])
+    assert given == [row | {"gate": "none"} for row in rows("AA", "UA")]
+    assert sorted(deserialized(registry, topic, found, "key")) == [0, 1]
+    assert {(record.key or b"")[:5] for record in found} == {b"\0" + key_id.to_bytes(4)}
+    # What the driver has looked up is not asked again by tasks: here they are in its process, and were sent the sink.
+    paths = [path for _, path in registry.requests[asked:]]
+    assert [path for path in paths if path.startswith("/subjects")] == []
+
+
+def test_a_row_that_does_not_fit_is_a_dead_letter(kafka: str, registry: ModelRegistry, tmp_path: Path) -> None:
+    topic, dead = name(), tmp_path / "dead"
+    registry.register(f"{topic}-value", json.dumps(FLIGHT))
+    made = sink(kafka, topic, registry, dead_letter=FileSink(str(dead), format="jsonl"))
+    counts = written(tmp_path, made, [*rows("AA", "XX"), *rows("UA", delay=2**40), *rows("UA")])
+    assert (counts["sent"], counts["dead_letters"]) == (2, 2)
+    letters = [json.loads(line) for file in dead.rglob("*.jsonl") for line in file.read_text().splitlines()]
+    reasons = sorted(letter["reason"] for letter in letters)
+    assert ["no symbol of the enum com.example.Carrier" in reasons[0], "too large" in reasons[1]] == [True, True]
+    assert len(read(kafka, topic)) == 2
+
+
+@pytest.mark.thorough
+def test_a_row_that_does_not_fit_fails_the_epoch_without_dead_letters(
+    kafka: str, registry: ModelRegistry, tmp_path: Path
+) -> None:
+    topic = name()
+    registry.register(f"{topic}-value", json.dumps(FLIGHT))
+    with pytest.raises(ValueRefusedError, match="'carrier' is NULL, in row 1 of the batch"):
+        written(tmp_path, sink(kafka, topic, registry, parts=1), [*rows("AA"), {"id": 2, "carrier": None, "delay": 1}])
+    assert read(kafka, topic) == []
+
+
+@pytest.mark.thorough
+def test_rows_with_topics_of_their_own_have_the_schema_of_their_topic(
+    kafka: str, registry: ModelRegistry, tmp_path: Path
+) -> None:
+    first, second, third = name(), name(), name()
+    wide = FLIGHT | {"fields": [*FLIGHT["fields"][1:3], FLIGHT["fields"][0]]}
+    ids = [registry.register(f"{topic}-value", json.dumps(text)) for topic, text in ((first, FLIGHT), (second, wide))]
+    made = sink(kafka, None, registry, topic_column="to", dead_letter=FileSink(str(tmp_path / "dead"), format="jsonl"))
+    topics = [first, second, first, third]
+    given = [row | {"to": topic} for row, topic in zip(rows("AA", "UA", "AA", "UA"), topics, strict=True)]
+    for topic in (first, second):
+        sink(kafka, topic, registry).delegate.make_topic()
+    assert written(tmp_path, made, given)["dead_letters"] == 1
+    for topic, schema_id, schema, wanted in ((first, ids[0], FLIGHT, [0, 2]), (second, ids[1], wide, [1])):
+        values = [record.value or b"" for record in read(kafka, topic)]
+        assert {value[:5] for value in values} == {b"\0" + schema_id.to_bytes(4)}
+        parsed = fastavro.parse_schema(schema)
+        decoded: list[Any] = [fastavro.schemaless_reader(io.BytesIO(value[5:]), parsed, None) for value in values]
+        assert sorted(each["id"] for each in decoded) == wanted
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("strategy", "subject"), [("record", "com.example.Flight"), ("topic_record", "{}-com.example.Flight")]
+)
+def test_a_schema_is_derived_and_registered_once_and_grows_with_the_columns(
+    kafka: str, registry: ModelRegistry, tmp_path: Path, strategy: str, subject: str
+) -> None:
+    topic = name()
+    options = {"register_schemas": True, "subject_strategy": strategy, "value_record": "com.example.Flight"}
+    columns = COLUMNS
+    for epoch, more in enumerate([{}, {"seat": "1A"}]):
+        made = sink(kafka, topic, registry, **options)
+        columns = pa.schema([*COLUMNS, *((column, pa.string()) for column in more)])
+        made.check_schema(columns)
+        made.check_schema(columns)
+        written(tmp_path, made, [row | more for row in rows("AA")], epoch=epoch)
+    assert list(registry.versions[subject.format(topic)]) == [1, 2]
+    found = sorted(deserialized(registry, topic, read(kafka, topic)), key=len)
+    assert found == [rows("AA")[0], rows("AA")[0] | {"seat": "1A"}]
+    # A type that readers of the latest version could not read is refused in the registry's words.
+    changed = pa.schema([("id", pa.string()), *list(COLUMNS)[1:]])
+    with pytest.raises(ConfigurationError, match="Schema being registered is incompatible"):
+        sink(kafka, topic, registry, **options).check_schema(changed)
+
+
+@pytest.mark.thorough
+def test_which_schema_is_taken(kafka: str, registry: ModelRegistry, tmp_path: Path) -> None:
+    topic, newer = name(), FLIGHT | {"fields": [*FLIGHT["fields"], {"name": "seat", "type": "int", "default": 1}]}
+    ids = [registry.register(f"{topic}-value", json.dumps(schema)) for schema in (FLIGHT, newer)]
+    for epoch, choice in enumerate([1, "latest", f"id:{ids[0]}", "2"]):
+        written(tmp_path, sink(kafka, topic, registry, value_schema=choice), rows("AA"), epoch=epoch)
+    found = [int.from_bytes((record.value or b"")[1:5]) for record in read(kafka, topic)]
+    assert sorted(found) == [ids[0], ids[0], ids[1], ids[1]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "kind", "message"),
+    [
+        (COLUMNS.append(pa.field("seat", pa.string())), {}, ConfigurationError,
+         "does not fit the schema of the subject .*-value, version 1 .id 1.*the column 'seat' is not in the schema"),
+        (COLUMNS.remove(0), {}, ConfigurationError, "the field 'id' of the record com.example.Flight has no column"),
+        (COLUMNS.set(0, pa.field("id", pa.string())), {}, ConfigurationError,
+         "column 'id' of type string does not fit the Avro type long"),
+        (COLUMNS, {"value_schema": 7}, TargetError, "no schema for the value of the topic .*Version 7 not found"),
+        (COLUMNS, {"value_schema": "id:77"}, TargetError, "Schema 77 not found"),
+        (COLUMNS, {"key_column": "id", "key_format": "avro"}, TargetError, "no schema for the key of the topic"),
+        (COLUMNS, {"key_column": "no", "key_format": "avro"}, ConfigurationError, "key_column"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_an_error_before_the_first_row(
+    kafka: str,
+    registry: ModelRegistry,
+    columns: pa.Schema,
+    options: dict[str, Any],
+    kind: type[Exception],
+    message: str,
+) -> None:
+    topic = name()
+    registry.register(f"{topic}-value", json.dumps(FLIGHT))
+    with pytest.raises(kind, match=f"(?i){message}"):
+        sink(kafka, topic, registry, **options).check_schema(columns)
+
+
+def test_the_registry_is_a_part_of_the_connection(kafka: str, registry: ModelRegistry) -> None:
+    topic = name()
+    registry.register(f"{topic}-value", json.dumps(FLIGHT))
+    found = sink(kafka, topic, registry).delegate.check_connection()
+    assert f"the schema registry {registry.url} responds, with 1 subjects" in found
+
+
+@pytest.mark.thorough
+def test_tasks_need_no_registry(kafka: str, registry: ModelRegistry, tmp_path: Path) -> None:
+    topic = name()
+    registry.register(f"{topic}-value", json.dumps(FLIGHT))
+    made = sink(kafka, topic, registry)
+    made.check_schema(COLUMNS)
+    registry.stop()
+    assert written(tmp_path, made, rows("AA"))["sent"] == 1
+
+
+@pytest.mark.thorough
+def test_a_new_version_is_taken_at_the_next_start(kafka: str, registry: ModelRegistry, tmp_path: Path) -> None:
+    topic, newer = name(), FLIGHT | {"fields": [*FLIGHT["fields"], {"name": "seat", "type": "int", "default": 1}]}
+    first = registry.register(f"{topic}-value", json.dumps(FLIGHT))
+    made = sink(kafka, topic, registry)
+    made.check_schema(COLUMNS)
+    second = registry.register(f"{topic}-value", json.dumps(newer))
+    for epoch, each in enumerate([made, made, sink(kafka, topic, registry)]):
+        written(tmp_path, each, rows("AA"), epoch=epoch)
+    found = [int.from_bytes((record.value or b"")[1:5]) for record in read(kafka, topic)]
+    assert sorted(found) == [first, first, second]
+
+
+@pytest.mark.spark
+@pytest.mark.thorough
+def test_streams_of_both_apis(spark: SparkSession, kafka: str, registry: ModelRegistry, tmp_path: Path) -> None:
+    """Values are registered from Spark's columns; the tasks of `write_stream` never ask for the schema."""
+    first, second = name(), name()
+    source = read_stream(spark, write_source(tmp_path / "source", 2)).withColumn("at", sf.lit(None).cast("timestamp"))
+    made = sink(kafka, first, registry, register_schemas=True, key_column="k", key_format="avro")
+    run(write_stream(source, made, checkpoint=tmp_path / "first"))
+    asked = [path for method, path in registry.requests if path.startswith("/subjects")]
+    assert asked == [f"/subjects/{first}-value", f"/subjects/{first}-value/versions",
+                     f"/subjects/{first}-key", f"/subjects/{first}-key/versions"]  # fmt: skip
+    topics = [first]
+    if pyspark_version() >= (4, 1):
+        topics.append(second)
+        writer = source.writeStream.format("outfall").option("sink", "kafka").option("brokers", kafka)
+        writer = writer.option("topic", second).option("valueFormat", "avro").option("registerSchemas", "true")
+        writer = writer.option("createTopic", "if_missing").option("replicationFactor", "1")
+        writer = writer.option("schemaRegistry", json.dumps({"url": registry.url})).option("keyColumn", "k")
+        run(writer.option("keyFormat", "avro").option("checkpointLocation", str(tmp_path / "second")))
+    for topic in topics:
+        found = read(kafka, topic)
+        values = deserialized(registry, topic, found)
+        assert sorted(value["id"] for value in values) == list(range(20))
+        assert {value["at"] for value in values} == {None}
+        assert deserialized(registry, topic, found, "key") == [value["k"] for value in values]
