@@ -223,7 +223,7 @@ class CapabilityError(ConfigurationError):
 
 
 class SerializationError(TerminalError):
-    """Raised if a state or committable cannot be serialized or deserialized.
+    """Raised if a state, a committable or a message cannot be serialized or deserialized.
 
     A retry fails again. Give the sink a serializer for its values. For a stored value, run the release that wrote it.
     """

@@ -57,6 +57,18 @@ class AvroType:
     default: str | None = None
     """The symbol of an enum that a reader takes for one that it does not know."""
 
+    @property
+    def base(self) -> str:
+        """The type without its logical type: how a value is encoded."""
+        if self.kind == "decimal":
+            return "fixed" if self.size else "bytes"
+        return _LOGICAL.get(self.kind, self.kind)
+
+    @property
+    def short_name(self) -> str:
+        """The name without its namespace, by which schemas are resolved."""
+        return self.name.rpartition(".")[2]
+
 
 @dataclass(frozen=True)
 class AvroField:

@@ -65,9 +65,13 @@ class SchemaRegistryOptions(SinkOptions):
 
     @classmethod
     def parse(cls, value: object) -> Self:
-        """Return options from what a user gives: a URL, a JSON object with options, or a mapping.
+        """Return options from what a user gives.
 
-        Raises `ConfigurationError`, which names each wrong option and contains no secret.
+        Args:
+            value: A URL, a mapping, or a JSON object with options.
+
+        Raises:
+            ConfigurationError: An option is wrong. The error names each wrong one and contains no secret.
         """
         if isinstance(value, cls):
             return value

@@ -2,6 +2,7 @@
 
 The Python API, on Spark 3.5 and later: `write_stream`, `for_each_batch`, `write`, `drain`, `CommitPolicy`.
 `df.writeStream.format("outfall")`, on Spark 4.1 and later, which requires no registration.
+The way in: `deserialize`, which reads messages of Kafka with the schemas of a registry.
 For both APIs: `EpochListener`, which adds Outfall's counters to the progress that Spark reports.
 """
 
@@ -15,6 +16,7 @@ check_pyspark()
 
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.spark.batch import write
+from outfall.spark.deserialize import deserialize
 from outfall.spark.epoch_listener import EpochListener, EpochProgress
 from outfall.spark.stream import drain, for_each_batch, write_stream
 
@@ -25,6 +27,7 @@ __all__ = [
     "CommitPolicy",
     "EpochListener",
     "EpochProgress",
+    "deserialize",
     "drain",
     "for_each_batch",
     "register",

@@ -136,7 +136,7 @@ def _cast(name: str, field: pa.Field) -> Column:
                 " What to do: set a value, or remove such rows."
             ),
         )
-    return column.cast(_type(field.type))
+    return column.cast(spark_type(field.type))
 
 
 def _number(field: pa.Field) -> dict[str, int]:
@@ -144,19 +144,19 @@ def _number(field: pa.Field) -> dict[str, int]:
     return {} if number is None else {"parquet.field.id": int(number)}
 
 
-def _type(kind: pa.DataType) -> DataType:
+def spark_type(kind: pa.DataType) -> DataType:
     """Return Spark's type with the field ids of structs: Spark writes none of elements, keys and values."""
     from pyspark.sql import types
     from pyspark.sql.pandas.types import from_arrow_type
 
     if pa.types.is_struct(kind):
         return types.StructType(
-            [types.StructField(field.name, _type(field.type), True, _number(field)) for field in kind]
+            [types.StructField(field.name, spark_type(field.type), True, _number(field)) for field in kind]
         )
     if pa.types.is_map(kind):
-        return types.MapType(_type(kind.key_type), _type(kind.item_type))
+        return types.MapType(spark_type(kind.key_type), spark_type(kind.item_type))
     if pa.types.is_nested(kind):
-        return types.ArrayType(_type(kind.value_type))
+        return types.ArrayType(spark_type(kind.value_type))
     return from_arrow_type(kind, prefer_timestamp_ntz=True)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
 
+import fastavro
 import psutil
 import psycopg
 import pyarrow.parquet as pq
@@ -28,7 +29,9 @@ from pyspark.sql import DataFrame, SparkSession
 from outfall.errors import TargetError, TargetNotEmptyError, UnexpectedEpochError, reason
 from outfall.recovery import history
 from outfall.s3 import S3Sink, read_manifests
-from outfall.spark import write, write_stream
+from outfall.schema_registry import RegistryDeserializer
+from outfall.schema_registry.wire import head
+from outfall.spark import deserialize, write, write_stream
 from outfall.spark.version_check import pyspark_version
 from tests.integration.s3.support import Target, credentials_file
 from tests.integration.support.connect_port import connect_port
@@ -37,6 +40,7 @@ from tests.integration.support.postgres import Databases
 from tests.integration.support.reading import forget_commit, found, found_ids
 from tests.integration.support.recipe import Recipe
 from tests.integration.support.s3 import S3
+from tests.integration.support.schema_registry import model_registry
 from tests.integration.support.waiting import until
 from tests.unit.support.delta_reader import newest
 
@@ -148,6 +152,32 @@ def test_kafka_to_postgres(spark: SparkSession, kafka: str, dsn: str, tmp_path: 
         (partition, offset) for partition in range(2) for offset in range(10)
     ]
     recipe.check_all_was_tried()
+
+
+@pytest.mark.thorough
+def test_avro_from_kafka(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    fields: list[dict[str, Any]] = [{"name": "id", "type": "long"}, {"name": "carrier", "type": "string"}]
+    later = [*fields, {"name": "distance", "type": ["null", "long"], "default": None}]
+    columns = "value binary, topic string, partition int, offset bigint"
+    with model_registry() as registry:
+        recipe = Recipe("avro-from-kafka.md", tmp_path, warehouse(dsn) | {"https://registry.example.com": registry.url})
+        values: list[bytes | None] = []
+        for number, carrier in enumerate(("UA", "AA", "B6", "UA")):
+            schema = {"type": "record", "name": "Flight", "fields": later if number > 1 else fields}
+            written = BytesIO()
+            row = {"id": number, "carrier": carrier, "distance": 719}
+            fastavro.schemaless_writer(written, fastavro.parse_schema(schema), row)
+            values.append(head(registry.register("flights-value", json.dumps(schema))) + written.getvalue())
+        rows = [(value, "flights", 0, offset) for offset, value in enumerate([*values, b"{no avro}", None])]
+        spark.createDataFrame(rows, columns).coalesce(1).write.parquet(str(tmp_path / "topic"))
+        recipe.names["records"] = spark.readStream.schema(columns).parquet(str(tmp_path / "topic"))
+        recipe.follow("Write the tables")
+        recipe.follow("Result")
+        deserializer = RegistryDeserializer(registry.url, subject="flights-value")
+        with pytest.raises(Exception, match="cannot be read") as failed:
+            deserialize(spark.read.parquet(str(tmp_path / "topic")), deserializer).collect()
+        recipe.shows("Failure behavior", reason(failed.value))
+        recipe.check_all_was_tried()
 
 
 def produce(kafka: str, topic: str, rows: list[dict[str, Any]]) -> None:

@@ -38,6 +38,7 @@ def test_each_row_is_found_once_on_connect(tmp_path: Path) -> None:
     assert "_Tag_outfall: step tagged; epoch 0 → __main__.TagSink" in tags["of the task"]
     assert tags["left"] == []
     assert report.pop("listened") == [[0, 0, 10], [1, 1, 10], [1, 1, 0]]
+    assert report.pop("deserialized") == 1
     kept = report.pop("kept")
     if "options" in names:
         assert "url of HttpSink: missing" in kept["texts"].pop()

@@ -18,11 +18,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from outfall.errors import reason
 from outfall.file import FileSink
 from outfall.recovery import history
+from outfall.schema_registry import RegistryDeserializer
+from outfall.schema_registry.wire import head
 from outfall.sinks import DynamicSink
-from outfall.spark import EpochListener, write, write_stream
+from outfall.spark import EpochListener, deserialize, write, write_stream
 from tests.integration.support.connect_port import take_port
 from tests.integration.support.reading import forget_commit, found_ids, write_source
 from tests.integration.support.repr_sink import ReprWriter
+from tests.integration.support.schema_registry import model_registry
 
 
 def run(writer: DataStreamWriter) -> None:
@@ -69,6 +72,14 @@ def another_query(root: Path, read: Callable[[], DataFrame]) -> list[str]:
     return texts
 
 
+def deserialized(spark: SparkSession) -> int | None:
+    """Read a message by a schema of a registry."""
+    with model_registry() as registry:
+        rows = spark.createDataFrame([(head(registry.register("numbers", '"long"')) + b"\x02",)], "value binary")
+        found = deserialize(rows, RegistryDeserializer(registry.url, subject="numbers")).first()
+        return int(found[0]) if found else None
+
+
 def main(root: Path) -> None:
     take_port()
     spark = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
@@ -112,6 +123,7 @@ def main(root: Path) -> None:
     report["batch"] = {"ids": found_ids(root / "batch"), "skipped": 0}
     write(spark.range(1), TagSink(root / "tags"), step_id="tagged")
     report["tags"] = {"of the task": (root / "tags").read_text(), "left": sorted(spark.getTags())}
+    report["deserialized"] = deserialized(spark)
     if "options" in report:
         # It has no URL, so the job ends in the process that plans, which has then warned.
         job = spark.range(1).write.format("outfall").option("sink", "http").option("bearer_token", "s3cr3tpw")

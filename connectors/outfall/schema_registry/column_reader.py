@@ -1,0 +1,123 @@
+"""A column of messages in Confluent's wire format: each by its writer's schema, for one reader's schema."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from outfall.errors import ConfigurationError
+from outfall.schema_registry.avro_columns import UnreadableTypeError, check_defaults, column_type
+from outfall.schema_registry.avro_reading import AvroText, avro_reader
+from outfall.schema_registry.client import NotRegisteredError, registry_of
+from outfall.schema_registry.options import SchemaRegistryOptions
+from outfall.schema_registry.schemas import Schema
+from outfall.schema_registry.wire import HEAD_SIZE, MAGIC
+
+_MOST_TEXTS = 1000
+
+
+@dataclass(frozen=True)
+class ColumnReader:
+    """Reads a column in a task, by a fixed reader's schema."""
+
+    schema_registry: SchemaRegistryOptions
+    reader: AvroText
+    type: pa.DataType = field(compare=False)
+    """Of the column that is made."""
+
+    def column(self, values: pa.Array) -> tuple[pa.Array, dict[int, str]]:
+        """Return the column of messages, and why some, by position, cannot be read: these are NULL, as NULL messages.
+
+        Raises:
+            ConfigurationError: The registry denies access.
+            TransientError: The registry does not respond until its `retry_deadline`.
+        """
+        ids, errors = schema_ids(values)
+        written = [int(each) for each in np.unique(ids) if each >= 0]
+        pieces, places = [pa.nulls(1, self.type)], np.zeros(len(values), np.int64)
+        start = 1
+        for schema_id in written:
+            rows = np.flatnonzero(ids == schema_id)
+            chosen = values if len(rows) == len(values) else values.take(pa.array(rows))
+            piece, wrong = self._column_of(schema_id, [each[HEAD_SIZE:] for each in chosen.to_pylist()])
+            errors |= {int(rows[index]): reason for index, reason in wrong.items()}
+            if len(rows) == len(values):
+                return piece, errors
+            places[rows] = np.arange(start, start + len(rows))
+            start += len(rows)
+            pieces.append(piece)
+        return pa.concat_arrays(pieces).take(pa.array(places)), errors
+
+    def _column_of(self, schema_id: int, values: list[bytes]) -> tuple[pa.Array, dict[int, str]]:
+        """Read the values of one writer's schema."""
+        try:
+            writer = _text(self.schema_registry, registry_of(self.schema_registry).schema(schema_id).schema)
+        except NotRegisteredError as error:
+            return self._unreadable(values, str(error))
+        found = "it is not Avro" if writer is None else avro_reader(writer, self.reader)
+        if isinstance(found, str):
+            return self._unreadable(values, f"the schema with the id {schema_id}: {found}")
+        return found.column(values)
+
+    def _unreadable(self, values: list[bytes], reason: str) -> tuple[pa.Array, dict[int, str]]:
+        return pa.nulls(len(values), self.type), dict.fromkeys(range(len(values)), reason)
+
+
+def column_reader(
+    options: SchemaRegistryOptions, subject: str | None, version: int | None, schema: str | None
+) -> ColumnReader:
+    """Return what tasks run, with the reader's schema of this moment: that of a subject, or the given one."""
+    if subject is not None:
+        found = registry_of(options).version(subject, version)
+        name, reader = f"version {found.version} of the subject {subject}", _text(options, found.schema)
+    else:
+        name, reader = "the given schema", AvroText(schema or "")
+    if reader is None:
+        raise ConfigurationError(
+            f"{name} is not an Avro schema", do="read these messages by other means: only Avro is supported"
+        )
+    try:
+        kind = reader.type()
+        check_defaults(kind)
+        return ColumnReader(options, reader, column_type(kind))
+    except UnreadableTypeError as error:
+        raise ConfigurationError(
+            f"{name} cannot be the reader's schema",
+            why=str(error),
+            do="pass schema= with the fields that have column types; the others are skipped",
+        ) from error
+
+
+def schema_ids(values: pa.Array) -> tuple[np.ndarray[Any, Any], dict[int, str]]:
+    """Return the id of each message, -1 for NULL, and why others, by position, have none: these are -1 too."""
+    wide = np.int64 if pa.types.is_large_binary(values.type) else np.int32
+    _, offsets, data = values.buffers()
+    places: np.ndarray[Any, Any] = np.zeros(1, wide)
+    if offsets is not None:
+        places = np.frombuffer(offsets, wide)[values.offset : values.offset + len(values) + 1]
+    starts, lengths = places[:-1], np.diff(places)
+    present = values.is_valid().to_numpy(zero_copy_only=False)
+    ids = np.full(len(values), -1, np.int64)
+    rows = np.flatnonzero(present & (lengths >= HEAD_SIZE))
+    if len(rows):
+        heads = np.frombuffer(data, np.uint8)[starts[rows][:, None] + np.arange(HEAD_SIZE)]
+        found = np.ascontiguousarray(heads[:, 1:]).view(">u4").reshape(-1).astype(np.int64)
+        ids[rows] = np.where(heads[:, 0] == MAGIC, found, -1)
+    return ids, {int(index): _unframed(int(lengths[index])) for index in np.flatnonzero(present & (ids < 0))}
+
+
+def _unframed(length: int) -> str:
+    found = f"it has {length} bytes" if length < HEAD_SIZE else "its first byte is not zero"
+    return f"it is not in the registry's wire format: {found}"
+
+
+@lru_cache(_MOST_TEXTS)
+def _text(options: SchemaRegistryOptions, schema: Schema) -> AvroText | None:
+    """Return an Avro schema with all that it refers to, or `None` if it is of another kind. The process keeps it."""
+    if schema.kind != "AVRO":
+        return None
+    return AvroText(schema.text, tuple(each.text for each in registry_of(options).referenced(schema).values()))

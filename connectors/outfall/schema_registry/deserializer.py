@@ -1,0 +1,71 @@
+"""How to read messages of a schema registry: which registry, and which reader's schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from outfall.errors import ConfigurationError, require_extra
+from outfall.schema_registry.options import SchemaRegistryOptions
+
+if TYPE_CHECKING:
+    from outfall.schema_registry.column_reader import ColumnReader
+
+
+@dataclass(frozen=True)
+class RegistryDeserializer:
+    """Reads values in Confluent's wire format, for `outfall.spark.deserialize`.
+
+    The id in each message names the schema that it was written with. Tasks look it up in the registry, once per
+    process, and resolve the value to one schema, the reader's, which is fixed when the query starts. Avro only.
+
+    Args:
+        schema_registry: The URL of the registry, or a mapping or a JSON object of its options: credentials, TLS, proxy.
+        subject: The subject that has the reader's schema, usually the topic with `-value` or `-key`.
+        version: A version of the subject. Default: the latest one when the query starts.
+        schema: The reader's schema as text, instead of a subject.
+
+    Raises:
+        ConfigurationError: The arguments do not fit together.
+    """
+
+    schema_registry: SchemaRegistryOptions
+    subject: str | None
+    version: int | None
+    schema: str | None
+
+    def __init__(
+        self,
+        schema_registry: str | Mapping[str, Any] | SchemaRegistryOptions,
+        *,
+        subject: str | None = None,
+        version: int | None = None,
+        schema: str | None = None,
+    ) -> None:
+        if (subject is None) == (schema is None):
+            raise ConfigurationError(
+                "RegistryDeserializer needs the reader's schema, by its subject or as text",
+                do="pass either subject= or schema=",
+            )
+        if version is not None and (type(version) is not int or version < 1 or subject is None):
+            raise ConfigurationError(
+                f"version is {version!r}", do="pass an integer from 1, with subject=; omit it for the latest version"
+            )
+        object.__setattr__(self, "schema_registry", SchemaRegistryOptions.parse(schema_registry))
+        object.__setattr__(self, "subject", subject)
+        object.__setattr__(self, "version", version)
+        object.__setattr__(self, "schema", schema)
+
+    def open(self) -> ColumnReader:
+        """Return what tasks run, with the reader's schema of this moment. Called once per query, on the driver.
+
+        Raises:
+            ConfigurationError: The registry denies access, the schema is not Avro, or a type has no column type.
+            TargetError: The registry does not have the subject or the version.
+            TransientError: The registry does not respond.
+        """
+        require_extra("kafka", "fastavro", "pyruhvro", "urllib3")
+        from outfall.schema_registry.column_reader import column_reader
+
+        return column_reader(self.schema_registry, self.subject, self.version, self.schema)

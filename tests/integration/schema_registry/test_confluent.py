@@ -1,0 +1,71 @@
+"""What Confluent's own serializer writes is read, for each type of Avro."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from outfall.schema_registry import RegistryDeserializer
+from tests.integration.support.schema_registry import model_registry
+
+pytestmark = pytest.mark.thorough
+
+MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
+TYPES: dict[str, tuple[Any, Any, Any]] = {
+    "boolean": ("boolean", True, True),
+    "int": ("int", -(2**31), -(2**31)),
+    "long": ("long", 2**63 - 1, 2**63 - 1),
+    "float": ("float", 0.5, 0.5),
+    "double": ("double", 0.1, 0.1),
+    "string": ("string", "é😀", "é😀"),
+    "bytes": ("bytes", b"\0\xff", b"\0\xff"),
+    "fixed": ({"type": "fixed", "name": "F", "size": 2}, b"\0\xff", b"\0\xff"),
+    "enum": ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B"),
+    "array": ({"type": "array", "items": ["null", "int"]}, [1, None], [1, None]),
+    "map": ({"type": "map", "values": "long"}, {"a": 1}, [("a", 1)]),
+    "record": ({"type": "record", "name": "N", "fields": [{"name": "y", "type": "int"}]}, {"y": 1}, {"y": 1}),
+    "date": ({"type": "int", "logicalType": "date"}, date(1969, 1, 1), date(1969, 1, 1)),
+    "time-millis": ({"type": "int", "logicalType": "time-millis"}, MOMENT.time(), 11045678),
+    "time-micros": ({"type": "long", "logicalType": "time-micros"}, MOMENT.time(), 11045678000),
+    "timestamp-millis": ({"type": "long", "logicalType": "timestamp-millis"}, MOMENT, MOMENT),
+    "timestamp-micros": ({"type": "long", "logicalType": "timestamp-micros"}, MOMENT, MOMENT),
+    "local": (
+        {"type": "long", "logicalType": "local-timestamp-micros"},
+        MOMENT.replace(tzinfo=None),
+        MOMENT.replace(tzinfo=None),
+    ),
+    "decimal": (
+        {"type": "bytes", "logicalType": "decimal", "precision": 6, "scale": 2},
+        Decimal("-1234.50"),
+        Decimal("-1234.50"),
+    ),
+    "uuid": ({"type": "string", "logicalType": "uuid"}, uuid.UUID(int=1), str(uuid.UUID(int=1))),
+}
+"""By name: the type, a value as Confluent's serializer takes it, and the value of the column."""
+
+
+def test_each_type_is_read() -> None:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.avro import AvroSerializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    context = SerializationContext("t", MessageField.VALUE)
+    with model_registry() as registry:
+        for name, (kind, value, expected) in TYPES.items():
+            registry.forget()
+            client = SchemaRegistryClient({"url": registry.url})
+            fields = [{"name": "x", "type": kind}, {"name": "none", "type": ["null", kind]}]
+            if isinstance(kind, dict) and "name" in kind:
+                fields[1]["type"] = ["null", kind["name"]]
+            schema = json.dumps({"type": "record", "name": "R", "fields": fields})
+            message = AvroSerializer(client, schema)({"x": value, "none": None}, context)
+            # Another registry for the process, which keeps what it has seen of one.
+            options = {"url": registry.url, "headers": {"x-case": name}}
+            column, errors = RegistryDeserializer(options, subject="t-value").open().column(pa.array([message]))
+            assert (column.to_pylist(), errors) == ([{"x": expected, "none": None}], {}), name

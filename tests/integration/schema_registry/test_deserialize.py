@@ -1,0 +1,187 @@
+"""Messages of Kafka become columns in Spark: each by its writer's schema, for one reader's schema."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from outfall.errors import ConfigurationError, TransientError, reason
+from outfall.schema_registry import RegistryDeserializer
+from outfall.schema_registry.wire import head
+from outfall.spark import deserialize
+from tests.integration.support.schema_registry import ModelRegistry, model_registry
+
+OLD: dict[str, Any] = {
+    "type": "record",
+    "name": "Flight",
+    "fields": [{"name": "id", "type": "int"}, {"name": "gate", "type": "string"}],
+}
+NEW: dict[str, Any] = {
+    "type": "record",
+    "name": "Flight",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "carrier", "type": ["null", "string"], "default": None},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}, "default": 0},
+    ],
+}
+RECORDS = "key binary, value binary, topic string, partition int, offset bigint"
+
+
+@pytest.fixture
+def registry() -> Iterator[ModelRegistry]:
+    with model_registry() as found:
+        yield found
+
+
+def message(schema_id: int, schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return head(schema_id) + out.getvalue()
+
+
+def topic(spark: SparkSession, *values: bytes | None) -> DataFrame:
+    """Rows as Spark's Kafka source has them."""
+    return spark.createDataFrame([(b"k", value, "flights", 3, 40 + at) for at, value in enumerate(values)], RECORDS)
+
+
+def written(registry: ModelRegistry) -> tuple[int, int]:
+    return registry.register("flights-value", json.dumps(OLD)), registry.register("flights-value", json.dumps(NEW))
+
+
+@pytest.mark.thorough
+def test_each_message_is_read_by_its_own_schema(spark: SparkSession, registry: ModelRegistry) -> None:
+    old, new = written(registry)
+    rows = topic(
+        spark,
+        message(old, OLD, {"id": 1, "gate": "A1"}),
+        message(new, NEW, {"id": 2**40, "carrier": "UA", "at": 1_000_001}),
+        None,
+        b"plain",
+        message(old, OLD, {"id": 2, "gate": "A2"})[:-1],
+        message(77, OLD, {"id": 3, "gate": ""}),
+    )
+    read = deserialize(rows, RegistryDeserializer(registry.url, subject="flights-value"), on_error="null")
+    assert read.schema["value"].dataType.simpleString() == "struct<id:bigint,carrier:string,at:timestamp>"
+    found = read.selectExpr(
+        "offset", "value.id", "value.carrier", "unix_micros(value.at)", "value IS NULL", "value_error", "key"
+    ).collect()
+    assert [tuple(row)[:5] for row in found] == [
+        (40, 1, None, 0, False),
+        (41, 2**40, "UA", 1_000_001, False),
+        *((offset, None, None, None, True) for offset in (42, 43, 44, 45)),
+    ]
+    assert [row["value_error"] is None for row in found] == [True, True, True, False, False, False]
+    assert "wire format: its first byte is not zero" in found[3]["value_error"]
+    assert "does not have the schema with the id 77" in found[5]["value_error"]
+    assert {bytes(row["key"]) for row in found} == {b"k"}
+
+
+@pytest.mark.thorough
+def test_a_message_that_cannot_be_read_fails_the_query_with_its_place(
+    spark: SparkSession, registry: ModelRegistry
+) -> None:
+    old, _ = written(registry)
+    rows = topic(spark, message(old, OLD, {"id": 1, "gate": ""}), b"plain")
+    with pytest.raises(Exception, match="cannot be read") as failed:
+        deserialize(rows, RegistryDeserializer(registry.url, subject="flights-value")).collect()
+    assert reason(failed.value).startswith(
+        "a message in the column 'value' cannot be read: topic flights, partition 3, offset 41. It is not in the"
+    )
+
+
+@pytest.mark.thorough
+def test_a_stream_keeps_its_readers_schema_while_the_subject_gets_another(
+    spark: SparkSession, registry: ModelRegistry, tmp_path: Path
+) -> None:
+    old, _ = written(registry)
+    source = tmp_path / "source"
+    topic(spark, message(old, OLD, {"id": 1, "gate": "A1"})).write.parquet(str(source))
+    stream = spark.readStream.schema(RECORDS).parquet(str(source))
+    read = deserialize(stream, RegistryDeserializer(registry.url, subject="flights-value")).select("value.*")
+    later: dict[str, Any] = NEW | {"fields": [*NEW["fields"], {"name": "seat", "type": "int", "default": 1}]}
+    latest = registry.register("flights-value", json.dumps(later))
+    value = {"id": 2, "carrier": "UA", "at": 0, "seat": 7}
+    topic(spark, message(latest, later, value)).write.mode("append").parquet(str(source))
+    query = read.select("id", "carrier").writeStream.format("memory").queryName("carriers").trigger(availableNow=True)
+    query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    assert sorted(map(tuple, spark.table("carriers").collect())) == [(1, None), (2, "UA")]
+    assert read.columns == ["id", "carrier", "at"]
+
+
+@pytest.mark.thorough
+def test_an_outage_fails_no_message_that_can_be_read(spark: SparkSession, registry: ModelRegistry) -> None:
+    old, _ = written(registry)
+    settings = {"url": registry.url, "retry_deadline": "1 second"}
+    deserializer = RegistryDeserializer(settings, subject="flights-value")
+    rows = topic(spark, message(old, OLD, {"id": 1, "gate": "A1"}))
+    read = deserialize(rows, deserializer, on_error="null")
+    registry.stop()
+    # Not NULL with a reason: the message is readable, but not now.
+    with pytest.raises(Exception, match="does not respond"):
+        read.collect()
+    with pytest.raises(TransientError):
+        deserialize(rows, deserializer)
+    registry.start()
+    registry.fail(500, times=2)
+    assert read.select("value.id").first() == (1,)
+
+
+def test_settings_are_checked_before_the_first_row(spark: SparkSession, registry: ModelRegistry) -> None:
+    written(registry)
+    rows, deserializer = topic(spark, None), RegistryDeserializer(registry.url, subject="flights-value")
+    refused: list[tuple[DataFrame, RegistryDeserializer, dict[str, Any], str]] = [
+        (rows, deserializer, {"column": "valeu"}, "valeu"),
+        (rows, deserializer, {"column": "topic"}, "has the type string"),
+        (rows, deserializer, {"on_error": "skip"}, "on_error is 'skip'"),
+        (rows.withColumnRenamed("key", "value_error"), deserializer, {"on_error": "null"}, "'value_error' already"),
+    ]
+    for frame, given, options, text in refused:
+        with pytest.raises(ConfigurationError, match=text):
+            deserialize(frame, given, **options)
+
+
+def test_a_column_is_read_by_parts(registry: ModelRegistry) -> None:
+    """Without Spark: the rows of several writers keep their order, also in a slice of a larger column."""
+    old, new = written(registry)
+    reader = RegistryDeserializer(registry.url, schema=json.dumps(NEW)).open()
+    values = [
+        message(new, NEW, {"id": at, "carrier": None, "at": 0})
+        if at % 3
+        else message(old, OLD, {"id": at, "gate": "x" * at})
+        for at in range(30)
+    ]
+    for kind in (pa.binary(), pa.large_binary()):
+        column, errors = reader.column(pa.array([b"no", *values], kind)[1:])
+        assert errors == {}
+        assert [each["id"] for each in column.to_pylist()] == list(range(30))
+        assert reader.column(pa.array([], kind)) == (pa.array([], reader.type), {})
+
+
+def test_a_schema_of_another_kind_is_no_readers_schema(registry: ModelRegistry) -> None:
+    registry.register("object", '{"type": "object"}', "JSON")
+    with pytest.raises(ConfigurationError, match="only Avro is supported"):
+        RegistryDeserializer(registry.url, subject="object").open()
+    with pytest.raises(ConfigurationError, match="either subject= or schema="):
+        RegistryDeserializer(registry.url)
+    with pytest.raises(ConfigurationError, match="version is 0"):
+        RegistryDeserializer(registry.url, subject="object", version=0)
+
+
+def test_references_are_followed(registry: ModelRegistry) -> None:
+    airport = {"type": "record", "name": "Airport", "fields": [{"name": "code", "type": "string"}]}
+    route = {"type": "record", "name": "Route", "fields": [{"name": "start", "type": "Airport"}]}
+    registry.register("airport", json.dumps(airport))
+    used = registry.register("route-value", json.dumps(route), references=[("Airport", "airport", 1)])
+    whole = json.loads(json.dumps(route).replace('"Airport"', json.dumps(airport)))
+    reader = RegistryDeserializer(registry.url, subject="route-value").open()
+    column, errors = reader.column(pa.array([message(used, whole, {"start": {"code": "JFK"}})]))
+    assert (column.to_pylist(), errors) == ([{"start": {"code": "JFK"}}], {})
