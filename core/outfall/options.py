@@ -1,31 +1,39 @@
-"""Options of sinks: one pydantic model each, from which constructor, `format("outfall")` and documentation come."""
+"""Options of sinks: one pydantic model each, from which constructor, `format("outfall")` and documentation come.
+
+The types of values, the table for the documentation and the values of secrets have modules of their own, and can be
+imported from here too.
+"""
 
 from __future__ import annotations
 
 import difflib
 import functools
 import inspect
-import json
 import os
-import re
-import socket
-import sys
-import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, SecretStr, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails, PydanticUndefined
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
+from pydantic_core import ErrorDetails
 
 from outfall.capabilities import SaveMode
 from outfall.errors import ConfigurationError
 from outfall.existing import EXISTING, ON_EXISTING, Existing
-from outfall.serde import parse_json
-from outfall.urls import HTTP, masked, split_server
+from outfall.option_table import options_table
+from outfall.option_values import (
+    Duration,
+    Limit,
+    Names,
+    Pairs,
+    parse_duration,
+    parse_endpoint,
+    parse_limit,
+    parse_names,
+    parse_pairs,
+)
+from outfall.secret_values import known_values, resolve_secret
+from outfall.urls import masked
 
 __all__ = [
     "Alias",
@@ -48,121 +56,9 @@ __all__ = [
     "resolve_secret",
 ]
 
-_UNITS = {
-    "ms": 0.001, "millisecond": 0.001, "milliseconds": 0.001,
-    "s": 1, "sec": 1, "second": 1, "seconds": 1,
-    "m": 60, "min": 60, "minute": 60, "minutes": 60,
-    "h": 3600, "hour": 3600, "hours": 3600,
-    "d": 86_400, "day": 86_400, "days": 86_400,
-}  # fmt: skip
-_DURATIONS = {"day": 86_400_000, "hour": 3_600_000, "minute": 60_000, "second": 1000, "millisecond": 1}
-_SIZES = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 _ALIKE, _EQUALLY = 0.6, 0.05
 _LONGEST = 100
-_TEXT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
-
-def parse_endpoint(value: Any) -> Any:
-    """Validate the address of a service whose credentials come from elsewhere.
-
-    Raises:
-        ValueError: The value is not an http or https URL, or may contain a secret.
-    """
-    if value is None:
-        return None
-    split_server(str(value), HTTP, "an http or https URL", "credentials come from the client's own chain")
-    return value
-
-
-def parse_names(value: Any) -> Any:
-    """Parse a list of names: a list, or a string with commas between them.
-
-    Raises:
-        ValueError: The value is neither of these, or a name is empty.
-    """
-    names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
-    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
-        raise ValueError("must be a list of names, or a string with commas between them")
-    if not all(names):
-        raise ValueError("must not contain an empty name")
-    return tuple(names)
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(parse_names)]
-"""The type of an option that is a list of columns or other names."""
-
-
-def parse_pairs(value: Any) -> Any:
-    """Parse a mapping of names to values, or a JSON object as a string. Numbers and booleans become strings.
-
-    Raises:
-        ValueError: The value is neither. The text does not contain the values, which may be secrets.
-    """
-    if isinstance(value, str):
-        try:
-            value = parse_json(value)
-        except ValueError:
-            value = None
-    if not isinstance(value, Mapping) or not all(
-        isinstance(item, str | SecretStr | int | float) for item in value.values()
-    ):
-        raise ValueError('must be a mapping of names to strings, such as {"X-Api-Key": "env:API_KEY"}')
-    return {name: item if isinstance(item, str | SecretStr) else json.dumps(item) for name, item in value.items()}
-
-
-Pairs = Annotated[dict[str, SecretStr], BeforeValidator(parse_pairs)]
-"""The type of an option that is a mapping of names to values, which may be secrets."""
-
-
-def parse_epoch(value: Any) -> int:
-    """Parse the number of a batch job's epoch.
-
-    Raises:
-        ValueError: The value is not an integer from 0 to 2^63-1, the largest number that every target can store.
-    """
-    number = int(value) if isinstance(value, str) and re.fullmatch(r"\s*\+?\d{1,19}\s*", value, re.ASCII) else value
-    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 63:
-        raise ValueError("must be an integer from 0 to 2^63-1, for example the date as 20261121")
-    return number
-
-
-Epoch = Annotated[int, BeforeValidator(parse_epoch)]
-"""The type of an option that is the number of an epoch."""
-
-
-def parse_duration(value: Any) -> timedelta:
-    """Parse a duration.
-
-    Args:
-        value: A `timedelta`, a number of seconds, or a string: a number with a unit, or without one for seconds.
-
-    Raises:
-        ValueError: The value is none of these, or not positive.
-    """
-    span = parse_limit(value)
-    if not span:
-        raise ValueError("must be longer than 0")
-    return span
-
-
-def parse_limit(value: Any) -> timedelta:
-    """Parse a duration that is a limit, or 0 for no limit. Otherwise as `parse_duration`."""
-    if isinstance(value, str):
-        value = _seconds(value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = _span(value)
-    if not isinstance(value, timedelta):
-        raise ValueError("must be a duration: a timedelta, seconds, or a string such as '10 minutes'")
-    if value < timedelta(0):
-        raise ValueError("must not be negative")
-    return value
-
-
-Duration = Annotated[timedelta, BeforeValidator(parse_duration)]
-"""The type of an option that is a duration."""
-
-Limit = Annotated[timedelta, BeforeValidator(parse_limit)]
-"""The type of an option that is a duration, or 0 for no limit."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -321,103 +217,8 @@ def options_in_save_mode(options: O, mode: SaveMode | None) -> O:
     return options.model_copy(update={"on_existing": means})
 
 
-def options_table(model: type[SinkOptions]) -> str:
-    """Return the options as a Markdown table for the documentation."""
-    lines = ["| Option | Type | Default | Meaning |", "|---|---|---|---|"]
-    # Required options first, then those of the sink itself, and last those that it shares with others.
-    order = [name for base in model.__mro__ for name in getattr(base, "__annotations__", {})]
-    fields = sorted(model.model_fields.items(), key=lambda item: (not item[1].is_required(), order.index(item[0])))
-    for name, field in fields:
-        names = [name, *(alias for alias, of in model.aliases.items() if of.option == name)]
-        names_cell = ", ".join(f"`{each}`" for each in names)
-        cells = (names_cell, _type_text(field.annotation), _default_text(field), field.description or "")
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def resolve_secret(secret: SecretStr) -> str:
-    """Return the value of a secret: of the variable for `env:NAME`, of the file for `file:PATH`, or the string itself.
-
-    Call it where the secret is used, so that plans, checkpoints and pickled sinks do not contain it.
-
-    Raises:
-        ConfigurationError: The variable or the file does not exist on this host.
-    """
-    text = secret.get_secret_value()
-    if text.startswith("env:"):
-        return _remembered(text, _from_environment(text.removeprefix("env:")))
-    if text.startswith("file:"):
-        return _remembered(text, _from_file(text.removeprefix("file:")))
-    return text
-
-
-def known_values(*secrets: SecretStr | None) -> list[str]:
-    """Return the values of secrets that this process has used, to mask them in texts of a client or a server.
-
-    Of a variable or a file, they are the last ones that were read: it may have been exchanged since the request that
-    the server repeats. Reads nothing, and never raises.
-    """
-    found: list[str] = []
-    for text in (secret.get_secret_value() for secret in secrets if secret is not None):
-        found += _read.get(text, []) if text.startswith(("env:", "file:")) else [text]
-    return found
-
-
-_read: dict[str, list[str]] = {}
-"""The last values of each reference, the newest first."""
-_KEPT = 8
-
-
-def _remembered(reference: str, value: str) -> str:
-    _read[reference] = list(dict.fromkeys([value, *_read.get(reference, [])]))[:_KEPT]
-    return value
-
-
-def _from_environment(name: str) -> str:
-    value = os.environ.get(name)
-    if value is None:
-        raise ConfigurationError(
-            f"the environment variable {name!r}, which holds a secret, is not set {_here()}",
-            # This also holds for the processes on the driver's host in which Spark plans format("outfall").
-            why="Spark's Python workers have the environment that Spark was started with; a variable that is set in the"
-            " driver later does not reach them",
-            do=f'set it for the driver, and for the executors with .config("spark.executorEnv.{name}", …) before the'
-            " session starts; or use file:PATH with a file on each host",
-        )
-    return value
-
-
-def _from_file(path: str) -> str:
-    try:
-        return Path(path).read_text().rstrip("\r\n")
-    except OSError as error:
-        raise ConfigurationError(
-            f"the file {path!r}, which holds a secret, cannot be read {_here()}",
-            why=error.strerror or type(error).__name__,
-            do="create it at this path on the driver's host and on the host of each executor",
-        ) from error
-    except UnicodeDecodeError:
-        # Without the cause, which contains the content of the file.
-        raise ConfigurationError(
-            f"the file {path!r}, which holds a secret, is not a text file",
-            why="it is not in UTF-8",
-            do="write the secret as UTF-8 text, for the driver and for the executors",
-        ) from None
-
-
 def _names(model: type[SinkOptions]) -> list[str]:
     return [*model.model_fields, *model.aliases]
-
-
-def _here() -> str:
-    kind = "worker (Spark executor)" if _in_task() else "driver"
-    return f"on this {kind}, host {socket.gethostname()}"
-
-
-def _in_task() -> bool:
-    """Return whether this process runs a Spark task. A process without pyspark does not."""
-    context = getattr(sys.modules.get("pyspark"), "TaskContext", None)
-    return context is not None and context.get() is not None
 
 
 def _validated(model: type[O], options: Iterable[tuple[str, str | None, Any]], others: Collection[str] = ()) -> O:
@@ -507,68 +308,3 @@ def _words(annotation: Any) -> list[str]:
     if get_origin(annotation) is Literal:
         return [value for value in get_args(annotation) if isinstance(value, str)]
     return [word for arg in get_args(annotation) for word in _words(arg)]
-
-
-def _type_text(annotation: Any) -> str:
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return _type_text(get_args(annotation)[0])
-    if origin is Literal:
-        return ", ".join(f"`{value}`" for value in get_args(annotation))
-    if origin in (Union, types.UnionType):
-        return " or ".join(_type_text(arg) for arg in get_args(annotation) if arg is not types.NoneType)
-    if origin is tuple:
-        return f"list of {_type_text(get_args(annotation)[0])}s"
-    if origin is dict:
-        return "mapping"
-    if isinstance(annotation, type) and issubclass(annotation, SinkOptions):
-        return "mapping"
-    names = {
-        str: "string", int: "integer", float: "number", bool: "`true`, `false`", SecretStr: "secret",
-        timedelta: "duration", ByteSize: "size",
-    }  # fmt: skip
-    return names.get(annotation, getattr(annotation, "__name__", str(annotation)))
-
-
-def _default_text(field: FieldInfo) -> str:
-    if field.default is PydanticUndefined:
-        return "required" if field.is_required() else ""
-    if field.default is None:
-        return "none"
-    if field.default in ("", (), {}):
-        return "empty"
-    return f"`{_as_written(field.default, field.annotation)}`"
-
-
-def _as_written(default: Any, annotation: Any) -> str:
-    """Return a default in the form in which a user can write it."""
-    if isinstance(default, bool):
-        return str(default).lower()
-    if not default:
-        return "0"
-    if isinstance(default, timedelta):
-        count, unit = _in_largest_unit(default // timedelta(milliseconds=1), _DURATIONS)
-        return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
-    if ByteSize in (annotation, *get_args(annotation)):
-        count, unit = _in_largest_unit(default, _SIZES)
-        return f"{count} {unit}"
-    return str(default)
-
-
-def _in_largest_unit(number: int, units: Mapping[str, int]) -> tuple[int, str]:
-    return next((number // size, unit) for unit, size in units.items() if number % size == 0)
-
-
-def _span(seconds: float) -> timedelta:
-    try:
-        return timedelta(seconds=seconds)
-    except (OverflowError, ValueError) as error:
-        raise ValueError(f"must be at most {timedelta.max.days} days") from error
-
-
-def _seconds(text: str) -> float:
-    match = _TEXT.fullmatch(text)
-    unit = (match[2] or "s").lower() if match else ""
-    if match is None or unit not in _UNITS:
-        raise ValueError(f"{text!r} is not a duration: write for example '30 seconds', '10 minutes' or '1 hour'")
-    return float(match[1]) * _UNITS[unit]

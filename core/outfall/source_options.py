@@ -12,9 +12,9 @@ from outfall import plugins
 from outfall.capabilities import SupportsPreWriteTopology, SupportsSparkWriter
 from outfall.capability_checks import ResolvedSink, check_sink
 from outfall.errors import ConfigurationError
+from outfall.option_values import Epoch
 from outfall.options import (
     Duration,
-    Epoch,
     OptionTexts,
     SinkOptions,
     in_own_case,

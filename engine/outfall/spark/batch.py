@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from outfall.capabilities import SaveMode
 from outfall.capability_checks import resolve
 from outfall.errors import ConfigurationError, TargetNotEmptyError
-from outfall.options import in_own_case, names_arguments, parse_epoch
+from outfall.option_values import parse_epoch
+from outfall.options import in_own_case, names_arguments
 from outfall.protocol.commit_retry import CommitPolicy
 from outfall.protocol.coordinator import EpochCoordinator
 from outfall.protocol.messages import EpochResult
