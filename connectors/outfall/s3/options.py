@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from pydantic import ByteSize, Field, SecretStr, field_validator, model_validator
 
+from outfall.connections import ConnectionOptions, ConnectionSettings
 from outfall.errors import ConfigurationError
 from outfall.existing import OnExistingFiles
 from outfall.formats import FormatArguments
@@ -198,8 +199,8 @@ class _Upload(SinkOptions):
         return key
 
 
-class S3Options(StorageOptions, RollOptions, _Upload, _Place):
-    """The options of `S3Sink`, in its constructor and as Spark options."""
+class S3Connection(ConnectionOptions):
+    """The options of a connection to S3 or another store."""
 
     region: str | None = Field(default=None, description="The region. Default: the one that boto3 finds.")
     endpoint_url: str | None = Field(
@@ -211,14 +212,18 @@ class S3Options(StorageOptions, RollOptions, _Upload, _Place):
         default=False,
         description="Whether the bucket is in the path instead of the host name, as some other stores require.",
     )
-    requester_pays: bool = Field(
-        default=False, description="Whether this account pays for requests instead of the bucket owner."
-    )
-    connect_timeout: Duration = Field(
-        default=timedelta(seconds=10), description="The timeout for establishing a connection."
-    )
     read_timeout: Duration = Field(
         default=timedelta(minutes=1), description="The timeout for receiving the next bytes of a response."
+    )
+
+    _address = field_validator("endpoint_url")(parse_endpoint)
+
+
+class S3Options(StorageOptions, RollOptions, _Upload, S3Connection, _Place):
+    """The options of `S3Sink`, in its constructor and as Spark options."""
+
+    requester_pays: bool = Field(
+        default=False, description="Whether this account pays for requests instead of the bucket owner."
     )
     retry_deadline: Duration = Field(
         default=timedelta(minutes=5),
@@ -236,8 +241,6 @@ class S3Options(StorageOptions, RollOptions, _Upload, _Place):
             )
         return self
 
-    _address = field_validator("endpoint_url")(parse_endpoint)
-
     def roll_bounds(self, clock: Callable[[], float]) -> RollBounds:
         """Return the bounds at which an object is composed: those of the options, and the largest object of S3.
 
@@ -248,7 +251,7 @@ class S3Options(StorageOptions, RollOptions, _Upload, _Place):
         return RollBounds(self.roll_bytes, self.roll_interval, self.roll_rows, largest, clock)
 
 
-class S3Arguments(PartitionArguments, FormatArguments, total=False):
+class S3Arguments(PartitionArguments, FormatArguments, ConnectionSettings, total=False):
     """The options of `S3Sink` as keyword arguments except bucket and prefix, described in `S3Options`."""
 
     path: str | None
@@ -267,8 +270,6 @@ class S3Arguments(PartitionArguments, FormatArguments, total=False):
     endpoint_url: str | None
     path_style: bool
     requester_pays: bool
-    connect_timeout: timedelta | float | str
-    read_timeout: timedelta | float | str
     retry_deadline: timedelta | float | str
     roll_bytes: int | str | None
     roll_interval: timedelta | float | str | None

@@ -24,7 +24,7 @@ from outfall.process_clients import ProcessClients, hide_secrets
 from outfall.retry_log import Retry, RetryLog
 from outfall.retry_loop import retried
 from outfall.s3.errors import FAILURES, PASSING, FailureKind, asked, classify, describe, metadata, translated, unusable
-from outfall.s3.options import S3Options
+from outfall.s3.options import S3Connection, S3Options
 
 T = TypeVar("T")
 
@@ -44,11 +44,7 @@ _TRIES = 1
 class S3Access:
     """The access of a process to S3. Has no client; picklable."""
 
-    endpoint_url: str | None = None
-    region: str | None = None
-    path_style: bool = False
-    connect_timeout: float = 10.0
-    read_timeout: float = 60.0
+    options: S3Connection
     connections: int = 10
     sse_customer_key: SecretStr | None = None
     """A secret of requests, which is removed from messages."""
@@ -66,14 +62,15 @@ class S3Access:
     def make(self) -> Any:
         """Create a new client."""
         session = boto3.session.Session() if self.session_factory is None else self.session_factory()
+        options = self.options
         config = Config(
-            connect_timeout=self.connect_timeout,
-            read_timeout=self.read_timeout,
+            connect_timeout=options.connect_timeout.total_seconds(),
+            read_timeout=options.read_timeout.total_seconds(),
             max_pool_connections=self.connections,
             retries={"mode": "adaptive", "total_max_attempts": _TRIES},
-            s3={"addressing_style": "path" if self.path_style else "auto"},
+            s3={"addressing_style": "path" if options.path_style else "auto"},
         )
-        client = session.client("s3", endpoint_url=self.endpoint_url, region_name=self.region, config=config)
+        client = session.client("s3", endpoint_url=options.endpoint_url, region_name=options.region, config=config)
         hide_secrets(client, [] if self.sse_customer_key is None else [resolve_secret(self.sse_customer_key)])
         return client
 
@@ -103,18 +100,10 @@ class Store:
     @property
     def access(self) -> S3Access:
         """The access to the bucket."""
-        options = self.options
-        return S3Access(
-            endpoint_url=options.endpoint_url,
-            region=options.region,
-            path_style=options.path_style,
-            connect_timeout=options.connect_timeout.total_seconds(),
-            read_timeout=options.read_timeout.total_seconds(),
-            # One more than the parallel uploads, for other requests at the same time.
-            connections=options.max_concurrency + 1,
-            sse_customer_key=options.sse_customer_key,
-            session_factory=self.session_factory,
-        )
+        # One more than the parallel uploads, for other requests at the same time.
+        connections = self.options.max_concurrency + 1
+        connection = S3Connection.of(self.options)
+        return S3Access(connection, connections, self.options.sse_customer_key, self.session_factory)
 
     def ask(self, request: str, **arguments: Any) -> Mapping[str, Any]:
         """Send one request, and return its response if it is complete and belongs to the request.

@@ -17,6 +17,7 @@ from botocore.httpsession import URLLib3Session
 from pydantic import SecretStr
 
 from outfall.kinesis.stream import KinesisConnection
+from outfall.s3.options import S3Connection
 from outfall.s3.store import S3Access
 
 KEY = base64.b64encode(b"0123456789hunter+3456789012345").decode()
@@ -50,7 +51,9 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def s3() -> Any:
-    return S3Access(endpoint_url=URL, region="us-east-1", path_style=True, sse_customer_key=SecretStr(KEY)).make()
+    return S3Access(
+        S3Connection(endpoint_url=URL, region="us-east-1", path_style=True), sse_customer_key=SecretStr(KEY)
+    ).make()
 
 
 def kinesis() -> Any:
