@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -109,7 +110,7 @@ class AwsSink(AsyncSink[E], SupportsTarget[Any], Generic[E]):
         provider does not respond.
         """
         try:
-            return self.connection.of(self.options).client()
+            return self._access.client()
         except (BotoCoreError, ValueError) as error:
             passes = is_stale(error)
             raise (TransientError if passes else ConfigurationError)(
@@ -117,6 +118,11 @@ class AwsSink(AsyncSink[E], SupportsTarget[Any], Generic[E]):
                 why=str(error),
                 do="correct region, endpoint_url or the credentials",
             ) from error
+
+    @cached_property
+    def _access(self) -> AwsConnection:
+        # Once per sink: to take the options apart costs as much as a part of a request.
+        return self.connection.of(self.options)
 
     def call(self, method: str, **arguments: Any) -> Any:
         """Call a method of the client. After a credential error, the next call uses new credentials."""
@@ -130,7 +136,7 @@ class AwsSink(AsyncSink[E], SupportsTarget[Any], Generic[E]):
     def renew(self, client: Any, error: BaseException | None) -> None:
         """Make the next call of `client` read the credentials again, if an error shows that they are stale."""
         if error is not None and is_stale(error):
-            self.connection.of(self.options).renew(client)
+            self._access.renew(client)
 
 
 class AwsPartition(BlockingSinkPartition[E], Generic[E]):

@@ -156,6 +156,7 @@ class RedisPartition(VersionedPartition):
     def __init__(self, sink: RedisRequestSink) -> None:
         super().__init__(sink)
         options: RedisOptions = sink.options
+        self._access = sink.access()
         ttl = 0 if options.ttl is None else max(1, round(options.ttl.total_seconds() * 1000))
         self._lives = Lives(ttl, round(options.tombstone_retention.total_seconds() * 1000))
 
@@ -169,7 +170,7 @@ class RedisPartition(VersionedPartition):
         return keys.to_pylist(), packed, [len(row.keys) + len(row.arguments) for row in packed]
 
     def send(self, entries: Sequence[KeyedRow]) -> RequestOutcome[KeyedRow]:
-        access, outcomes = self.sink.access(), Outcomes()
+        access, outcomes = self._access, Outcomes()
         client = access.client()
         try:
             with access.password_masked():
@@ -209,7 +210,7 @@ class RedisPartition(VersionedPartition):
         return known + self._answers(node, unknown)
 
     def _answers(self, node: Any, calls: Sequence[Sequence[KeyedRow]]) -> list[tuple[Sequence[KeyedRow], Any]]:
-        access = self.sink.access()
+        access = self._access
         sent = [call(rows, self.version, self._lives) for rows in calls]
         found = pipelined(node, sent + access.waiting())
         lacking = access.lacking(found.pop()) if access.wait_replicas else None
