@@ -9,8 +9,9 @@ columns, types  the server's catalogue, compatible types, and values that a colu
 json_text       nested values as JSON, and the JSON that MySQL would change
 encode, send    rows as text, sent with LOAD DATA LOCAL or INSERT
 load            one attempt, which loads its rows into staging
-moving          the statements that move staged rows into the table; changes: those that apply changes
-own_tables      the ledger, the attempts and staging
+words           what differs as text from other databases
+moving          the addresses of staged rows, for those that the table accepts
+tombstones      the sequences of deleted keys, also of earlier releases
 recovery        the location of the log, as arguments and as a URL
 log_database    the tables, transactions and errors, for `outfall.sql.log`
 connection      connections with TLS, LOAD DATA without files, and the classes of the server's errors

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-
 from outfall.capabilities import Guarantee, TargetContext
 from outfall.first_contact import first_contact
 from outfall.mysql.columns import check_rights, find_table, read_columns
@@ -15,11 +13,10 @@ from outfall.mysql.database import MySQLDatabase, MySQLSession
 from outfall.mysql.dialect import MySQLDialect
 from outfall.mysql.names import MySQLName
 from outfall.mysql.options import MySQLOptions
-from outfall.mysql.own_tables import MySQLLedger, ledger_ddl
-from outfall.mysql.types import arrow_type
 from outfall.possession.possession import check_same_name, find_moved
 from outfall.sql.delivery import StagedEpochs
 from outfall.sql.dialect import Found, SqlName, compose
+from outfall.sql.ledger import StepLedger
 from outfall.sql.target import SqlTarget, StepTables
 from outfall.sql.tombstones import tombstones_name
 from outfall.target_record import TargetRecord
@@ -73,7 +70,7 @@ class MySQLDelivery(StagedEpochs):
         named = self.table.found_in(self.database.database_name())
         former = f"{self._former(recorded)}.{named.name}"
         own = MySQLName(self.options.metadata_schema, "ledger")
-        ledger = MySQLLedger(dialect, own, f"{named.schema}.{named.name}", context.incarnation, step, former)
+        ledger = StepLedger(dialect, own, f"{named.schema}.{named.name}", context.incarnation, step, former)
         return replace(self._tables(context, starting=True), ledger=ledger)
 
     def _former(self, recorded: str) -> str:
@@ -87,15 +84,6 @@ class MySQLDelivery(StagedEpochs):
 
     def requires(self) -> Sequence[str]:
         return ("a server that keeps committed transactions (innodb_flush_log_at_trx_commit is 1)", *self._retained())
-
-    def row_schema(self) -> pa.Schema | None:
-        columns = self.database.run("checking", lambda session: read_columns(session, self.table), starting=True)
-        fields = [pa.field(column.name, arrow_type(column)) for column in columns if column.writable]
-        if fields and self.options.delete_marker is not None:
-            fields.append(pa.field(self.options.delete_marker, pa.bool_()))
-        if fields and self.options.operation_column is not None:
-            fields.append(pa.field(self.options.operation_column, pa.string()))
-        return pa.schema(fields) if fields else None
 
     def check_connection(self) -> Sequence[str]:
         database, schema = self.database, self.options.metadata_schema
@@ -120,10 +108,3 @@ class MySQLDelivery(StagedEpochs):
         with database.translated_errors(f"checking the privileges on {self.table}"):
             # Without retries, to report problems at once.
             return database.run_once(check)
-
-    def _support_ddl(self, session: MySQLSession, step_id: str) -> list[str]:
-        staging = self._staging(step_id, self.find(session))
-        dead_letters = [] if self.dead_letters is None else self.dead_letters.missing_ddl(session)
-        tombstones = self._tombstones_of(self.find(session))
-        tombstone_ddl = [] if tombstones is None else tombstones.missing_ddl(session)
-        return [*ledger_ddl(self.options.metadata_schema), *staging.missing_ddl(session), *dead_letters, *tombstone_ddl]

@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from outfall.capabilities import WriterInitContext
 from outfall.errors import TargetError, ValueRefusedError
-from outfall.mysql.changes import MySQLChangeMove, MySQLTombstones
 from outfall.mysql.columns import MySQLColumn, check_keys, check_relation, read_columns, read_primary_key
 from outfall.mysql.database import MySQLDatabase, MySQLSession
 from outfall.mysql.errors import MySQLRefusal, is_missing, is_rows_fault, may_be_mismatch
 from outfall.mysql.load import StagingLoad
-from outfall.mysql.moving import MySQLAppendMove, MySQLDeleteMove, MySQLMove, MySQLUpsertMove
+from outfall.mysql.moving import positioned_rows, row_text
 from outfall.mysql.names import MySQLName, quote, why_no_name
 from outfall.mysql.options import MySQLOptions
-from outfall.mysql.own_tables import MySQLLedger, MySQLStaging
 from outfall.mysql.send import RowSender, RowTooLargeError
-from outfall.mysql.types import KEY_LENGTH, new_column_type, why_no_sequence, why_not
-from outfall.sql.dialect import Dialect, Fault, SqlName, StagedRows, among, compose, staging_name
+from outfall.mysql.tombstones import MySQLTombstones
+from outfall.mysql.types import KEY_LENGTH, arrow_type, new_column_type, why_no_sequence, why_not
+from outfall.mysql.words import MySQLWords
+from outfall.sql.database import Result
+from outfall.sql.dialect import Dialect, Fault, SqlName, among, compose, staging_name
+from outfall.sql.keyed import Move, PositionedRows
+from outfall.sql.ledger import StepLedger
 from outfall.sql.options import STAGE
+from outfall.sql.staging import Staging
 
 _ID = "_outfall_id"
 """The primary key of a table that is created without one: row-based replication and clusters require one."""
-
-_MOVES: dict[str, type[MySQLMove]] = {"append": MySQLAppendMove, "delete": MySQLDeleteMove, "upsert": MySQLUpsertMove}
 
 
 class MySQLDialect(Dialect):
     """MySQL or MariaDB, for the sink with these options."""
 
     sink = "MySQLSink"
-    keeping = "ON DUPLICATE KEY UPDATE begun = begun"
+    words = MySQLWords()
     volatile = "they were removed, or the database was restored"
 
     def __init__(self, options: MySQLOptions) -> None:
         self.options: MySQLOptions = options
         self.database: MySQLDatabase = MySQLDatabase(options)
-
-    def quote(self, column: str) -> str:
-        return quote(column)
 
     def parse(self, text: str) -> MySQLName:
         return MySQLName.parse(text)
@@ -66,6 +65,9 @@ class MySQLDialect(Dialect):
 
     def check_keys(self, session: MySQLSession, table: SqlName, given: Sequence[str] | None) -> None:
         check_keys(self.options, session, table, given)
+
+    def arrow_type(self, column: MySQLColumn) -> pa.DataType:
+        return arrow_type(column)
 
     def new_type(self, kind: pa.DataType, name: str) -> str:
         return new_column_type(kind, name)
@@ -100,17 +102,17 @@ class MySQLDialect(Dialect):
         # A trigger can fail a DELETE, but not skip a row.
         return None
 
-    def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> MySQLLedger:
+    def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> StepLedger:
         table = self.parse(self.options.table)
         named = f"{table.schema or self.database.database_name()}.{table.name}"
         own = MySQLName(self.options.metadata_schema, "ledger")
-        return MySQLLedger(self, own, named, incarnation, step_id)
+        return StepLedger(self, own, named, incarnation, step_id)
 
-    def staging(self, step_id: str, target: SqlName, found_in: str | None) -> MySQLStaging:
+    def staging(self, step_id: str, target: SqlName, found_in: str | None) -> Staging:
         extra = self.options.own_columns()[2:]
         spelled = target.found_in(self.database.database_name())
         name = staging_name(self.options.metadata_schema, spelled, step_id, extra)
-        return MySQLStaging(self, name, target)
+        return Staging(self, name, target)
 
     def discard(self, session: MySQLSession, column: str, table: SqlName, attempts: str) -> None:
         # By their numbers: a DELETE that searches would wait for the rows that a task is writing.
@@ -136,10 +138,15 @@ class MySQLDialect(Dialect):
     ) -> StagingLoad:
         return StagingLoad(self, staging, target, schema, stage, context)
 
-    def move(self, staging: SqlName, target: SqlName, attempts: Sequence[StagedRows]) -> MySQLMove:
-        if self.options.write_mode == "changes":
-            return MySQLChangeMove(self.options, target, staging, self.tombstones(target).table, attempts)
-        return _MOVES[self.options.write_mode](self.options, target, staging, attempts)
+    def rows_changed(self, session: MySQLSession, statement: str, result: Result) -> int:
+        # An update counts as two rows.
+        return session.records if statement.startswith("INSERT") else result.rowcount
+
+    def positioned_rows(self, session: MySQLSession, move: Move) -> PositionedRows:
+        return positioned_rows(session, move, self.options.ordered_by)
+
+    def row_text(self, session: MySQLSession, staging: SqlName, shown: Mapping[str, str], place: str) -> str:
+        return row_text(session, staging, shown, place)
 
     def tombstones(self, target: SqlName) -> MySQLTombstones:
         return MySQLTombstones(self, target)

@@ -3,11 +3,11 @@
 ```
 sink, options       `PostgresSink`, the public class, which delegates to one of three deliveries; its options
 delivery            the base of the deliveries in PostgreSQL, and the delivery by epochs, on `outfall.sql`
-dialect             PostgreSQL's dialect of SQL for that base
-staging/            by epochs: tasks `load` rows into `staging_table` with COPY, `moving` moves them by `publish_sql`;
-                    `change_moving` applies changes by `change_sql`, beside the `tombstones` of deleted keys
-offsets/            by offsets: tasks publish independently, by `parts` or by the offsets of their `source`
-ledger              the ledger's tables, and the rows of parts
+dialect, words      PostgreSQL's dialect of SQL for that base, and its words: what differs as text
+staging/            by epochs: tasks `load` rows into staging with COPY, which `truncation` empties; `moving` has the
+                    addresses of rows, for those that the table accepts
+offsets/            by offsets: tasks publish independently, by `parts` or by the offsets of their `source`; `ledger`
+                    has the rows of parts
 copy/               converts values to column types, and sends them with COPY
 catalogue/          the server's columns and types, type compatibility, privileges
 connection/         connections, transactions with retries, translation of errors

@@ -9,18 +9,16 @@ from typing import Any
 import pyarrow as pa
 
 from outfall.capabilities import CommitterInitContext, Guarantee, TargetContext
-from outfall.postgres.catalogue.columns import read_columns, schema_of
+from outfall.postgres.catalogue.columns import schema_of
 from outfall.postgres.catalogue.privileges import check_rights
 from outfall.postgres.catalogue.relation import read_relation
 from outfall.postgres.catalogue.table import unlogged
-from outfall.postgres.catalogue.types import arrow_type
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase, max_connections
 from outfall.postgres.dialect import PostgresDialect
-from outfall.postgres.ledger import ledger_ddl
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging.moving import PostgresCommitter
-from outfall.sql.delivery import SqlDelivery, StagedDelivery, StagedEpochs
+from outfall.sql.delivery import SqlDelivery, StagedEpochs
 from outfall.sql.dialect import Found
 from outfall.sql.target import SqlTarget
 
@@ -68,13 +66,7 @@ class PostgresDelivery(SqlDelivery):
         if self.options.payload_column is not None:
             # Rows have other columns than the table.
             return None
-        columns = self.database.run("checking", lambda session: read_columns(session, self.table), starting=True)
-        fields = [pa.field(column.name, arrow_type(column.kind)) for column in columns if column.writable]
-        if fields and self.options.delete_marker is not None:
-            fields.append(pa.field(self.options.delete_marker, pa.bool_()))
-        if fields and self.options.operation_column is not None:
-            fields.append(pa.field(self.options.operation_column, pa.string()))
-        return pa.schema(fields) if fields else None
+        return super().row_schema()
 
     def check_connection(self) -> Sequence[str]:
         database = self.database
@@ -101,19 +93,7 @@ class PostgresDelivery(SqlDelivery):
         return PostgresTarget(self._tables(context, self._table_options), self._written, session)
 
 
-class PostgresStagedDelivery(PostgresDelivery, StagedDelivery):
-    """The base of deliveries whose tasks copy rows to a staging table."""
-
-    def _support_ddl(self, session: PostgresConnection, step_id: str) -> list[str]:
-        schema = self.options.metadata_schema
-        staging = self._staging(step_id, self.find(session))
-        dead_letters = [] if self.dead_letters is None else self.dead_letters.missing_ddl(session)
-        tombstones = self._tombstones_of(self.find(session))
-        tombstone_ddl = [] if tombstones is None else tombstones.missing_ddl(session)
-        return [*ledger_ddl(schema), *staging.missing_ddl(session), *dead_letters, *tombstone_ddl]
-
-
-class EpochDelivery(PostgresStagedDelivery, StagedEpochs):
+class EpochDelivery(PostgresDelivery, StagedEpochs):
     """Writes each epoch in one transaction, so readers see either all or none of it."""
 
     def create_committer(self, context: CommitterInitContext) -> PostgresCommitter:

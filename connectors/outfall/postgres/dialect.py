@@ -2,56 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 
 from outfall.capabilities import WriterInitContext
-from outfall.postgres.catalogue.columns import TableColumn, read_columns, read_primary_key
+from outfall.postgres.catalogue.columns import TableColumn, exists, read_columns, read_primary_key
+from outfall.postgres.catalogue.conflict import conflicts
 from outfall.postgres.catalogue.privileges import OWN_RIGHTS, check_granted
 from outfall.postgres.catalogue.relation import read_relation
 from outfall.postgres.catalogue.table import check_keys, check_relation
-from outfall.postgres.catalogue.types import new_column_type, why_no_sequence, why_not
+from outfall.postgres.catalogue.types import arrow_type, new_column_type, why_no_sequence, why_not
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
 from outfall.postgres.connection.errors import RowRefusal, is_rows_fault, may_be_mismatch
-from outfall.postgres.ledger import PostgresLedger
 from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import LONGEST, PostgresOptions
-from outfall.postgres.staging.change_moving import PostgresChangeMove
 from outfall.postgres.staging.load import SortingCopy, StagingCopy, StreamingCopy
-from outfall.postgres.staging.moving import PostgresAppendMove, PostgresDeleteMove, PostgresMove, PostgresUpsertMove
-from outfall.postgres.staging.staging_table import PostgresStaging
-from outfall.postgres.staging.tombstones import PostgresTombstones
-from outfall.sql.dialect import Dialect, Fault, SqlName, StagedRows, compose, staging_name
-
-_MOVES: dict[str, type[PostgresMove]] = {
-    "append": PostgresAppendMove,
-    "delete": PostgresDeleteMove,
-    "upsert": PostgresUpsertMove,
-}
+from outfall.postgres.staging.moving import positioned_rows, row_text
+from outfall.postgres.staging.truncation import emptied
+from outfall.postgres.words import PostgresWords
+from outfall.sql.dialect import Dialect, Fault, SqlName, compose, staging_name
+from outfall.sql.keyed import Move, PositionedRows
+from outfall.sql.ledger import StepLedger
+from outfall.sql.staging import Staging
+from outfall.sql.tombstones import Tombstones
+from outfall.sql.words import Conflicts
 
 
 class PostgresDialect(Dialect):
     """PostgreSQL, for the sink with these options."""
 
     sink = "PostgresSink"
-    keeping = "ON CONFLICT DO NOTHING"
+    words = PostgresWords()
 
     def __init__(self, options: PostgresOptions, database: PostgresDatabase) -> None:
         self.options: PostgresOptions = options
         self.database: PostgresDatabase = database
         self.adds_columns = options.payload_column is None
 
-    def quote(self, column: str) -> str:
-        return quote(column)
-
     def parse(self, text: str) -> TableName:
         return TableName.parse(text)
 
     def columns(self, session: PostgresConnection, table: SqlName) -> Sequence[TableColumn]:
         return read_columns(session, table)
+
+    def exists(self, session: PostgresConnection, table: SqlName) -> bool:
+        return exists(session, table)
 
     def is_same(self, session: PostgresConnection, table: SqlName, other: SqlName) -> bool:
         names = (table.quoted, other.quoted)
@@ -70,6 +68,9 @@ class PostgresDialect(Dialect):
 
     def check_own(self, session: PostgresConnection, table: Any) -> None:
         check_granted(session, table, OWN_RIGHTS)
+
+    def arrow_type(self, column: TableColumn) -> pa.DataType:
+        return arrow_type(column.kind)
 
     def new_type(self, kind: pa.DataType, name: str) -> str:
         return new_column_type(kind, name)
@@ -100,27 +101,33 @@ class PostgresDialect(Dialect):
         relation = read_relation(session, table)
         return None if relation is None else ", ".join(relation.on_delete) or None
 
-    def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> PostgresLedger:
+    def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> StepLedger:
         own = TableName(self.options.metadata_schema, "ledger")
         named = self.parse(self.options.table).in_ledger(found_in)
-        return PostgresLedger(self, own, named, incarnation, step_id)
+        return StepLedger(self, own, named, incarnation, step_id)
 
-    def staging(self, step_id: str, target: SqlName, found_in: str | None) -> PostgresStaging:
+    def staging(self, step_id: str, target: SqlName, found_in: str | None) -> Staging:
         schema, extra = self.options.metadata_schema, self.options.own_columns()[1:]
-        return PostgresStaging(self, staging_name(schema, target.found_in(found_in), step_id, extra), target)
+        return Staging(self, staging_name(schema, target.found_in(found_in), step_id, extra), target)
 
     def load(self, staging: Any, target: Any, schema: pa.Schema, stage: int, context: WriterInitContext) -> StagingCopy:
         kind = StreamingCopy if self.options.dead_letter_table is None else SortingCopy
         return kind(self, staging, target, schema, stage, context)
 
-    def tombstones(self, target: SqlName) -> PostgresTombstones:
-        return PostgresTombstones(self, target)
+    def emptied(self, session: PostgresConnection, table: SqlName, attempts: str) -> bool:
+        return emptied(session, table, attempts)
 
-    def move(self, staging: Any, target: Any, attempts: Sequence[StagedRows]) -> PostgresMove:
-        if self.options.write_mode != "changes":
-            return _MOVES[self.options.write_mode](self.options, target, staging, attempts)
-        tombstones: Any = self.tombstones(target).table
-        return PostgresChangeMove(self.options, target, staging, tombstones, attempts)
+    def tombstones(self, target: SqlName) -> Tombstones:
+        return Tombstones(self, target)
+
+    def conflicts(self, session: PostgresConnection, table: Any, columns: Sequence[str]) -> Conflicts:
+        return conflicts(session, table, self.options, columns)
+
+    def positioned_rows(self, session: PostgresConnection, move: Move) -> PositionedRows:
+        return positioned_rows(session, move, by_key=self.options.by_key)
+
+    def row_text(self, session: PostgresConnection, staging: SqlName, shown: Mapping[str, str], place: str) -> str:
+        return row_text(staging, shown, place)
 
     def faults(self, error: Any) -> frozenset[Fault]:
         found: dict[Fault, bool] = {

@@ -11,6 +11,7 @@ from psycopg import sql
 from outfall.errors import ConfigurationError
 from outfall.postgres.options import LONGEST
 from outfall.sql.dialect import SqlName
+from outfall.sql.words import doubled
 
 _PART = re.compile(r'"(?:[^"]|"")+"|[^".]+')
 
@@ -59,8 +60,3 @@ def quote(*name: str) -> str:
     With parameters, psycopg treats % as the beginning of a placeholder, even within quotes.
     """
     return doubled(sql.Identifier(*name).as_string(None))
-
-
-def doubled(text: str) -> str:
-    """Return SQL of a user or the server unchanged, for a statement with parameters."""
-    return text.replace("%", "%%")

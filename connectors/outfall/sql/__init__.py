@@ -1,20 +1,28 @@
 """The base of the sinks of databases with transactions: each epoch is one transaction with the target's record.
 
 ```
-options         the options that all databases share
-database        what a database implements: connections and transactions; their retries
-dialect         what a database implements: names, catalogue, types, loading, moving, errors
-delivery        the base of a sink: checks and opens the table before an epoch; the delivery by epochs
-target          compares the table with the recovery log, and lists the tables that a step needs
-table           whether rows fit the user's table; creating it, and adding columns
-ledger          the record of each step, in the same database and transactions
-staging         the attempts of tasks, in one staging table per step
-writer          one attempt: loads its rows into staging in one transaction
-moving          moves rows from staging into the table, all or those that it accepts
-publish         publishes an epoch from staging in one transaction
-dead_letters    the tables of rejected rows
+delivery        the base of a sink: checks and opens the table before an epoch; makes all that follows, for each step
+  target        compares the table with the recovery log, and lists the tables that a step needs
+    table       whether rows fit the user's table; creating it, and adding columns
+    ledger      the record of each step, in the same database and transactions
+    staging     the attempts of tasks, in one staging table per step
+    tombstones  the sequences of keys that changes have deleted, in one table per target
+    dead_letters  the tables of rejected rows
+  writer        one attempt: loads its rows into staging in one transaction
+  publish       publishes an epoch from staging in one transaction
+    keyed       moves the rows of an epoch from staging into the table, all or some
+    moving      finds by bisection those that the table accepts
+statements      every statement of the tables above and of moves, as text, from options and words
 changes         which rows are changes, for the write mode `changes`
-tombstones      the sequences of keys that changes have deleted, in one table per target
+options         the options that all databases share
+```
+
+A database implements:
+
+```
+database        connections and transactions; their retries
+dialect         names, catalogue, types, loading, the addresses of staged rows, errors
+words           what differs as text
 ```
 
 Nothing here assumes that DDL can be rolled back: `SqlDatabase.make` creates tables before the first row is written.

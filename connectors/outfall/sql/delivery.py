@@ -41,6 +41,7 @@ from outfall.sql.dialect import Dialect, Found, SqlName, StagedRows, is_own
 from outfall.sql.options import SqlOptions
 from outfall.sql.publish import EpochCommitter
 from outfall.sql.staging import Staging, new_stage
+from outfall.sql.statements import ledger_ddl
 from outfall.sql.table import Table
 from outfall.sql.target import SqlTarget, StepTables, open_tables
 from outfall.sql.tombstones import Tombstones
@@ -128,6 +129,15 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         if not _LOG.fullmatch(log):
             log = f"table_{hashlib.sha256(log.encode()).hexdigest()[:12]}"
         return str(replace(found, parameters={**found.parameters, "log": log}))
+
+    def row_schema(self) -> pa.Schema | None:
+        dialect, options = self.dialect(), self.options
+        columns = self.database.run("checking", lambda session: dialect.columns(session, self.table), starting=True)
+        fields = [pa.field(column.name, dialect.arrow_type(column)) for column in columns if column.writable]
+        if not fields:
+            return None
+        kinds = {options.delete_marker: pa.bool_(), options.operation_column: pa.string()}
+        return pa.schema([*fields, *(pa.field(name, kind) for name, kind in kinds.items() if name is not None)])
 
     def place(self) -> str:
         schema, name = self.found(starting=True)
@@ -275,9 +285,12 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
     def _target(self, session: Any, context: TargetContext[Any]) -> SqlTarget:
         """Return the table in one transaction."""
 
-    @abstractmethod
     def _support_ddl(self, session: Any, step_id: str) -> list[str]:
         """Return the statements that create the sink's own tables."""
+        found = self.find(session)
+        own: list[Any] = [self._staging(step_id, found), self.dead_letters, self._tombstones_of(found)]
+        missing = [statement for table in own if table is not None for statement in table.missing_ddl(session)]
+        return [*ledger_ddl(self.dialect().words, self.options.metadata_schema), *missing]
 
 
 class StagedDelivery(SqlDelivery, DynamicSink[Any], SupportsCommitter[StagedRows]):

@@ -14,12 +14,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.dead_letter import DeadLetter
 from outfall.row_logging import RowLog
-from outfall.sql.database import Session, SqlDatabase
+from outfall.sql.database import Result, Session, SqlDatabase
 from outfall.sql.options import SqlOptions
+from outfall.sql.words import NO_CONFLICTS, Conflicts, Words
 
 if TYPE_CHECKING:
     from outfall.capabilities import WriterInitContext
     from outfall.sql.changes import Problem
+    from outfall.sql.keyed import Move, PositionedRows
     from outfall.sql.ledger import StepLedger
     from outfall.sql.staging import Staging
     from outfall.sql.tombstones import Tombstones
@@ -180,89 +182,6 @@ class Refusal(Protocol):
         """Return reason, detail and code in one sentence, with as much of the row as `log_rows` permits."""
 
 
-class PositionedRows(ABC):
-    """The rows that are moved first, by position from 0. Valid in the transaction that created it.
-
-    Of several rows with one key, an upsert moves the last one first, as the key's column compares them.
-    """
-
-    count: int
-    """The number of positions. Some may have no row."""
-
-    @abstractmethod
-    def move(self, low: int, high: int) -> int:
-        """Move the rows from a position to another (exclusive); return how many rows of the table were changed."""
-
-    @abstractmethod
-    def move_one(self, place: str) -> int:
-        """Move the row at an address."""
-
-    @abstractmethod
-    def place(self, position: int) -> str:
-        """Return the address at a position."""
-
-    @abstractmethod
-    def replaced(self, place: str) -> str | None:
-        """Return the address of the row that this one replaces; `None` if there is none."""
-
-    def move_together(self, places: Sequence[str]) -> Iterator[Callable[[], int]]:
-        """Yield ways to move rows that are rejected one by one, because they exchange values of a unique constraint.
-
-        Each is tried in a savepoint, and raises the driver's error if the table rejects a row.
-        """
-        return iter(())
-
-    def make_room(self, places: Sequence[str]) -> bool:
-        """Remove the rows of the table that have the keys of these rows, to see what the table accepts without them.
-
-        Returns whether it did: rows cannot exchange values in a table without a second unique index.
-        """
-        return False
-
-
-class Move(ABC):
-    """Moves the rows of attempts, at least one, from staging into the table. Runs in the caller's transaction."""
-
-    stale = 0
-    """The number of changes that changed nothing, because a newer one of their key, or the same one, was applied
-    before. Known once the rows, or their places, are moved."""
-
-    def __init__(self, attempts: Sequence[StagedRows]) -> None:
-        self.expected = {staged.stage: staged.rows for staged in attempts}
-        # On Spark, all attempts have the columns of one DataFrame; elsewhere, they may differ.
-        self.columns = tuple(dict.fromkeys(name for staged in attempts for name in staged.columns))
-
-    @abstractmethod
-    def hold(self, session: Any) -> None:
-        """Lock the tables as moving rows does, so that no other session alters them before."""
-
-    @abstractmethod
-    def whole(self, session: Any, *, at_once: bool = False) -> int:
-        """Move all rows; return the number of changed rows of the table.
-
-        With `at_once`, constraints that the COMMIT would check are checked here.
-        """
-
-    @abstractmethod
-    def positioned_rows(self, session: Any) -> PositionedRows:
-        """Return the rows by position, for moving those that the table accepts."""
-
-    @abstractmethod
-    def row_text(self, session: Any, place: str) -> str:
-        """Return a query for the JSON text of one staged row, encoded by the server."""
-
-    def tied(self, session: Any, most: int) -> Sequence[str]:
-        """Return the addresses of the newest changes of their key that have one sequence and differ.
-
-        At most so many. They must be left out before the others are moved.
-        """
-        return []
-
-    def leave_out(self, session: Any, places: Sequence[str]) -> None:
-        """Leave out the rows at some addresses, which `tied` has returned."""
-        raise NotImplementedError
-
-
 class Load(ABC):
     """The rows of one attempt, loaded into staging in one transaction, which begins with the first batch."""
 
@@ -304,8 +223,8 @@ class Dialect(ABC):
 
     sink: ClassVar[str]
     """The class of the sink, for advice."""
-    keeping: ClassVar[str]
-    """What an INSERT ends with so that an existing row of the same key is kept."""
+    words: Words
+    """What differs as text."""
     volatile: ClassVar[str] = "a server crash empties both tables"
     """Why staged rows can be missing."""
     adds_columns: bool = True
@@ -313,9 +232,9 @@ class Dialect(ABC):
     options: SqlOptions
     database: SqlDatabase
 
-    @abstractmethod
     def quote(self, column: str) -> str:
         """Quote a column by the driver's own means, for a statement with parameters."""
+        return self.words.quote(column)
 
     @abstractmethod
     def parse(self, text: str) -> SqlName:
@@ -324,6 +243,10 @@ class Dialect(ABC):
     @abstractmethod
     def columns(self, session: Any, table: SqlName) -> Sequence[Column]:
         """Read the columns of a table, in their order; none if it is missing."""
+
+    def exists(self, session: Any, table: SqlName) -> bool:
+        """Return whether a table exists."""
+        return bool(self.columns(session, table))
 
     @abstractmethod
     def is_same(self, session: Any, table: SqlName, other: SqlName) -> bool:
@@ -343,6 +266,10 @@ class Dialect(ABC):
 
         `given` are the columns of the rows, if they are known.
         """
+
+    @abstractmethod
+    def arrow_type(self, column: Any) -> pa.DataType:
+        """Return the type of rows for a column of the table."""
 
     @abstractmethod
     def new_type(self, kind: pa.DataType, name: str) -> str:
@@ -386,6 +313,13 @@ class Dialect(ABC):
     def staging(self, step_id: str, target: SqlName, found_in: str | None) -> Staging:
         """Return the staging of a step. `target` is the table, and `found_in` its schema, if it is known."""
 
+    def emptied(self, session: Any, table: SqlName, attempts: str) -> bool:
+        """Remove all rows of a staging table at once if that is worthwhile; return whether none is left.
+
+        Rows remain if one of them may still be published: `attempts` is the table of attempts.
+        """
+        return False
+
     def discard(self, session: Any, column: str, table: SqlName, attempts: str) -> None:
         """Remove the rows of attempts that are not registered in the table `attempts`. No lock may be waited for."""
         statement = compose(
@@ -418,9 +352,21 @@ class Dialect(ABC):
     ) -> Load:
         """Return a load of one attempt into staging, with its number in each row. Its rows are for the target."""
 
+    def conflicts(self, session: Any, table: SqlName, columns: Sequence[str]) -> Conflicts:
+        """Return which rows replace others of their key, by the indexes of the table, with columns of the rows."""
+        return NO_CONFLICTS
+
+    def rows_changed(self, session: Any, statement: str, result: Result) -> int:
+        """Return the number of rows that a statement has deleted, inserted or updated."""
+        return result.rowcount
+
     @abstractmethod
-    def move(self, staging: SqlName, target: SqlName, attempts: Sequence[StagedRows]) -> Move:
-        """Return the move of attempts from staging into the table."""
+    def positioned_rows(self, session: Any, move: Move) -> PositionedRows:
+        """Return the rows of a move by position, for moving those that the table accepts."""
+
+    @abstractmethod
+    def row_text(self, session: Any, staging: SqlName, shown: Mapping[str, str], place: str) -> str:
+        """Return a query for the JSON text of the staged row at an address: the names of columns, and their source."""
 
     @abstractmethod
     def faults(self, error: Exception) -> frozenset[Fault]:

@@ -11,7 +11,6 @@ If the acknowledgment of a COMMIT is lost, the row is read again: the holder of 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -20,6 +19,7 @@ from outfall.capabilities import CommitterInitContext, SealContext, TargetContex
 from outfall.errors import TargetLostError
 from outfall.sql.database import Session
 from outfall.sql.dialect import Dialect, SqlName, StagedRows, compose
+from outfall.sql.statements import ledger_ddl
 from outfall.target_record import TargetRecord, check_publishing
 
 
@@ -59,14 +59,11 @@ class LedgerRow:
         return replace(self, generation=context.generation, token=context.token, begun=begun)
 
 
-class StepLedger(ABC):
+class StepLedger:
     """The ledger's row of one step and table. Every call runs in the caller's transaction.
 
     `target` is the name of its table in the ledger, and `former` the one that its row may still have.
     """
-
-    same_target: ClassVar[str] = "target = {}"
-    """The condition that a row is one of a table, of whose name it is a template."""
 
     def __init__(
         self,
@@ -84,7 +81,7 @@ class StepLedger(ABC):
         names = {"target": target} if former is None else {"target": target, "former": former}
         self.key: Mapping[str, object] = {"incarnation": incarnation, "step": step_id, **names}
         """The parameters of statements with `called` or `mine`."""
-        same = " OR ".join(self.same_target.format(f"%({name})s") for name in names)
+        same = " OR ".join(dialect.words.same_target.format(f"%({name})s") for name in names)
         self.called = f"({same}) AND step = %(step)s"
         """The condition for rows of a step and table, of any incarnation."""
         self.mine = f"incarnation = %(incarnation)s AND {self.called}"
@@ -93,13 +90,23 @@ class StepLedger(ABC):
         self._dialect = dialect
         self._step_id = step_id
 
-    @abstractmethod
-    def missing_ddl(self, session: Any) -> Sequence[str]:
+    def missing_ddl(self, session: Session) -> Sequence[str]:
         """Return the statements that create the tables `ledger` and `attempts`; none if both exist."""
+        if self.exists(session):
+            return []
+        query = compose("SELECT count(*) FROM {} = %s", self._dialect.words.schemas)
+        found = session.execute(query, (self.metadata_schema,)).fetchone()
+        # IF NOT EXISTS requires the privilege to create a schema even if it exists.
+        return self.ddl()[1 if found[0] else 0 :]
 
-    @abstractmethod
-    def exists(self, session: Any) -> bool:
+    def ddl(self) -> list[str]:
+        """Return the statements that create both tables and their schema. They can be run again."""
+        return ledger_ddl(self._dialect.words, self.metadata_schema)
+
+    def exists(self, session: Session) -> bool:
         """Return whether both tables exist."""
+        names = (self.table.sibling(self.metadata_schema, name) for name in ("ledger", "attempts"))
+        return all(self._dialect.exists(session, name) for name in names)
 
     def read(self, session: Session, *, lock: bool = False) -> LedgerRow | None:
         """Return the row; `None` if there is none. With `lock`, no other transaction can write it."""
@@ -156,7 +163,7 @@ class StepLedger(ABC):
             "INSERT INTO {} (incarnation, target, step, generation, begun)"
             " VALUES (%(incarnation)s, %(target)s, %(step)s, 0, -1) {}",
             self.name,
-            self._dialect.keeping,
+            self._dialect.words.keeping,
         )
         session.execute(statement, self.key)
 

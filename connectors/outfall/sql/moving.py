@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from outfall.sql.database import Session
-from outfall.sql.dialect import Dialect, PositionedRows, Refusal, isolate
+from outfall.sql.dialect import Dialect, Refusal, isolate
+from outfall.sql.keyed import PositionedRows
 
 
 class SwappedRowsError(Exception):

@@ -27,6 +27,12 @@ MARKER = "_outfall_delete"
 OPERATION = "_outfall_operation"
 """The column of staging with the operation of a change, which the target does not have."""
 
+SEQUENCE = "_outfall_sequence"
+"""The column of tombstones with the sequence of the newest delete of a key."""
+
+DELETED = "_outfall_deleted"
+"""The column of tombstones with the server's time of the transaction that wrote them."""
+
 REMOVED = "_outfall_gone"
 """A column within statements: whether a row of an upsert or a change is a removal."""
 

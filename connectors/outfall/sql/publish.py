@@ -16,7 +16,8 @@ from outfall.row_logging import RowLog
 from outfall.sql.changes import tied
 from outfall.sql.database import ExpectedTables, Session
 from outfall.sql.dead_letters import DeadLetterTable, row_log, too_many
-from outfall.sql.dialect import Move, Refusal, StagedRows
+from outfall.sql.dialect import Refusal, StagedRows
+from outfall.sql.keyed import Move
 from outfall.sql.ledger import LedgerRow
 from outfall.sql.moving import SortingMove, SwappedRowsError
 from outfall.sql.table import Table, dropped
@@ -404,8 +405,8 @@ class EpochCommitter(StagedCommitter):
                 self._context.metrics.add("changes_stale", self._moved.stale)
 
     def _moving(self, requests: Sequence[Request]) -> Move:
-        move: Move = self._dialect.move(self._staging.table, self._table, attempts_of(requests))
-        return move
+        tombstones = None if self._tombstones is None else self._tombstones.table
+        return Move(self._dialect, self._table, self._staging.table, attempts_of(requests), tombstones)
 
     def _revoke(self, session: Session, requests: Sequence[Request]) -> None:
         context = self._context

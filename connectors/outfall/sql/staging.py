@@ -10,7 +10,6 @@ altered.
 from __future__ import annotations
 
 import secrets
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -19,9 +18,11 @@ from outfall.sql.database import Session
 from outfall.sql.dead_letters import DeadLetterTable
 from outfall.sql.dialect import Column, Dialect, SqlName, StagedRows, among, compose, count_by_stage
 from outfall.sql.options import STAGE
+from outfall.sql.statements import staging_ddl
+from outfall.sql.table import missing
 
 
-class Staging(ABC):
+class Staging:
     """The staging table of one step and target. Every call runs in the caller's transaction.
 
     `target` is the table of the rows, and `attempts` that of the attempts of all steps, next to the ledger.
@@ -37,13 +38,22 @@ class Staging(ABC):
         self._ledger = table.sibling(schema, "ledger").sql
         self._stage = dialect.quote(STAGE)
 
-    @abstractmethod
     def missing_ddl(self, session: Any) -> Sequence[str]:
         """Return the statements that give staging the target's columns; none if it has them.
 
-        Keys must compare equal in staging, or as they are ranked, exactly if they do in the table. Raises `TargetError`
-        if the target does not exist.
+        Raises `TargetError` if the target does not exist.
         """
+        # With the table's collations, so that keys compare equal in staging exactly if they do in the table.
+        columns = self._dialect.columns(session, self._target)
+        wanted = [(column.name, column.definition) for column in columns if column.writable]
+        if not wanted:
+            raise missing(self._target)
+        own = self._options.own_columns()
+        found = [(column.name, column.definition) for column in self._dialect.columns(session, self.table)]
+        if [name for name, _ in found[: len(own)]] == own and found[len(own) :] == wanted:
+            return []
+        old = [compose("DROP TABLE {}", self.table.sql)] if found else []
+        return [*old, staging_ddl(self._dialect.words, self.table.sql, own, wanted)]
 
     def register(self, session: Session, context: WriterInitContext, staged: StagedRows) -> None:
         """Register the attempt of staged rows, in the transaction that writes them."""
@@ -114,7 +124,8 @@ class Staging(ABC):
 
     def clear(self, session: Any) -> None:
         """Remove the rows of all discarded attempts."""
-        self._dialect.discard(session, self._stage, self.table, self._attempts)
+        if not self._dialect.emptied(session, self.table, self._attempts):
+            self._dialect.discard(session, self._stage, self.table, self._attempts)
 
     def find_lost(
         self, session: Session, attempts: Sequence[StagedRows], dead_letters: DeadLetterTable | None

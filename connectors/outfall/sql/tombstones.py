@@ -17,24 +17,22 @@ from __future__ import annotations
 
 import hashlib
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from outfall.errors import TargetError
 from outfall.sql.dialect import Found, SqlName, compose
+from outfall.sql.options import DELETED, SEQUENCE
+from outfall.sql.statements import tombstones_ddl
 
 if TYPE_CHECKING:
     from outfall.sql.database import Session
     from outfall.sql.dialect import Column, Dialect
 
-SEQUENCE = "_outfall_sequence"
-DELETED = "_outfall_deleted"
-
 _FORGOTTEN_AT_LEAST = 10_000
 
 
-class Tombstones(ABC):
+class Tombstones:
     """The sequences of deleted keys of one table. Every call runs in the caller's transaction.
 
     `target` is the table, in the schema in which the server found it.
@@ -46,16 +44,21 @@ class Tombstones(ABC):
         self._options = dialect.options
         self._target = target
 
-    @abstractmethod
     def missing_ddl(self, session: Any) -> Sequence[str]:
         """Return the statements that create the table, or give its columns the types of the target's; else none.
 
         Raises `TargetError` if the target does not exist, or lacks a column.
         """
+        return self._adapted(session, self._found(session, self.table))
 
-    @abstractmethod
-    def _forget(self, session: Any, seconds: float, most: int) -> None:
-        """Remove those that are older than a number of seconds, the oldest first, and at most so many."""
+    def _adapted(self, session: Any, found: Mapping[str, str]) -> list[str]:
+        """Return the statements for a table with these columns, or for a missing one."""
+        wanted, keys = dict(self.columns(session)), self._options.key_columns
+        return tombstones_ddl(self._dialect.words, self.table.sql, wanted, keys, DELETED, found)
+
+    def _found(self, session: Any, table: SqlName) -> dict[str, str]:
+        """Return the columns of a table of tombstones with their types; none if it is missing."""
+        return {column.name: column.definition for column in self._dialect.columns(session, table)}
 
     def forget(self, session: Session, rows: int) -> None:
         """Remove those that are older than `tombstone_retention`. The work is bounded by the rows of the epoch.
@@ -64,7 +67,9 @@ class Tombstones(ABC):
         """
         seconds = self._options.tombstone_retention.total_seconds()
         if seconds:
-            self._forget(session, seconds, 2 * rows + _FORGOTTEN_AT_LEAST)
+            words = self._dialect.words
+            statement = compose(words.forget, table=self.table.sql, deleted=words.quote(DELETED))
+            session.execute(statement, (seconds, 2 * rows + _FORGOTTEN_AT_LEAST))
 
     def clear(self, session: Session) -> None:
         """Remove all, for `on_existing="overwrite"`."""

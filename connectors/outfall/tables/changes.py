@@ -4,7 +4,7 @@ The rows of a key are taken in the order of the ordering column, NULL first, the
 them removes the row of the table, unless that row is newer. The first row after it inserts; the last one updates.
 
 Only keys, ordering column and markers of all rows are in memory, and whole rows of those that win. PostgreSQL's sink
-has the same rules (`outfall.postgres.staging.publish_sql`).
+has the same rules (`outfall.sql.statements`).
 """
 
 from __future__ import annotations

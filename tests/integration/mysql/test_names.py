@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from outfall.errors import TargetNotEmptyError
-from outfall.mysql.changes import MySQLTombstones
+from outfall.mysql.tombstones import MySQLTombstones
 from tests.integration.mysql.support import Target
 from tests.integration.support.changes import CHANGES
 from tests.integration.support.mysql import MySQLServer, own_server

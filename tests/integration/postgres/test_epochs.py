@@ -84,7 +84,7 @@ def test_many_epochs_leave_the_catalogue_as_it_was(target: Target, recovery: str
 def test_a_large_staging_table_is_truncated_once_nobody_writes(
     target: Target, recovery: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outfall.postgres.staging.staging_table._TRUNCATE_BYTES", 1)
+    monkeypatch.setattr("outfall.postgres.staging.truncation._TRUNCATE_BYTES", 1)
     sink = target.sink()
     run(sink, recovery, 0, rows(*range(1000)))
     name = target.run("SELECT tablename FROM pg_tables WHERE tablename LIKE 'staging%'")[0][0]

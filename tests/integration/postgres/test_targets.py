@@ -31,7 +31,7 @@ from tests.integration.support.sql import first, listening, mostly_thorough, row
 def test_a_missing_right_is_told_with_the_way_out(
     dsn: str, role: str, recovery: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outfall.postgres.staging.staging_table._TRUNCATE_BYTES", 1)
+    monkeypatch.setattr("outfall.postgres.staging.truncation._TRUNCATE_BYTES", 1)
     target = Target(dsn)
     target.run(f"GRANT INSERT, SELECT ON t TO {role}")
     poor = psycopg.conninfo.make_conninfo(target.dsn, user=role)

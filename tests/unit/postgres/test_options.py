@@ -22,9 +22,11 @@ from outfall.postgres.connection.database import PostgresConnection, PostgresDat
 from outfall.postgres.connection.errors import is_transient, translated
 from outfall.postgres.names import TableName
 from outfall.postgres.offsets.part_writer import PartRows
+from outfall.postgres.words import PostgresWords
 from outfall.serde import ModelSerializer
 from outfall.source_options import make_sink
 from outfall.sql.dialect import StagedRows, staging_name
+from outfall.sql.statements import Statements
 from outfall.tls import system_authorities
 
 DSN = "postgresql://app:hunter2@db.example:6432/warehouse"
@@ -401,11 +403,8 @@ def test_staged_rows_that_were_recorded_without_their_table_are_read() -> None:
 
 def text(**options: Any) -> str:
     sink = PostgresSink(DSN, 's."T"', **options)
-    attempt = StagedRows(stage=1, rows=1, columns=("id", "a b", "v"))
-    move: Any = sink.delegate.dialect().move(TableName("outfall", "staging"), sink.delegate.table, [attempt])
-    # No key can be NULL, of columns that the server does not show.
-    session = SimpleNamespace(execute=lambda *_: SimpleNamespace(fetchall=list))
-    return "; ".join(move.statements(session, "all"))
+    names, words = (sink.delegate.table, TableName("outfall", "staging"), ("id", "a b", "v")), PostgresWords()
+    return "; ".join(Statements(words, sink.options, *names).moving(words.all([1])))
 
 
 def test_appended_rows_are_those_of_the_winners() -> None:

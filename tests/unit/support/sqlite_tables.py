@@ -1,6 +1,6 @@
 """A third database for the base of SQL sinks: SQLite in memory, where real SQL publishes an epoch in milliseconds.
 
-Rows are appended. A constraint of the table rejects rows, as a server's does. `ties` names staged rows that no sequence
+A constraint of the table rejects rows, as a server's does. `ties` names staged rows that no sequence
 orders, and `skips` rows that a trigger
 keeps out of the table.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,22 +21,19 @@ from outfall.errors import OutfallError, TargetError
 from outfall.row_logging import RowLog
 from outfall.sql.database import SqlDatabase
 from outfall.sql.dead_letters import dead_letters
-from outfall.sql.dialect import Dialect, Move, PositionedRows, SqlName, StagedRows, among, compose
+from outfall.sql.dialect import Dialect, SqlName, StagedRows, among, compose
+from outfall.sql.keyed import Move, PositionedRows
 from outfall.sql.ledger import StepLedger
-from outfall.sql.options import STAGE, SqlOptions
-from outfall.sql.publish import EpochCommitter
+from outfall.sql.options import MARKER, NUMBER, OPERATION, REMOVED, ROW, STAGE, SqlOptions
+from outfall.sql.publish import EpochCommitter, attempts_of
 from outfall.sql.staging import Staging
+from outfall.sql.statements import Statements
 from outfall.sql.target import StepTables
 from outfall.sql.tombstones import Tombstones
+from outfall.sql.words import Latest, Removed, Selection, Words
 
 OURS, OTHERS = "a" * 32, "b" * 32
 EPOCH, GENERATION = 4, 9
-
-_LEDGER = (
-    "CREATE TABLE outfall.ledger (incarnation, target, step, generation, begun, epoch, revoked DEFAULT 0,"
-    " rows DEFAULT 0, changed, token, published_token, PRIMARY KEY (incarnation, target))"
-)
-_ATTEMPTS = "CREATE TABLE outfall.attempts (stage PRIMARY KEY, staging, incarnation, generation, epoch, attempt, rows)"
 
 
 class Name(SqlName):
@@ -153,103 +150,134 @@ class SqliteDatabase(SqlDatabase):
         return TargetError(f"{doing} failed", step=step, why=str(error), do="correct it")
 
 
-class SqliteLedger(StepLedger):
-    def exists(self, session: SqliteSession) -> bool:
-        return all(columns(session, Name("outfall", name)) for name in ("ledger", "attempts"))
+class SqliteWords(Words):
+    make_schema = "ATTACH ':memory:' AS {}"
+    schemas = "pragma_database_list WHERE name"
+    name = "TEXT NOT NULL"
+    time = "INT NOT NULL DEFAULT 0"
+    staging = "CREATE TABLE {table} ({fields})"
+    own = {STAGE: "INT", ROW: "INT", MARKER: "INT", OPERATION: "TEXT"}
+    tombstones = ("CREATE TABLE {table} ({fields}, {deleted} INT NOT NULL, PRIMARY KEY ({keys}))",)
+    altered = ""
+    forget = "DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {deleted} < -%s LIMIT %s)"
+    keeping = "ON CONFLICT DO NOTHING"
+    target = " AS target"
+    delete = "DELETE FROM {table} AS target WHERE EXISTS (SELECT 1 FROM {source} AS removed WHERE {same}{also})"
+    leaves = True
+    bury = (
+        "ON CONFLICT ({keys}) DO UPDATE SET {buried} = excluded.{buried}, {deleted} = excluded.{deleted}"
+        " WHERE target.{buried} < excluded.{buried}"
+    )
+    now = "%(now)s"
+    clock = "now()"
+    lock = "UPDATE {ledger} SET step = step WHERE target IN (%(name)s, %(table)s)"
+    address = ("rowid",)
+    place = "{0}"
 
-    def missing_ddl(self, session: SqliteSession) -> Sequence[str]:
-        return [] if self.exists(session) else [_LEDGER, _ATTEMPTS]
+    def __init__(self) -> None:
+        self.out: set[str] = set()
+        """The staged rows that are not moved."""
 
+    def quote(self, column: str) -> str:
+        return f'"{column}"'
 
-class SqliteStaging(Staging):
-    def missing_ddl(self, session: SqliteSession) -> Sequence[str]:
-        if columns(session, self.table):
-            return []
-        kinds = [f'"{name}" INT' for name in self._options.own_columns()]
-        kinds += [f'"{column.name}" {column.type}' for column in columns(session, self._target)]
-        return [f"CREATE TABLE {self.table.sql} ({', '.join(kinds)})"]
+    def all(self, stages: Sequence[int]) -> Selection:
+        return Selection(f'"{STAGE}" {among(stages)} AND {self._kept()}', every=True)
 
+    def at(self, places: Sequence[str]) -> Selection:
+        return Selection(f"rowid IN ({', '.join(map(str, places))}) AND {self._kept()}")
 
-class SqliteTombstones(Tombstones):
-    def missing_ddl(self, session: SqliteSession) -> Sequence[str]:
-        if columns(session, self.table):
-            return []
-        return [f"CREATE TABLE {self.table.sql} (id, _outfall_sequence, _outfall_deleted)"]
+    def held(self, statements: Statements, rows: Selection) -> list[str]:
+        return [statements.append(rows)]
 
-    def _forget(self, session: SqliteSession, seconds: float, most: int) -> None:
-        chosen = f"SELECT rowid FROM {self.table.sql} WHERE _outfall_deleted < -{seconds} LIMIT {most}"
-        session.execute(f"DELETE FROM {self.table.sql} WHERE rowid IN ({chosen})")
+    def _kept(self) -> str:
+        return f"rowid NOT IN ({', '.join(self.out) or '-1'})"
+
+    def latest(self, statements: Statements, rows: Selection, columns: Sequence[str]) -> Latest:
+        ordered = statements.options.ordered_by
+        newest = [*([f'"{ordered}" DESC'] if ordered else []), f'"{STAGE}" DESC', f'"{ROW}" DESC']
+        source = statements.filled(
+            "(SELECT *, {is_removal} AS {removed}, row_number() OVER (PARTITION BY {keys} ORDER BY {newest})"
+            " AS {number} FROM {staging} WHERE {these}) AS latest",
+            rows, newest=", ".join(newest),
+        )  # fmt: skip
+        return Latest(source, self.listed(statements.keys), [f'"{NUMBER}" = 1'], f'"{REMOVED}"')
+
+    def removed(self, statements: Statements, rows: Selection) -> Removed:
+        names = [*statements.keys, *filter(None, [statements.options.order_column])]
+        marked = [f'removed."{MARKER}"'] if statements.options.delete_marker else []
+        values = {name: f'removed."{name}"' for name in names}
+        return Removed(statements.staging, values, [rows.condition.replace("rowid", "removed.rowid"), *marked])
+
+    def upsert(self, statements: Statements) -> str:
+        ordered = statements.options.ordered_by
+        pairs = ", ".join(f'"{name}" = excluded."{name}"' for name in statements.updated())
+        newer = statements.not_newer("target", ordered, f'excluded."{ordered}"') if ordered else "true"
+        return statements.filled("ON CONFLICT ({keys}) DO UPDATE SET {pairs} WHERE {newer}", pairs=pairs, newer=newer)
+
+    def content(self, removal: str, columns: Sequence[str]) -> str:
+        return f"CASE WHEN {removal} THEN '-' ELSE json_array({', '.join(columns)}) END"
 
 
 class SqlitePositionedRows(PositionedRows):
-    def __init__(self, move: SqliteMove, session: SqliteSession) -> None:
-        self._move, self._session = move, session
-        query = f'SELECT rowid FROM {move.staging.sql} WHERE "{STAGE}" {among(move.expected)} ORDER BY id'
+    def __init__(self, session: SqliteSession, move: Move) -> None:
+        super().__init__(session, move)
+        query = f"SELECT rowid FROM {move.staging.sql} WHERE {move.all.condition} ORDER BY id"
         self._rows = [row for (row,) in session.execute(query).fetchall()]
         self.count = len(self._rows)
 
-    def move(self, low: int, high: int) -> int:
-        return self._move.these(self._session, f"rowid IN ({', '.join(map(str, self._rows[low:high]))})")
+    def _between(self, low: int, high: int) -> Selection:
+        return self._move.dialect.words.at(list(map(str, self._rows[low:high])))
 
-    def move_one(self, place: str) -> int:
-        return self._move.these(self._session, f"rowid = {place}")
+    def _at(self, place: str) -> Selection:
+        return self._move.dialect.words.at([place])
 
     def place(self, position: int) -> str:
         return str(self._rows[position])
 
-    def replaced(self, place: str) -> str | None:
-        return None
+
+class Appends(Statements):
+    """Inserts each row in every write mode."""
+
+    def moving(self, rows: Selection) -> list[str]:
+        return [self.append(rows)]
 
 
 class SqliteMove(Move):
-    def __init__(self, dialect: SqliteDialect, staging: SqlName, target: SqlName, attempts: Sequence[StagedRows]):
-        super().__init__(attempts)
-        self.staging, self._target, self._dialect = staging, target, dialect
-        self.stale = dialect.stale
-        self._out: set[str] = set()
+    """A move whose ties and skipped rows a test decides."""
 
-    def hold(self, session: SqliteSession) -> None:
-        session.execute(f"SELECT 1 FROM {self._target.sql} LIMIT 0")
+    dialect: SqliteDialect
 
-    def whole(self, session: SqliteSession, *, at_once: bool = False) -> int:
-        return self.these(session, f'"{STAGE}" {among(self.expected)}')
+    def statements(self, session: Any) -> Statements:
+        return Appends(self.dialect.words, self.dialect.options, self.table, self.staging, self.columns)
 
-    def these(self, session: SqliteSession, condition: str) -> int:
-        out = ", ".join(str(row) for row in {*self._out, *self._dialect.skips}) or "-1"
-        names = ", ".join(f'"{name}"' for name in self.columns)
-        return session.execute(
-            f"INSERT INTO {self._target.sql} ({names}) SELECT {names} FROM {self.staging.sql}"
-            f" WHERE {condition} AND rowid NOT IN ({out})"
-        ).rowcount
+    def tied(self, session: Any, most: int) -> Sequence[str]:
+        return [place for place in self.dialect.ties if place not in self.dialect.words.out][:most]
 
-    def positioned_rows(self, session: SqliteSession) -> PositionedRows:
-        return SqlitePositionedRows(self, session)
+    def leave_out(self, session: Any, places: Sequence[str]) -> None:
+        self.dialect.words.out |= set(places)
 
-    def row_text(self, session: SqliteSession, place: str) -> str:
-        pairs = ", ".join(f"'{name}', \"{name}\"" for name in self.columns)
-        return f"SELECT json_object({pairs}) FROM {self.staging.sql} WHERE rowid = {place}"
 
-    def tied(self, session: SqliteSession, most: int) -> Sequence[str]:
-        return [place for place in self._dialect.ties if place not in self._out][:most]
-
-    def leave_out(self, session: SqliteSession, places: Sequence[str]) -> None:
-        self._out |= set(places)
+class SqliteCommitter(EpochCommitter):
+    def _moving(self, requests: Sequence[CommitRequest[StagedRows]]) -> Move:
+        move = SqliteMove(self._dialect, self._table, self._staging.table, attempts_of(requests))
+        move.stale = self._dialect.stale
+        self._dialect.words.out = set(map(str, self._dialect.skips))
+        return move
 
 
 class SqliteDialect(Dialect):
     sink = "SqliteSink"
-    keeping = "ON CONFLICT DO NOTHING"
+    words: SqliteWords
     volatile = "the memory was lost"
 
     def __init__(self, options: SqlOptions) -> None:
+        self.words = SqliteWords()
         self.options = options
         self.database: SqliteDatabase = SqliteDatabase(options)
         self.ties: Sequence[str] = ()
         self.skips: Sequence[int | str] = ()
         self.stale = 0
-
-    def quote(self, column: str) -> str:
-        return f'"{column}"'
 
     def parse(self, text: str) -> Name:
         return Name(None, text)
@@ -275,17 +303,21 @@ class SqliteDialect(Dialect):
     def after_delete(self, session: Any, table: SqlName) -> str | None:
         return None
 
-    def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> SqliteLedger:
-        return SqliteLedger(self, Name("outfall", "ledger"), self.options.table, incarnation, step_id)
+    def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> StepLedger:
+        return StepLedger(self, Name("outfall", "ledger"), self.options.table, incarnation, step_id)
 
-    def staging(self, step_id: str, target: SqlName, found_in: str | None) -> SqliteStaging:
-        return SqliteStaging(self, Name("outfall", "staging"), target)
+    def staging(self, step_id: str, target: SqlName, found_in: str | None) -> Staging:
+        return Staging(self, Name("outfall", "staging"), target)
 
-    def tombstones(self, target: SqlName) -> SqliteTombstones:
-        return SqliteTombstones(self, target)
+    def tombstones(self, target: SqlName) -> Tombstones:
+        return Tombstones(self, target)
 
-    def move(self, staging: SqlName, target: SqlName, attempts: Sequence[StagedRows]) -> SqliteMove:
-        return SqliteMove(self, staging, target, attempts)
+    def positioned_rows(self, session: SqliteSession, move: Move) -> PositionedRows:
+        return SqlitePositionedRows(session, move)
+
+    def row_text(self, session: SqliteSession, staging: SqlName, shown: Mapping[str, str], place: str) -> str:
+        pairs = ", ".join(f"'{name}', \"{name}\"" for name, source in shown.items() if name == source)
+        return f"SELECT json_object({pairs}) FROM {staging.sql} WHERE rowid = {place}"
 
     def faults(self, error: Exception) -> frozenset[Any]:
         text = str(error)
@@ -301,7 +333,8 @@ class SqliteDialect(Dialect):
     def _not_asked(self, *given: Any, **more: Any) -> Any:
         raise NotImplementedError
 
-    check_relation = check_keys = why_not = why_no_sequence = why_no_column = add_column = load = _not_asked
+    arrow_type = check_relation = check_keys = _not_asked
+    why_not = why_no_sequence = why_no_column = add_column = load = _not_asked
 
 
 def columns(session: SqliteSession, table: SqlName) -> list[SqliteColumn]:
@@ -345,12 +378,12 @@ class SqliteStep:
         for number in ids:
             self.execute(f"INSERT INTO outfall.staging (\"{STAGE}\", id, text) VALUES ({stage}, {number}, 'x')")
         attempt = f"{stage}, 'outfall.staging', '{OURS}', {GENERATION}, {EPOCH}, 0, {len(ids)}"
-        self.execute(f"INSERT INTO outfall.attempts VALUES ({attempt})")
+        self.execute(f"INSERT INTO outfall.attempts VALUES ({attempt}, 0)")
         staged = StagedRows(stage=stage, rows=len(ids), columns=("id", "text"), letters=letters)
         return CommitRequest(staged)
 
     def committer(self) -> EpochCommitter:
-        return EpochCommitter(self.tables, self.context)
+        return SqliteCommitter(self.tables, self.context)
 
     @property
     def ids(self) -> list[int]:

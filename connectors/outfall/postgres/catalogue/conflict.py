@@ -18,9 +18,10 @@ from psycopg.rows import class_row
 from outfall.errors import TargetError
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
 from outfall.postgres.connection.database import PostgresConnection
-from outfall.postgres.names import TableName, doubled, quote
+from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import PostgresOptions
 from outfall.sql.dialect import compose
+from outfall.sql.words import NO_CONFLICTS, Conflicts, doubled
 
 # With support function 4, equal keys have equal bytes (manual, 65.1.2 B-Tree Support Functions). Equal numbers are one
 # offset, whatever their bytes are. Strings of type character are padded before they are compared.
@@ -131,28 +132,31 @@ def nulls_are_equal(connection: PostgresConnection, table: TableName, options: P
     return bool(found and found[0])
 
 
-def conflicting(
+def conflicts(
     connection: PostgresConnection, table: TableName, options: PostgresOptions, columns: Sequence[str]
-) -> str | None:
-    """Return whether a staged row can be in conflict with another one of its key, as an expression over its columns.
+) -> Conflicts:
+    """Return which rows replace others of their key.
 
-    Returns SQL for a statement with parameters; `None` if every row can: an index without a predicate decides, and no
-    key can be NULL, or NULLs are equal. The target has an index for the keys and for `conflict_where`; `columns` are
-    the target's columns for which the rows have values. Raises `TargetError` if the predicate needs a column that the
-    rows lack, and whose default can differ between rows, and psycopg's errors, for example if no index matches.
+    Every staged row can be in conflict with others if an index without a predicate decides, and no key can be NULL, or
+    NULLs are equal. The target has an index for the keys and for `conflict_where`; `columns` are the target's columns
+    for which the rows have values. Raises `TargetError` if the predicate needs a column that the rows lack, and whose
+    default can differ between rows, and psycopg's errors, for example if no index matches.
     """
-    keys, where = options.key_columns, options.conflict_where
+    # Each change has a key, by an index without a predicate.
+    if options.write_mode not in ("upsert", "delete") or not columns:
+        return NO_CONFLICTS
+    keys, where, nulls = options.key_columns, options.conflict_where, list[str]()
     given = {column.name: column for column in read_columns(connection, table)}
     nullable = [key for key in keys if key in given and not given[key].not_null]
-    if not nullable and where is None:
-        return None
     conditions: list[str] = []
-    if nullable and not nulls_are_equal(connection, table, options):
+    if nullable and nulls_are_equal(connection, table, options):
+        nulls = nullable
+    elif options.by_key:
         # Tasks reject such rows, but those of an earlier release have staged them.
         conditions += [f"{quote(key)} IS NOT NULL" for key in nullable]
     if where is not None and (predicate := _predicate(connection, table, keys, where, columns, given)) is not None:
         conditions.append(predicate)
-    return f"({' AND '.join(conditions)})" if conditions else None
+    return Conflicts(f"({' AND '.join(conditions)})" if conditions else None, nulls)
 
 
 def _predicate(

@@ -13,7 +13,7 @@ from psycopg import sql
 
 from outfall.errors import ConfigurationError, TargetError
 from outfall.postgres.catalogue.columns import read_columns
-from outfall.postgres.catalogue.conflict import Arbiter, arbiters, conflicting
+from outfall.postgres.catalogue.conflict import Arbiter, arbiters, conflicts
 from outfall.postgres.catalogue.relation import Relation, read_relation
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.connection.errors import describe, lacks_right
@@ -105,7 +105,7 @@ def check_keys(
         why = "the sink needs it to find the row of a key"
         check_unique(connection, name, options.key_columns, why=why, where=options.conflict_where)
     if options.conflict_where and given is not None:
-        conflicting(connection, name, options, given)
+        conflicts(connection, name, options, given)
 
 
 def check_unique(

@@ -20,7 +20,7 @@ from outfall.postgres.connection.database import PostgresConnection, TaskTransac
 from outfall.postgres.connection.errors import is_transient
 from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, copy_command
 from outfall.postgres.dialect import PostgresDialect
-from outfall.postgres.ledger import PartLedger
+from outfall.postgres.offsets.ledger import PartLedger
 from outfall.postgres.options import PostgresOptions
 from outfall.sinks import StatefulSinkPartition
 from outfall.sql.dialect import compose

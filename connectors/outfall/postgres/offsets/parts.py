@@ -24,8 +24,8 @@ from outfall.postgres.catalogue.columns import exists, read_columns
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.delivery import OffsetTarget, PostgresDelivery
 from outfall.postgres.dialect import PostgresDialect
-from outfall.postgres.ledger import PartLedger, ledger_ddl, part_ledger_ddl
 from outfall.postgres.names import quote
+from outfall.postgres.offsets.ledger import PartLedger, part_ledger_ddl
 from outfall.postgres.offsets.part_writer import ALTERNATIVE, PartRows, PartState, PartTasks, PartWriter
 from outfall.postgres.options import PostgresOptions
 from outfall.serde import ModelSerializer
@@ -33,6 +33,7 @@ from outfall.sinks import FixedPartitionedSink
 from outfall.sql.database import ExpectedTables
 from outfall.sql.dialect import compose
 from outfall.sql.ledger import LedgerRow
+from outfall.sql.statements import ledger_ddl
 from outfall.sql.target import StepTables
 from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
@@ -114,7 +115,7 @@ class PartDelivery(
 
     def _support_ddl(self, connection: PostgresConnection, step_id: str) -> list[str]:
         schema = self.options.metadata_schema
-        return ledger_ddl(schema) + part_ledger_ddl(schema)
+        return ledger_ddl(self.dialect().words, schema) + part_ledger_ddl(schema)
 
 
 class PartTarget(OffsetTarget):

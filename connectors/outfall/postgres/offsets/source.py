@@ -11,9 +11,10 @@ from outfall.capabilities import CommitterInitContext, RowIdentity, TargetContex
 from outfall.errors import TargetError, TerminalError, ValueRefusedError
 from outfall.postgres.catalogue.table import check_unique
 from outfall.postgres.connection.database import PostgresConnection
-from outfall.postgres.delivery import OffsetTarget, PostgresStagedDelivery
+from outfall.postgres.delivery import OffsetTarget, PostgresDelivery
 from outfall.postgres.names import quote
 from outfall.postgres.options import PostgresOptions
+from outfall.sql.delivery import StagedDelivery
 from outfall.sql.dialect import StagedRows, compose
 from outfall.sql.options import STAGE
 from outfall.sql.publish import Request, StagedCommitter, attempts_of
@@ -21,7 +22,7 @@ from outfall.sql.writer import StagingWriter
 from outfall.trace_points import reached
 
 
-class SourceDelivery(PostgresStagedDelivery):
+class SourceDelivery(PostgresDelivery, StagedDelivery):
     """Writes each row exactly once, by the unique index on its offsets.
 
     No fencing is needed. The offsets identify a row, and the unique index rejects duplicates. A stale task of any

@@ -1,4 +1,4 @@
-"""The ledger in PostgreSQL, and the rows of parts, whose tasks publish independently.
+"""The rows of parts in the ledger, whose tasks publish independently.
 
 Each part has its own row, which exists as long as the step's row:
 
@@ -20,26 +20,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from psycopg.rows import class_row
 
 from outfall.part_ledger.checks import PartRow
-from outfall.postgres.catalogue.columns import exists
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import TableName, quote
 from outfall.sql.dialect import compose
 from outfall.sql.ledger import StepLedger
-
-
-class PostgresLedger(StepLedger):
-    """The ledger's row of one step and table in PostgreSQL."""
-
-    def exists(self, session: PostgresConnection) -> bool:
-        return all(exists(session, TableName(self.metadata_schema, name)) for name in ("ledger", "attempts"))
-
-    def missing_ddl(self, session: PostgresConnection) -> Sequence[str]:
-        schema = self.metadata_schema
-        if self.exists(session):
-            return []
-        found = session.execute("SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = %s)", (schema,)).fetchone()
-        # IF NOT EXISTS requires the privilege to create a schema even if it exists.
-        return ledger_ddl(schema)[1 if found and found[0] else 0 :]
 
 
 class PartLedger:
@@ -118,31 +102,8 @@ class PartLedger:
         connection.execute(statement, {**self._step.key, **values})
 
 
-def ledger_ddl(metadata_schema: str) -> list[str]:
-    """Return the statements that create the tables that all sinks of a database share. They can be run again."""
-    schema = quote(metadata_schema)
-    return [
-        compose("CREATE SCHEMA IF NOT EXISTS {}", schema),
-        compose(
-            "CREATE TABLE IF NOT EXISTS {}.ledger ("
-            "incarnation text NOT NULL, target text NOT NULL, step text NOT NULL, generation bigint NOT NULL,"
-            " begun bigint NOT NULL, epoch bigint, revoked bigint NOT NULL DEFAULT 0, rows bigint NOT NULL DEFAULT 0,"
-            " changed timestamptz NOT NULL DEFAULT now(), token text, published_token text,"
-            " PRIMARY KEY (incarnation, target))",
-            schema,
-        ),
-        compose(
-            "CREATE TABLE IF NOT EXISTS {}.attempts ("
-            "stage bigint PRIMARY KEY, staging text NOT NULL, incarnation text NOT NULL, generation bigint NOT NULL,"
-            " epoch bigint NOT NULL, attempt bigint NOT NULL, rows bigint NOT NULL,"
-            " staged timestamptz NOT NULL DEFAULT now())",
-            schema,
-        ),
-    ]
-
-
 def part_ledger_ddl(metadata_schema: str) -> list[str]:
-    """Return the statement that creates the table of parts, after those of `ledger_ddl`."""
+    """Return the statement that creates the table of parts, after those of the ledger."""
     return [
         compose(
             "CREATE TABLE IF NOT EXISTS {0}.parts ("

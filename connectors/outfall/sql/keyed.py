@@ -1,0 +1,202 @@
+"""The move of an epoch's rows from staging into the table: all at once, or those that the table accepts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outfall.sql.dialect import Dialect, SqlName, StagedRows, compose
+from outfall.sql.statements import Statements
+from outfall.sql.words import Selection
+
+_AT_ONCE = 500
+"""Rows of one statement that leaves them out."""
+
+
+@dataclass(frozen=True)
+class _Survey:
+    """What the changes of an epoch are: the numbers of keys to write and to remove, and of rows that may be tied."""
+
+    writes: int
+    removals: int
+    alike: int
+    now: object
+    """The time of the server."""
+
+
+class Move:
+    """Moves the rows of attempts, at least one, from staging into the table. Runs in the caller's transaction.
+
+    Publications of changes to one table, those with `tombstones`, wait for one another: a statement does not see the
+    tombstones of a transaction that commits while it runs.
+    """
+
+    stale = 0
+    """The number of changes that changed nothing, because a newer one of their key, or the same one, was applied
+    before. Known once the rows, or their places, are moved."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        table: SqlName,
+        staging: SqlName,
+        attempts: Sequence[StagedRows],
+        tombstones: SqlName | None = None,
+    ) -> None:
+        self.expected = {staged.stage: staged.rows for staged in attempts}
+        # On Spark, all attempts have the columns of one DataFrame; elsewhere, they may differ.
+        self.columns = tuple(dict.fromkeys(name for staged in attempts for name in staged.columns))
+        self.table = table
+        self.staging = staging
+        self.dialect = dialect
+        self._tombstones = tombstones
+        self._surveyed: _Survey | None = None
+        self._tied: dict[str, int] = {}
+        """The attempts of the rows that `tied` has returned."""
+
+    @property
+    def all(self) -> Selection:
+        """All rows of the attempts."""
+        return self.dialect.words.all(list(self.expected))
+
+    def statements(self, session: Any) -> Statements:
+        """Return the statements that move rows."""
+        dialect = self.dialect
+        conflicts = dialect.conflicts(session, self.table, self.columns)
+        names = (self.table, self.staging, self.columns, self._tombstones)
+        return Statements(dialect.words, dialect.options, *names, conflicts)
+
+    def hold(self, session: Any) -> None:
+        """Lock the tables as moving rows does, so that no other session alters them before."""
+        words = self.dialect.words
+        if self._tombstones is not None:
+            ledger = self._tombstones.sibling(self.dialect.options.metadata_schema, "ledger")
+            given = {"table": str(self._tombstones), "name": self._tombstones.name}
+            session.execute(compose(words.lock, ledger=ledger.sql), given)
+        # By plans of the same statements, because LOCK and SELECT need other privileges.
+        for each in words.held(self.statements(session), self.all) if self.columns else ():
+            session.execute(f"EXPLAIN {each}", self.all.given)
+
+    def whole(self, session: Any, *, at_once: bool = False) -> int:
+        """Move all rows; return the number of changed rows of the table.
+
+        With `at_once`, constraints that the COMMIT would check are checked here.
+        """
+        if at_once and (first := self.dialect.words.at_once) is not None:
+            session.execute(first)
+        if not self.columns:
+            return 0
+        statements, rows = self.statements(session), self.all
+        if self._tombstones is None:
+            return self.apply(session, statements, rows)
+        survey, given = self._survey(session), self._given(session, rows)
+        bury, remove, write = statements.moving(rows)
+        tombstones = self._changed(session, bury, given) if survey.removals else 0
+        removed = self._changed(session, remove, given) if tombstones else 0
+        written = self._changed(session, write, given) if survey.writes else 0
+        self.stale = survey.writes + survey.removals - tombstones - written
+        return removed + written
+
+    def apply(self, session: Any, statements: Statements, rows: Selection) -> int:
+        """Move some rows; return the number of changed rows of the table."""
+        moving, given = statements.moving(rows), self._given(session, rows)
+        if self._tombstones is not None:
+            session.execute(moving.pop(0), given)
+        return sum(self._changed(session, each, given) for each in moving)
+
+    def positioned_rows(self, session: Any) -> PositionedRows:
+        """Return the rows by position, for moving those that the table accepts."""
+        return self.dialect.positioned_rows(session, self)
+
+    def row_text(self, session: Any, place: str) -> str:
+        """Return a query for the JSON text of one staged row, encoded by the server."""
+        shown = {name: name for name in self.columns} | self.dialect.options.not_stored
+        return self.dialect.row_text(session, self.staging, shown, place)
+
+    def tied(self, session: Any, most: int) -> Sequence[str]:
+        """Return the addresses of the newest changes of their key that have one sequence and differ.
+
+        At most so many. They must be left out before the others are moved.
+        """
+        if self._tombstones is None or not self.columns or not self._survey(session).alike:
+            return []
+        query = self.statements(session).tied(self.all)
+        found = dict(session.execute(query, {**self.all.given, "most": most}).fetchall())
+        self._tied |= found
+        return list(found)
+
+    def leave_out(self, session: Any, places: Sequence[str]) -> None:
+        """Leave out the rows at some addresses, which `tied` has returned."""
+        for first in range(0, len(places), _AT_ONCE):
+            rows = self.dialect.words.at(places[first : first + _AT_ONCE])
+            session.execute(compose("DELETE FROM {} WHERE {}", self.staging.sql, rows.condition), rows.given)
+        for place in places:
+            self.expected[self._tied[place]] -= 1
+        self._surveyed = None
+
+    def _changed(self, session: Any, statement: str, given: Mapping[str, Any]) -> int:
+        return self.dialect.rows_changed(session, statement, session.execute(statement, given))
+
+    def _given(self, session: Any, rows: Selection) -> Mapping[str, Any]:
+        return rows.given if self._tombstones is None else {**rows.given, "now": self._survey(session).now}
+
+    def _survey(self, session: Any) -> _Survey:
+        if self._surveyed is None:
+            query = self.statements(session).survey(self.all)
+            self._surveyed = _Survey(*session.execute(query, self.all.given).fetchone())
+        return self._surveyed
+
+
+class PositionedRows(ABC):
+    """The rows that are moved first, by position from 0. Valid in the transaction that created it.
+
+    Of several rows with one key, an upsert moves the last one first, as the key's column compares them.
+    """
+
+    count: int
+    """The number of positions. Some may have no row."""
+
+    def __init__(self, session: Any, move: Move) -> None:
+        self._session = session
+        self._move = move
+        self._statements = move.statements(session)
+
+    def move(self, low: int, high: int) -> int:
+        """Move the rows from a position to another (exclusive); return how many rows of the table were changed."""
+        return self._move.apply(self._session, self._statements, self._between(low, high))
+
+    def move_one(self, place: str) -> int:
+        """Move the row at an address."""
+        return self._move.apply(self._session, self._statements, self._at(place))
+
+    @abstractmethod
+    def _between(self, low: int, high: int) -> Selection:
+        """Return the rows from a position to another (exclusive)."""
+
+    @abstractmethod
+    def _at(self, place: str) -> Selection:
+        """Return the row at an address."""
+
+    @abstractmethod
+    def place(self, position: int) -> str:
+        """Return the address at a position."""
+
+    def replaced(self, place: str) -> str | None:
+        """Return the address of the row that this one replaces; `None` if there is none."""
+        return None
+
+    def move_together(self, places: Sequence[str]) -> Iterator[Callable[[], int]]:
+        """Yield ways to move rows that are rejected one by one, because they exchange values of a unique constraint.
+
+        Each is tried in a savepoint, and raises the driver's error if the table rejects a row.
+        """
+        return iter(())
+
+    def make_room(self, places: Sequence[str]) -> bool:
+        """Remove the rows of the table that have the keys of these rows, to see what the table accepts without them.
+
+        Returns whether it did: rows cannot exchange values in a table without a second unique index.
+        """
+        return False

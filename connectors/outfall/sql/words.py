@@ -1,0 +1,175 @@
+"""The words of a database: what differs, as text, between its statements and those of the others.
+
+A word is a part of a statement, or a template of one with the fields that its description names. `statements` makes
+statements from words and options, without a server.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from outfall.sql.statements import Statements
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A selection of staged rows."""
+
+    condition: str
+    """The condition on staging."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """The parameters of the conditions."""
+    every: bool = False
+    """Whether these are all rows of the attempts."""
+    removals: str | None = None
+    """The condition on those that are removals, if it is another one."""
+    ranked: str | None = None
+    """The condition on a ranking that a database has made; `None` if several rows may have one key."""
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The rows of a selection that are written, of several with one key the last one."""
+
+    source: str
+    """What is between FROM and WHERE: a table or a query with the name `latest`."""
+    order: str
+    """The order in which they are written."""
+    conditions: Sequence[str] = ()
+    removed: str | None = None
+    """Whether such a row is a removal; `None` if none is."""
+    before: str = ""
+    """What the statement begins with."""
+
+
+@dataclass(frozen=True)
+class Removed:
+    """The rows of a selection that remove others."""
+
+    source: str
+    """A table or a query, without a name."""
+    values: Mapping[str, str]
+    """The expressions for their keys and their order, of the name `removed`, by column."""
+    conditions: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Conflicts:
+    """Which rows replace others of their key, by the indexes of the table."""
+
+    within: str | None = None
+    """An expression for whether a staged row can be in conflict with another one of its key; `None` for all."""
+    nulls: Sequence[str] = ()
+    """The keys whose NULLs are equal."""
+
+
+NO_CONFLICTS = Conflicts()
+
+
+class Words(ABC):
+    """The words of one database. Statements have parameters in the style `pyformat`, and every other % is doubled."""
+
+    make_schema: ClassVar[str]
+    """Creates a schema, `{}`, if it is missing."""
+    schemas: ClassVar[str]
+    """A table and a condition that find the schemas whose name follows."""
+    name: ClassVar[str]
+    """The type of a name in the ledger, with up to `{}` characters."""
+    time: ClassVar[str]
+    """The type of a column that has the time of its INSERT by default."""
+    made: ClassVar[str] = ""
+    """What ends a statement that creates one of the sink's tables."""
+    staging_key: ClassVar[str] = ""
+    """What follows the columns of the table of attempts, to find those of a staging table."""
+    staging: ClassVar[str]
+    """Creates the staging table `{table}` with `{fields}`."""
+    staged: ClassVar[str] = "{}"
+    """The type of a column of staging, from that of the target's."""
+    own: ClassVar[Mapping[str, str]]
+    """The types of staging's own columns."""
+    tombstones: ClassVar[Sequence[str]]
+    """Create the table of tombstones `{table}` with `{fields}`, the time `{deleted}` and the primary key `{keys}`."""
+    altered: ClassVar[str]
+    """Gives the column `{name}` another type: `{type}`, `{plain}` without its collation, or `{whole}` with NOT NULL."""
+    forget: ClassVar[str]
+    """Removes the tombstones of `{table}` whose time `{deleted}` is older than `%s` seconds, at most `%s`."""
+    keeping: ClassVar[str]
+    """What an INSERT into the ledger ends with so that an existing row of the same key is kept."""
+    same_target: ClassVar[str] = "target = {}"
+    """The condition that a row of the ledger is one of a table, of whose name it is a template."""
+
+    target: ClassVar[str] = ""
+    """What gives the table of an INSERT the name `target`."""
+    in_order: ClassVar[str] = ""
+    """What ends an INSERT of all rows."""
+    delete: ClassVar[str]
+    """Deletes the rows of `{table}`, as `target`, with the keys of `{source}`, as `removed`.
+
+    `{same}` compares the keys. `{where}` has all other conditions, and `{also}` each of them after an AND.
+    """
+    leaves: ClassVar[bool] = False
+    """Whether an upsert can leave a row as it is, and does not count it then."""
+    bury: ClassVar[str]
+    """What ends an INSERT of tombstones with `{keys}`: sets `{buried}` to `{sequence}` and `{deleted}` to `{now}`."""
+    now: ClassVar[str]
+    """The time of the transaction, for tombstones. The parameter `now` is that of `clock` at its first statement."""
+    clock: ClassVar[str]
+    """The time of the server."""
+    lock: ClassVar[str]
+    """Waits for other publications of changes to the table with the tombstones `%(name)s`, or with the schema
+    `%(table)s`. `{ledger}` is the ledger."""
+    at_once: ClassVar[str | None] = None
+    """Has constraints checked by each statement, and not by COMMIT."""
+    address: ClassVar[Sequence[str]]
+    """The columns that are the address of a staged row."""
+    place: ClassVar[str]
+    """The address as text, from its columns `{0}`, `{1}`."""
+
+    @abstractmethod
+    def quote(self, column: str) -> str:
+        """Quote a column by the driver's own means, for a statement with parameters."""
+
+    def listed(self, columns: Sequence[str]) -> str:
+        """Return columns as SQL."""
+        return ", ".join(map(self.quote, columns))
+
+    def not_null(self, kind: str) -> str:
+        """Return the type and constraint of a column of tombstones that is never NULL."""
+        return f"{kind} NOT NULL"
+
+    @abstractmethod
+    def all(self, stages: Sequence[int]) -> Selection:
+        """Return all rows of attempts."""
+
+    @abstractmethod
+    def at(self, places: Sequence[str]) -> Selection:
+        """Return the rows at some addresses."""
+
+    @abstractmethod
+    def held(self, statements: Statements, rows: Selection) -> list[str]:
+        """Return the statements whose plans take the locks that moving rows takes."""
+
+    @abstractmethod
+    def latest(self, statements: Statements, rows: Selection, columns: Sequence[str]) -> Latest:
+        """Return the rows that are written, with some columns of the target."""
+
+    @abstractmethod
+    def removed(self, statements: Statements, rows: Selection) -> Removed:
+        """Return the rows that remove others: all with `delete`, those with a marker with `upsert`."""
+
+    @abstractmethod
+    def upsert(self, statements: Statements) -> str:
+        """Return what ends an INSERT of the rows `latest`: an existing row is updated if it is not newer."""
+
+    @abstractmethod
+    def content(self, removal: str, columns: Sequence[str]) -> str:
+        """Return an expression that is equal for rows whose columns have equal bytes, and for all removals."""
+
+
+def doubled(text: str) -> str:
+    """Return SQL of a user or the server unchanged, for a statement with parameters."""
+    return text.replace("%", "%%")
