@@ -8,7 +8,7 @@ from typing import Literal
 from outfall.schema_registry.options import SchemaRegistryOptions
 from outfall.schema_registry.subjects import Role, SchemaChoice, SubjectStrategy
 
-RegistryFormat = Literal["avro"]
+RegistryFormat = Literal["avro", "json_schema"]
 
 
 @dataclass(frozen=True)

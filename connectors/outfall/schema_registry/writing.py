@@ -16,13 +16,20 @@ from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.schema_registry.avro_schema import avro_of, avro_of_value
 from outfall.schema_registry.client import NotRegisteredError, SchemaRegistry, registry_of
 from outfall.schema_registry.encoding.avro import AvroEncoder, AvroKeyEncoder
+from outfall.schema_registry.encoding.json_schema import (
+    JsonSchemaEncoder,
+    JsonSchemaKeyEncoder,
+    json_schema_of,
+    json_schema_of_value,
+)
 from outfall.schema_registry.schemas import RegisteredSchema, Schema, SchemaKind
 from outfall.schema_registry.settings import RegistryFormat, SchemaSettings
 from outfall.schema_registry.subjects import Role, record_name, subject
 
-_KINDS: dict[RegistryFormat, SchemaKind] = {"avro": "AVRO"}
+_KINDS: dict[RegistryFormat, SchemaKind] = {"avro": "AVRO", "json_schema": "JSON"}
 _MOST = 1000
 """Schemas that one writer keeps: one per topic."""
+_Encoder = AvroEncoder | AvroKeyEncoder | JsonSchemaEncoder | JsonSchemaKeyEncoder
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ class SchemaWriter:
         self._settings = settings
         self._found: dict[str, _Found] = {}
         """By topic; by the empty text if topics do not matter."""
-        self._encoders: dict[tuple[str, pa.Schema], AvroEncoder | AvroKeyEncoder] = {}
+        self._encoders: dict[tuple[str, pa.Schema], _Encoder] = {}
         self.lookups = 0
         """Schemas that were looked up, since the writer did not know them."""
 
@@ -75,14 +82,14 @@ class SchemaWriter:
             if not topic_of_row:
                 raise
             raise ValueRefusedError(error.what, why=error.why, do=error.do) from error
-        if isinstance(found, AvroKeyEncoder):
+        if isinstance(found, AvroKeyEncoder | JsonSchemaKeyEncoder):
             return found.encode(batch.column(0))
         return found.encode(batch.select(found.schema.names))
 
     def _place(self, topic: str) -> str:
         return topic if self.topics_matter else ""
 
-    def _encoder(self, topic: str, columns: pa.Schema) -> AvroEncoder | AvroKeyEncoder:
+    def _encoder(self, topic: str, columns: pa.Schema) -> _Encoder:
         key = self._place(topic), columns
         if key not in self._encoders:
             if len(self._encoders) >= _MOST:
@@ -90,7 +97,7 @@ class SchemaWriter:
             self._encoders[key] = self._made(topic, columns)
         return self._encoders[key]
 
-    def _made(self, topic: str, columns: pa.Schema) -> AvroEncoder | AvroKeyEncoder:
+    def _made(self, topic: str, columns: pa.Schema) -> _Encoder:
         place = self._place(topic)
         if place not in self._found:
             if len(self._found) >= _MOST:
@@ -98,9 +105,7 @@ class SchemaWriter:
             self._found[place] = self._look_up(topic, columns)
         found, settings = self._found[place], self._settings
         try:
-            if settings.role == "key":
-                return AvroKeyEncoder(found.registered, found.referenced, columns.field(0))
-            return AvroEncoder(found.registered, found.referenced, columns, optional=settings.key_column)
+            return _encoder(found, settings, columns)
         except ConfigurationError as error:
             what = f"the {settings.role} does not fit {self._named(found.registered)}"
             raise ConfigurationError.because_of(error, what) from error
@@ -140,8 +145,23 @@ class SchemaWriter:
         return subject(self._settings.strategy, topic, self._settings.role, self._settings.record or "")
 
     def _derived(self, topic: str, columns: pa.Schema) -> Schema:
-        name = self._settings.record or record_name(topic, self._settings.role)
-        return avro_of_value(columns.field(0), name) if self._settings.role == "key" else avro_of(columns, name)
+        settings = self._settings
+        name = settings.record or record_name(topic, settings.role)
+        if settings.role == "key":
+            of_value = avro_of_value if settings.format == "avro" else json_schema_of_value
+            return of_value(columns.field(0), name)
+        return (avro_of if settings.format == "avro" else json_schema_of)(columns, name)
+
+
+def _encoder(found: _Found, settings: SchemaSettings, columns: pa.Schema) -> _Encoder:
+    registered, optional = found.registered, settings.key_column
+    if settings.format == "avro":
+        if settings.role == "key":
+            return AvroKeyEncoder(registered, found.referenced, columns.field(0))
+        return AvroEncoder(registered, found.referenced, columns, optional=optional)
+    if settings.role == "key":
+        return JsonSchemaKeyEncoder(registered, columns.field(0))
+    return JsonSchemaEncoder(registered, columns, optional=optional)
 
 
 SchemaWriters = Mapping[Role, SchemaWriter]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
@@ -89,6 +90,25 @@ def test_values_and_keys_are_what_confluents_deserializer_reads(
     # What the driver has looked up is not asked again by tasks: here they are in its process, and were sent the sink.
     paths = [path for _, path in registry.requests[asked:]]
     assert [path for path in paths if path.startswith("/subjects")] == []
+
+
+@pytest.mark.thorough
+def test_json_with_a_registered_schema(kafka: str, registry: ModelRegistry, tmp_path: Path) -> None:
+    topic = name()
+    options = {"value_format": "json_schema", "key_format": "json_schema", "key_column": "id"}
+    made = sink(kafka, topic, registry, register_schemas=True, **options)
+    made.check_schema(COLUMNS)
+    written(tmp_path, made, [rows("AA")[0], rows("AA", "UA", delay=None)[1]])
+    found = read(kafka, topic)
+    client = SchemaRegistryClient({"url": registry.url})
+    context = SerializationContext(topic, MessageField.VALUE)
+    values = [JSONDeserializer(None, schema_registry_client=client)(record.value, context) for record in found]
+    assert sorted(values, key=lambda value: value["id"]) == [
+        {"id": 0, "carrier": "AA", "delay": 5}, {"id": 1, "carrier": "UA"}
+    ]  # fmt: skip
+    assert sorted(json.loads((record.key or b"")[5:]) for record in found) == [0, 1]
+    with pytest.raises(ConfigurationError, match="is JSON, and value_format is avro"):
+        sink(kafka, topic, registry).check_schema(COLUMNS)
 
 
 def test_a_row_that_does_not_fit_is_a_dead_letter(kafka: str, registry: ModelRegistry, tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ import pyarrow.compute as pc
 
 from outfall.errors import ConfigurationError
 from outfall.schema_registry.avro_schema import AvroSchema, AvroType, parse_avro
-from outfall.schema_registry.encoding.fitting import Place, arrow_of, fit, fit_record, rebuilt
+from outfall.schema_registry.encoding.fitting import arrow_of, fit, fit_record, rebuilt
+from outfall.schema_registry.encoding.places import Place
 from outfall.schema_registry.schemas import RegisteredSchema, Schema
 from outfall.schema_registry.wire import head
 

@@ -12,9 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.formats.strings import check_utf8, first_failing, first_row
+from outfall.errors import ConfigurationError
+from outfall.formats.strings import check_utf8, first_failing
 from outfall.schema_registry.avro_schema import NO_DEFAULT, AvroField, AvroType
+from outfall.schema_registry.encoding.places import Place
 from outfall.values import spark_type
 
 Change = Callable[[pa.Array], pa.Array]
@@ -27,29 +28,6 @@ class Fit:
 
     type: pa.DataType
     change: Change
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a value is, for texts."""
-
-    path: str
-    nested: bool = False
-
-    def inside(self, name: str) -> Place:
-        """Return the place of a field or an element."""
-        return Place(f"{self.path}.{name}", True)
-
-    def refuse(self, bad: pa.Array, what: str, do: str) -> None:
-        """Raise `ValueRefusedError` if there is a bad value."""
-        row = first_row(bad)
-        if row >= 0:
-            self.refuse_row(row, what, do)
-
-    def refuse_row(self, row: int, what: str, do: str) -> None:
-        """Raise `ValueRefusedError` for the value with this number."""
-        where = "" if self.nested else f", in row {row} of the batch"
-        raise ValueRefusedError(f"column {self.path!r} {what}{where}", why="the schema does not allow it", do=do)
 
 
 def fit_record(avro: AvroType, columns: list[pa.Field], place: Place | None, *, plain: bool) -> list[Fit | None]:
