@@ -1,8 +1,9 @@
 """Decides which limits the Arrow batches have in which Spark sends the rows of an epoch to its Python workers.
 
 Since 4.0, Spark also ends a batch by its bytes, which it computes for each row and each column. That is half of what a
-row costs in the JVM. Where it is safe, Outfall lets Spark end batches by a small number of rows instead, and joins them
-in the worker (`outfall.spark.arriving_rows`). Spark reads the limits in each task, from the settings of the session or
+row costs in the JVM. Where it is safe, Outfall lets Spark end batches by a number of rows instead: few while the width
+of the rows is not known, and then as many as fit into 4 MiB. Small batches are joined in the worker
+(`outfall.spark.arriving_rows`). Spark reads the limits in each task, from the settings of the session or
 else from the local properties of the thread that starts the job, so nobody else's jobs have them.
 
 They hold for all Python operators of the job. So the plan is searched for others, and where it cannot be seen
@@ -29,16 +30,18 @@ if TYPE_CHECKING:
 
 ROWS_SETTING = "spark.sql.execution.arrow.maxRecordsPerBatch"
 BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
-MOST_ROWS = 500
-"""Rows per batch of at most five columns. With more, the JVM saves little, and a wide row needs more memory."""
-_MOST_ROWS_OF_MANY_COLUMNS = 2000
-"""Rows per batch of twenty columns or more, in proportion between. The work per batch grows with its columns."""
+MOST_ROWS = 10_000
+"""Rows per batch if their width is known: Spark's own limit."""
+MOST_UNKNOWN_ROWS = 500
+"""Rows per batch of at most five columns if their width is not known: 100 kB in each stay below Spark's own limit."""
+_MOST_UNKNOWN_ROWS_OF_MANY_COLUMNS = 2000
+"""The same for twenty columns or more, in proportion between. The work per batch grows with its columns."""
 FEWEST_ROWS = 100
 """Batches have a multiple of it. With fewer, the work per batch would cost more than Spark's count of the bytes."""
-_MOST_BYTES = 16 << 20
-"""Bytes that a batch may have as far as is known: a quarter of Spark's own limit since 4.1."""
+_MOST_BYTES = 4 << 20
+"""Bytes of a batch as far as is known. Rows may be 16 times as wide before it reaches Spark's own limit since 4.1."""
 _COLUMN_BYTES = 16
-"""Assumed bytes of a column, if no earlier epoch has shown the width of a row."""
+"""Bytes of a column of a fixed length, and those assumed for others if no earlier epoch has shown the width of a row."""
 
 _FIXED = {"boolean", "date", "timestamp", "timestamp_ntz", "time", "void", "interval"} | {
     f"{unit}interval" for unit in ("daytime", "day-time", "yearmonth", "year-month")
@@ -103,7 +106,9 @@ def decide(job: Job) -> Limits:
         return Limits(None, own)
     columns = _leaves(job.columns)
     width = job.widest_row or _COLUMN_BYTES * columns
-    most = min(_MOST_ROWS_OF_MANY_COLUMNS, max(MOST_ROWS, columns * MOST_ROWS // 5))
+    most = MOST_ROWS
+    if not job.widest_row and _unbounded(job.columns, resumable=False):
+        most = min(_MOST_UNKNOWN_ROWS_OF_MANY_COLUMNS, max(MOST_UNKNOWN_ROWS, columns * MOST_UNKNOWN_ROWS // 5))
     rows = min(most, _MOST_BYTES // max(1, width) // FEWEST_ROWS * FEWEST_ROWS)
     shown = "the rows of the last epochs" if job.widest_row else "rows with these columns"
     return Limits(rows, f"{shown} are narrow enough") if rows else Limits(None, f"{shown} are too wide")

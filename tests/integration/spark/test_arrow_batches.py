@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from outfall.spark import for_each_batch, write, write_stream
 from outfall.spark.arriving_rows import JOINED, JOINED_ROWS
-from outfall.spark.arrow_batches import BYTES_SETTING, MOST_ROWS, ROWS_SETTING
+from outfall.spark.arrow_batches import BYTES_SETTING, MOST_ROWS, MOST_UNKNOWN_ROWS, ROWS_SETTING
 from outfall.spark.version_check import pyspark_version
 from tests.integration.conftest import run_script
 from tests.integration.support.reading import read_stream, run
@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.thorough]
 
 COUNTED = pytest.mark.skipif(pyspark_version() < (4, 0), reason="Spark 3.5 does not count bytes")
 OURS = [str(MOST_ROWS), str(2**31 - 1)]
+AT_FIRST = [str(MOST_UNKNOWN_ROWS), str(2**31 - 1)]
 OWN = [None, None]
 PANDAS_UDF: Any = pandas_udf
 
@@ -66,14 +67,17 @@ def test_a_sink_gets_joined_batches_and_nothing_else_has_the_limits(spark: Spark
     thread.start()
     try:
         until(lambda: bool(elsewhere), "the other thread's first job")
-        result = write(spark.range(0, 50_300, 1, 1), SeenSink(tmp_path / "out"))
+        df = spark.range(0, 50_300, 1, 1).selectExpr("id", "string(id) AS text")
+        for epoch, expected in enumerate((AT_FIRST, OURS)):
+            out = tmp_path / f"epoch {epoch}"
+            result = write(df, SeenSink(out), epoch=epoch, recovery=str(tmp_path / "recovery"))
+            assert result.counts["rows"] == 50_300
+            assert limits(out) == expected
+            assert [note["rows"] for note in seen(out)] == [JOINED_ROWS] * 5 + [300]
+            assert [note["first"] for note in seen(out)] == [str(n * JOINED_ROWS) for n in range(6)]
     finally:
         done.set()
         thread.join()
-    assert result.counts["rows"] == 50_300
-    assert limits(tmp_path / "out") == OURS
-    assert [note["rows"] for note in seen(tmp_path / "out")] == [JOINED_ROWS] * 5 + [300]
-    assert [note["first"] for note in seen(tmp_path / "out")] == [str(n * JOINED_ROWS) for n in range(6)]
     assert elsewhere == found_by_user(spark) == {(10_000, "")}
     assert [spark.conf.get(name, None) for name in (ROWS_SETTING, BYTES_SETTING)] == OWN
     context = spark.sparkContext
@@ -151,7 +155,7 @@ def test_a_stream_has_the_limits_unless_it_has_other_python_functions(
         until(lambda: sum(reports) == 20, "the reports of both batches")
     finally:
         spark.streams.removeListener(listener)
-    assert limits(tmp_path / "plain") == OURS
+    assert {tuple(note["limits"]) for note in seen(tmp_path / "plain")} == {tuple(AT_FIRST), tuple(OURS)}
     assert within == [{(10_000, "")}] * 2
 
     doubled = df.select(PANDAS_UDF(lambda ids: ids * 2, "long")("id").alias("id"))
@@ -194,7 +198,8 @@ def measured(tmp_path: Path, limits: str, *epochs: str) -> tuple[bool, dict[str,
 def test_wide_rows_need_no_more_memory_than_with_spark_s_limits(tmp_path: Path) -> None:
     epochs = ("0:20000:1000", "1:600:100000")
     (_, ours), (_, own) = measured(tmp_path, "outfall", *epochs), measured(tmp_path, "own", *epochs)
-    assert ours["limits"] == {"0": OURS, "1": OURS}
+    # 4 MiB of rows of 1,012 bytes.
+    assert ours["limits"] == {"0": AT_FIRST, "1": ["4100", OURS[1]]}
     assert ours["worker"] <= own["worker"] + (64 << 10), (ours, own)  # KiB
     assert ours["jvm"] <= own["jvm"] + (128 << 10), (ours, own)
 
@@ -206,7 +211,7 @@ def test_the_widest_rows_are_written_at_the_second_attempt(tmp_path: Path, epoch
     small = ["0:1000:10"] if epoch else []
     written, report = measured(tmp_path, "outfall", *small, widest)
     assert not written, "30 rows of 20 MB do not fit into a JVM of 512 MB"
-    assert report.get("limits", {}) == ({"0": OURS} if epoch else {})
+    assert report.get("limits", {}) == ({"0": AT_FIRST} if epoch else {})
     # From the second attempt on, the step knows how wide its rows are.
     written, report = measured(tmp_path, "outfall", widest, f"{epoch + 1}:2:20000000")
     assert written, (tmp_path / "log").read_text(errors="replace")[-3000:]

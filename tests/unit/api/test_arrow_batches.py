@@ -9,7 +9,15 @@ import pytest
 from pyspark.sql import types as st
 
 from outfall.spark.arriving_rows import JOINED_BYTES, JOINED_ROWS, joined
-from outfall.spark.arrow_batches import BYTES_SETTING, MOST_ROWS, Job, Limits, decide, other_operator
+from outfall.spark.arrow_batches import (
+    BYTES_SETTING,
+    MOST_ROWS,
+    MOST_UNKNOWN_ROWS,
+    Job,
+    Limits,
+    decide,
+    other_operator,
+)
 
 TEXTS = st.ArrayType(st.StringType())
 MIXED = st.StructType().add("id", "long").add("text", "string").add("at", "timestamp").add("tags", TEXTS)
@@ -21,11 +29,19 @@ def limits(columns: st.StructType = MIXED, **known: Any) -> Limits:
 
 
 @pytest.mark.parametrize(
-    "known",
-    [{}, {"spark": (4, 0)}, {"widest_row": 1024}, {"columns": FIXED, "resumable": False}],
+    ("known", "rows"),
+    [
+        ({}, MOST_UNKNOWN_ROWS),
+        ({"spark": (4, 0)}, MOST_UNKNOWN_ROWS),
+        ({"widest_row": 400}, MOST_ROWS),
+        ({"columns": FIXED}, MOST_ROWS),
+        ({"columns": FIXED, "resumable": False}, MOST_ROWS),
+    ],
 )
-def test_batches_have_few_rows_and_no_limit_of_bytes(known: dict[str, Any]) -> None:
-    assert limits(**known).rows == MOST_ROWS
+def test_batches_have_few_rows_until_their_width_is_known_and_no_limit_of_bytes(
+    known: dict[str, Any], rows: int
+) -> None:
+    assert limits(**known).rows == rows
 
 
 @pytest.mark.parametrize(
@@ -54,16 +70,16 @@ def test_spark_s_own_limits_stay_with_the_reason(known: dict[str, Any], reason: 
     assert reason in str(found)
 
 
-@pytest.mark.parametrize(("width", "rows"), [(30_000, 500), (60_000, 200), (160_000, 100), (170_000, None)])
+@pytest.mark.parametrize(("width", "rows"), [(419, 10_000), (1024, 4000), (8000, 500), (41_900, 100), (42_000, None)])
 def test_wider_rows_of_earlier_epochs_mean_fewer_rows(width: int, rows: int | None) -> None:
     assert limits(widest_row=width).rows == rows
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(1, 500), (5, 500), (6, 600), (19, 1900), (21, 2000)])
 def test_batches_of_more_columns_have_more_rows(columns: int, rows: int) -> None:
-    numbers = st.StructType([st.StructField(f"c{number}", st.LongType()) for number in range(columns)])
-    assert limits(numbers).rows == rows
-    assert limits(st.StructType().add("all", numbers)).rows == rows
+    texts = st.StructType([st.StructField(f"c{number}", st.StringType()) for number in range(columns)])
+    assert limits(texts).rows == rows
+    assert limits(st.StructType().add("all", texts)).rows == rows
 
 
 def test_known_rows_decide_instead_of_the_types() -> None:
