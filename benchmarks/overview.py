@@ -66,15 +66,10 @@ _KEYS = "Upserts by key, one task, beside the client's own helper"
 _SPARKS_KAFKA = "Kafka, beside Spark's own sink"
 
 
-def _files(name: str) -> tuple[Comparison, Comparison]:
-    ours = _cells("Whole files", f"{name}, Python API", "Spark", *_FILES)
-    theirs = _cells("Whole files", f'{name}, writer="spark"', "Spark", *_FILES)
-    kind = {"jsonl": "JSON", "csv": "CSV", "parquet": "Parquet"}[name]
-    work = f"{kind}, 5 / 19 columns"
-    return (
-        Comparison("FileSink", "file", work, "Spark's own writer", ours),
-        Comparison('FileSink, writer="spark"', "file", work, "Spark's own writer", theirs),
-    )
+def _files(kind: str, name: str, *, by_spark: bool = False) -> Comparison:
+    sink, job = ('FileSink, writer="spark"', 'writer="spark"') if by_spark else ("FileSink", "Python API")
+    cells = _cells("Whole files", f"{name}, {job}", "Spark", *_FILES)
+    return Comparison(sink, "file", f"{kind}, 5 / 19 columns", "Spark's own writer", cells)
 
 
 def _merge(sink: str, page: str, table: str) -> Comparison:
@@ -90,13 +85,11 @@ def _keys(sink: str, page: str, helper: str, *, label: str, work: str) -> Compar
 
 
 COMPARISONS = (
-    *_files("parquet"),
-    Comparison(
-        'FileSink, writer="spark"', "file", "ORC, 5 / 19 columns", "Spark's own writer",
-        _cells("Whole files", 'orc, writer="spark"', "Spark", *_FILES),
-    ),
-    *_files("csv"),
-    *_files("jsonl"),
+    _files("Parquet", "parquet"),
+    _files("Parquet", "parquet", by_spark=True),
+    _files("ORC", "orc", by_spark=True),
+    _files("CSV", "csv"),
+    _files("JSON", "jsonl"),
     Comparison(
         "FileSink", "file", "streams of 5 columns, JSON / Parquet", "Flink's file sink",
         tuple(Cell(_FLINK, "2,000,000 mixed rows", f"FileSink, {kind}", "Flink") for kind in ("jsonl", "parquet")),

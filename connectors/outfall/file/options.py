@@ -10,8 +10,7 @@ from pydantic import ByteSize, Field, field_validator, model_validator
 
 from outfall.errors import ConfigurationError
 from outfall.existing import OnExistingFiles
-from outfall.formats import FormatOptions, can_grow
-from outfall.formats.options import reading_of_spark
+from outfall.formats import can_grow
 from outfall.location import HDFS, REMOTE, Location, Purpose
 from outfall.options import Duration, SinkOptions, parse_pairs
 from outfall.storage.names import within_own
@@ -28,16 +27,9 @@ _TARGET = Purpose(
     f"give a path on a disk that all hosts share, a file: URI, or a URL with one of {', '.join(REMOTE)}",
 )
 
-SPARK_NAMES = {"avro": "avro", "csv": "csv", "jsonl": "json", "orc": "orc", "parquet": "parquet", "text": "text"}
-"""Formats that Spark's writer has, with their names in Spark."""
-
-_NOT_OF_SPARK = (
-    *sorted(set(FormatOptions.model_fields) - {"format", "compression"}),
-    "roll_bytes",
-    "roll_interval",
-    "directory_pattern",
-)
-_INSTEAD = "leave it out; writer_options={'maxRecordsPerFile': …} bounds files"
+_OF_SPARK = ("avro", "orc", "parquet")
+"""Formats that Spark's writer may write. Outfall is faster with lines of text."""
+_NOT_OF_SPARK = ("roll_bytes", "roll_interval", "directory_pattern")
 
 
 class _DirectoryOptions(SinkOptions):
@@ -80,7 +72,7 @@ class _DirectoryOptions(SinkOptions):
     writer: Literal["outfall", "spark"] = Field(
         default="outfall",
         description="Who encodes the rows of whole files on a disk or in HDFS: `outfall` in Python, or `spark`, whose"
-        " own writer writes Parquet, ORC, Avro, JSON lines, CSV or text as `df.write` does (Python API only).",
+        " own writer writes Parquet, ORC or Avro as `df.write` does (Python API only).",
     )
     writer_options: dict[str, str] = Field(
         default={},
@@ -159,12 +151,16 @@ class FileOptions(StorageOptions, _DirectoryOptions):
             raise ValueError("parts needs files that can grow, and Spark's writer writes whole files: leave parts out")
         if self.remote is not None and self.remote.scheme != HDFS:
             raise ValueError("Spark's writer needs a disk that all hosts share, or HDFS: leave writer out")
+        if self.format not in _OF_SPARK:
+            raise ValueError(
+                f'writer="spark" is for {", ".join(_OF_SPARK)}, but the format is {self.format}: leave writer out. For'
+                " options that only Spark has for JSON and CSV, write the column that to_json or to_csv returns with"
+                ' format="text"'
+            )
         for name in _NOT_OF_SPARK:
-            if getattr(self, name) != type(self).model_fields[name].default:
-                do = "pass Spark's own option in writer_options" if name in FormatOptions.model_fields else _INSTEAD
+            if getattr(self, name) is not None:
+                do = "leave it out; writer_options={'maxRecordsPerFile': …} bounds files"
                 raise ValueError(f'{name} is not for writer="spark": {do}')
-        if self.format not in SPARK_NAMES:
-            raise ValueError(f"Spark's writer has no format {self.format}: leave writer out")
         if {"path", "compression"} & {name.lower() for name in self.writer_options}:
             raise ValueError("writer_options must not have path and compression, which the sink's own options set")
         return self
@@ -172,9 +168,6 @@ class FileOptions(StorageOptions, _DirectoryOptions):
     @property
     def by_spark(self) -> bool:
         return self.writer == "spark"
-
-    def reading(self) -> dict[str, str]:
-        return reading_of_spark(self.encoder, self.writer_options) if self.by_spark else super().reading()
 
 
 def is_remote(path: str) -> bool:

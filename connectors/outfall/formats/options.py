@@ -50,12 +50,6 @@ O = TypeVar("O", bound=SinkOptions)  # noqa: E741 - O for options
 _KINDS = {"date_format": DATE, "timestamp_format": TIMESTAMP, "timestamp_ntz_format": TIMESTAMP_NTZ}
 
 
-_SYNONYMS = {"delimiter": "sep", "charset": "encoding"}
-"""Second names of options of Spark's writer."""
-_READ_BY_SPARK = frozenset({"chartoescapequoteescaping", "encoding", "linesep", "locale", "timezone"})
-"""Options of Spark's writers of text formats which the reader needs too, and which Outfall's own do not have."""
-
-
 class FormatArguments(TypedDict, total=False):
     """The options of formats as keyword arguments of a sink, described in `FormatOptions`."""
 
@@ -242,7 +236,9 @@ class FormatOptions(SinkOptions):
 
     def reading(self) -> dict[str, str]:
         """Return the options with which a reader must read the files, by name, except those at their defaults."""
-        return _without_defaults({name: getattr(self, name) for name in self.encoder.read_by})
+        given = {name: getattr(self, name) for name in self.encoder.read_by}
+        defaults = FormatOptions.model_fields
+        return {name: _text(value) for name, value in given.items() if value != defaults[name].default}
 
     def recorded(self) -> dict[str, Any]:
         """Return what a sink records of the options of formats, by which bytes of one object are encoded alike."""
@@ -250,22 +246,8 @@ class FormatOptions(SinkOptions):
         return self.model_dump(mode="json", include=set(FormatOptions.model_fields) - {"format_options"} | foreign)
 
 
-def reading_of_spark(encoder: type[Encoder], given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of Spark's writer that a reader needs too, by their names in `FormatOptions` if any."""
-    own = {name.replace("_", ""): name for name in FormatOptions.model_fields} | _SYNONYMS
-    names = {own.get(name.lower(), name.lower()): value for name, value in given.items()}
-    read_by = encoder.read_by if encoder.compresses else encoder.read_by | _READ_BY_SPARK
-    return _without_defaults({name: value for name, value in names.items() if name in read_by})
-
-
-def _without_defaults(values: Mapping[str, Any]) -> dict[str, str]:
-    texts = {name: _text(value) for name, value in values.items()}
-    fields = FormatOptions.model_fields
-    return {name: text for name, text in texts.items() if name not in fields or text != _text(fields[name].default)}
-
-
 def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) or value in ("True", "TRUE", "False", "FALSE") else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _find_encoder(name: str) -> type[Encoder]:

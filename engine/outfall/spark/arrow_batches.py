@@ -41,7 +41,7 @@ FEWEST_ROWS = 100
 _MOST_BYTES = 4 << 20
 """Bytes of a batch as far as is known. Rows may be 16 times as wide before it reaches Spark's own limit since 4.1."""
 _COLUMN_BYTES = 16
-"""Bytes of a column of a fixed length, and those assumed for others if no earlier epoch has shown the width of a row."""
+"""Bytes of a column of a fixed length, assumed for others too if no earlier epoch has shown the width of a row."""
 
 _FIXED = {"boolean", "date", "timestamp", "timestamp_ntz", "time", "void", "interval"} | {
     f"{unit}interval" for unit in ("daytime", "day-time", "yearmonth", "year-month")

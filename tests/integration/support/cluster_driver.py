@@ -54,7 +54,9 @@ def make_sink(mode: str, options: dict[str, Any]) -> Any:
         return S3Sink(**options, inline_bytes=0)
     if mode == "s3 rolling":
         return S3Sink(**options, inline_bytes=0, roll_rows=2500)
-    return FileSink(**options, writer="spark" if mode == "by spark" else "outfall")
+    if mode == "by spark":
+        return FileSink(**options, format="parquet", writer="spark")
+    return FileSink(**options)
 
 
 def writer(spark: SparkSession, root: Path, mode: str, sink: Any) -> DataStreamWriter:

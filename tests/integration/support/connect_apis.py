@@ -95,7 +95,7 @@ def main(root: Path) -> None:
             case "growing":
                 return write_stream(df, FileSink(root / name, parts=3), key="k", checkpoint=checkpoint)
             case "by spark":
-                return write_stream(df, FileSink(root / name, writer="spark"), checkpoint=checkpoint)
+                return write_stream(df, FileSink(root / name, format="parquet", writer="spark"), checkpoint=checkpoint)
             case "whole":
                 return write_stream(df, FileSink(root / name), checkpoint=checkpoint)
             case _:

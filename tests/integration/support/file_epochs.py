@@ -44,7 +44,7 @@ class FileEpochs:
         if self.mode == "whole":
             return FileSink(self.target)
         if self.mode == BY_SPARK:
-            return WrittenInPython(FileSink(self.target, writer="spark"))
+            return WrittenInPython(FileSink(self.target, format="avro", writer="spark"))
         return FileSink(self.target, parts=2, roll_bytes=1 if self.mode == ROLLING else None)
 
     def driver(self) -> LocalDriver:

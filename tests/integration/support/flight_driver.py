@@ -166,7 +166,8 @@ def file_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
         sink = FileSink(given.out, parts=5, roll_bytes="20 KiB" if given.mode == "rolling" else None)
         recovery = f"sqlite://{given.checkpoint}-recovery" if given.api == "sqlite" else given.recovery
         return write_stream(df, sink, key="carrier", checkpoint=given.checkpoint, recovery=recovery)
-    sink = FileSink(given.out, writer="spark" if given.mode == "by spark" else "outfall")
+    by_spark: dict[str, Any] = {"format": "parquet", "writer": "spark"} if given.mode == "by spark" else {}
+    sink = FileSink(given.out, **by_spark)
     return write_stream(df, sink, checkpoint=given.checkpoint, recovery=given.recovery)
 
 

@@ -36,7 +36,7 @@ def speculate(session: SparkSession, work: Path) -> None:
         record(log, "copy written" if retry else "written", partition=partition)
 
     rows = session.range(0, ROWS, 1, 2).mapInArrow(slowly, "id long")
-    write(rows, FileSink(work / "speculated", writer="spark"))
+    write(rows, FileSink(work / "speculated", format="parquet", writer="spark"))
 
 
 def lose_an_executor(session: SparkSession, work: Path) -> None:
@@ -59,7 +59,7 @@ def lose_an_executor(session: SparkSession, work: Path) -> None:
 
     killer = threading.Thread(target=kill)
     killer.start()
-    write(session.range(0, ROWS, 1, 2).mapInArrow(held, "id long"), FileSink(out, writer="spark"))
+    write(session.range(0, ROWS, 1, 2).mapInArrow(held, "id long"), FileSink(out, format="parquet", writer="spark"))
     killer.join()
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -20,8 +22,15 @@ def visible(directory: Path) -> list[Path]:
 
 
 def found(directory: Path) -> list[dict[str, Any]]:
-    """All rows of all visible JSON lines files."""
-    return [json.loads(line) for path in visible(directory) for line in path.read_text().splitlines()]
+    """All rows of all visible files: JSON lines or Parquet."""
+    return [row for path in visible(directory) for row in rows_of(path.name, path.read_bytes())]
+
+
+def rows_of(name: str, data: bytes) -> list[dict[str, Any]]:
+    """The rows of a file of this name."""
+    if name.endswith(".parquet"):
+        return list(pq.read_table(pa.BufferReader(data)).to_pylist())
+    return [json.loads(line) for line in data.splitlines()]
 
 
 def found_ids(directory: Path) -> list[int]:

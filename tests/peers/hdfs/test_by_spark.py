@@ -42,7 +42,6 @@ def staged(out: Directory) -> list[str]:
     [
         ("parquet", "zstd"),
         ("orc", None),
-        ("jsonl", "gzip"),
         ("avro", "zstd"),
         *(pytest.param("avro", codec, marks=pytest.mark.thorough) for codec in (None, "none", "snappy")),
         *(pytest.param("orc", codec, marks=pytest.mark.thorough) for codec in ("none", "snappy")),
@@ -55,14 +54,14 @@ def test_rows_in_directories_come_back_from_hdfs(
     options: dict[str, Any] = {"format": format, "compression": compression, "partition_by": ["kind"]}
     sink = FileSink(out.url, **options, writer="spark", writer_options={"maxRecordsPerFile": "9"})
     result = write(rows, sink)
-    read = spark.read.schema(rows.schema).format({"jsonl": "json"}.get(format, format)).load(out.url)
+    read = spark.read.schema(rows.schema).format(format).load(out.url)
     assert sorted(read.collect()) == sorted(rows.collect())
     assert (result.counts["rows"], staged(out)) == (200, [])
 
 
 def test_what_a_stopped_driver_left_in_hdfs_is_removed(spark: SparkSession, out: Directory, tmp_path: Path) -> None:
     log = str(tmp_path / "log")
-    write(spark.range(3), FileSink(out.url, writer="spark"), epoch=0, recovery=log)
+    write(spark.range(3), FileSink(out.url, format="parquet", writer="spark"), epoch=0, recovery=log)
     (record,) = [path for path in out.everything() if path.endswith(".json") and path.count("/") == 1]
     incarnation = Path(record).stem
     # As a late task of Spark makes it again.
@@ -70,7 +69,7 @@ def test_what_a_stopped_driver_left_in_hdfs_is_removed(spark: SparkSession, out:
     inner = f"{out.path}/_outfall/staging/{late}/_temporary/0/_temporary/attempt_1"
     out.client.mkdirs(inner, create_parent=True)
     out.client.create(f"{inner}/part-00000.json").close()
-    write(spark.range(3), FileSink(out.url), epoch=1, recovery=log)
+    write(spark.range(3), FileSink(out.url, format="parquet"), epoch=1, recovery=log)
     assert staged(out) == []
-    assert spark.read.json(out.url).count() == 6
+    assert spark.read.parquet(out.url).count() == 6
     assert [epoch.counts.get("rows_by_spark") for epoch in history(log)] == [3, None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import pytest
 from hdfs_native import Client
 
 from tests.integration.support.killed_driver import FORMAT_API, Job, make_job
+from tests.integration.support.reading import rows_of
 from tests.peers.support.hadoop import Hdfs
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
@@ -92,7 +92,7 @@ def test_each_flight_is_in_hdfs_once_however_often_the_driver_is_killed(
             job.kills += 1
         job.feed(2)
         job.run_to_the_end()
-    found = Counter(json.loads(line)["id"] for data in job.visible().values() for line in data.splitlines())
+    found = Counter(row["id"] for name, data in job.visible().items() for row in rows_of(name, data))
     wanted = set(sent.column("id").to_pylist())
     lost, doubled = len(wanted - set(found)), sum(found.values()) - len(found)
     print(f"{mode}, {api}: {len(wanted)} rows, {job.kills} kills, lost {lost}, doubled {doubled}")

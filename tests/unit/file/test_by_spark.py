@@ -34,7 +34,7 @@ from tests.unit.support.spark_writer import NAME, Cut, Rows, cut, run_epoch
 
 
 def by_spark(out: Path, **options: Any) -> FileSink:
-    return FileSink(out, writer="spark", **options)
+    return FileSink(out, **{"format": "avro", "writer": "spark", **options})
 
 
 def stage(driver: WholeDriver, rows: Any) -> list[Any]:
@@ -62,11 +62,11 @@ def driver(out: Path) -> WholeDriver:
 
 
 def test_the_files_of_spark_are_invisible_until_their_commit(driver: WholeDriver, out: Path) -> None:
-    staged = stage(driver, Rows({NAME.format(0, ".json"): [1, 2], NAME.format(3, ".json"): [3]}))
+    staged = stage(driver, Rows({NAME.format(0, ".avro"): [1, 2], NAME.format(3, ".avro"): [3]}))
     assert visible(out) == []
     driver.commit(staged)
     assert ids(out) == [1, 2, 3]
-    assert [file.name.partition("-g1-")[2] for file in visible(out)] == ["a0.json", "a0.json"]
+    assert [file.name.partition("-g1-")[2] for file in visible(out)] == ["a0.avro", "a0.avro"]
     assert staged_names(out) == []
 
 
@@ -101,7 +101,7 @@ def test_a_file_that_is_missing_after_the_job_fails_the_epoch(out: Path, found: 
 
 
 def test_executors_look_for_the_directory_where_files_do_not_tell_their_rows(driver: WholeDriver, out: Path) -> None:
-    first, second = Rows({NAME.format(0, ".json"): [1]}), Rows({NAME.format(0, ".json"): [2]})
+    first, second = Rows({NAME.format(0, ".avro"): [1]}), Rows({NAME.format(0, ".avro"): [2]})
     driver.commit(stage(driver, first))
     driver.record_completed()
     driver.begin()
@@ -124,8 +124,8 @@ def test_a_file_is_synced_before_its_name_is(driver: WholeDriver, monkeypatch: p
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", watched)
-    stage(driver, Rows({NAME.format(0, ".json"): [1]}))
-    assert [path.rpartition("/")[2] for path in synced] == [NAME.format(0, ".json"), "staging"]
+    stage(driver, Rows({NAME.format(0, ".avro"): [1]}))
+    assert [path.rpartition("/")[2] for path in synced] == [NAME.format(0, ".avro"), "staging"]
 
 
 @pytest.mark.parametrize("writer", ["spark", "outfall"])
@@ -133,20 +133,20 @@ def test_a_file_is_synced_before_its_name_is(driver: WholeDriver, monkeypatch: p
 def test_what_a_killed_driver_leaves_is_removed_by_the_next_one(
     driver: WholeDriver, out: Path, step: str, writer: Any
 ) -> None:
-    rows = Rows({NAME.format(0, ".json"): [1], NAME.format(1, ".json"): [2]})
+    rows = Rows({NAME.format(0, ".avro"): [1], NAME.format(1, ".avro"): [2]})
     with crash_at(step), pytest.raises(CrashError):
         stage_unclosed(driver, rows)
-    driver.sink = FileSink(out, writer=writer)
+    driver.sink = FileSink(out, format="avro" if writer == "spark" else "jsonl", writer=writer)
     driver.begin()
     # A late task of Spark makes the directory of its attempt again.
     late = Path(rows.saved[0][0].removeprefix("file:")) / "_temporary" / "0" / "task_1"
     late.mkdir(parents=True, exist_ok=True)
-    (late / NAME.format(1, ".json")).write_text("{}")
+    (late / NAME.format(1, ".avro")).write_text("{}")
     assert driver.leftovers()
     driver.clean_up()
     assert staged_names(out) == []
     driver.sink = by_spark(out)
-    driver.commit(stage(driver, Rows({NAME.format(0, ".json"): [1, 2]})))
+    driver.commit(stage(driver, Rows({NAME.format(0, ".avro"): [1, 2]})))
     assert ids(out) == [1, 2]
 
 
@@ -154,7 +154,7 @@ class Links(Rows):
     """What another program does to the files before the driver stages them: a link takes the place of one."""
 
     def __init__(self, theirs: Path, link: str) -> None:
-        super().__init__({NAME.format(0, ".json"): [1]})
+        super().__init__({NAME.format(0, ".avro"): [1]})
         self._theirs = theirs
         self._link = link
 
@@ -164,7 +164,7 @@ class Links(Rows):
         return rows + 1
 
 
-@pytest.mark.parametrize("link", [NAME.format(1, ".json"), "k=1"])
+@pytest.mark.parametrize("link", [NAME.format(1, ".avro"), "k=1"])
 def test_a_link_among_the_files_of_spark_fails_the_epoch(driver: WholeDriver, out: Path, link: str) -> None:
     theirs = out.with_name("theirs")
     theirs.mkdir()
@@ -189,14 +189,14 @@ def test_a_link_in_place_of_an_attempts_directory_is_removed_and_not_followed(dr
 def test_in_hdfs_files_are_published_and_what_a_killed_driver_leaves_is_removed(out: Path) -> None:
     with hdfs_on_disk():
         place = Hdfs(out)
-        driver = WholeDriver(FileSink(place.url, writer="spark"))
+        driver = WholeDriver(FileSink(place.url, format="avro", writer="spark"))
         driver.begin()
         with crash_at("file: written by spark"), pytest.raises(CrashError):
-            stage_unclosed(driver, Rows({f"k=1/{NAME.format(0, '.json')}": [1]}))
+            stage_unclosed(driver, Rows({f"k=1/{NAME.format(0, '.avro')}": [1]}))
         driver.begin()
         assert [path.endswith(".by_spark") for path in driver.leftovers()] == [True]
         assert driver.clean_up() == 1
-        staged = stage(driver, Rows({f"k=1/{NAME.format(0, '.json')}": [1, 2], NAME.format(1, ".json"): [3]}))
+        staged = stage(driver, Rows({f"k=1/{NAME.format(0, '.avro')}": [1, 2], NAME.format(1, ".avro"): [3]}))
         assert place.ids() == []
         driver.commit(staged)
         assert (sorted(place.ids()), place.hidden()) == ([1, 2, 3], [])
@@ -204,9 +204,9 @@ def test_in_hdfs_files_are_published_and_what_a_killed_driver_leaves_is_removed(
 
 
 @pytest.mark.parametrize("lost", [1, 600, 1 << 20], ids=["a byte", "a part", "all"])
-@pytest.mark.parametrize("suffix", [".json", ".snappy.parquet"])
+@pytest.mark.parametrize("suffix", [".avro", ".snappy.parquet"])
 def test_a_file_that_is_shorter_than_spark_wrote_it_is_never_staged(out: Path, suffix: str, lost: int) -> None:
-    driver = WholeDriver(by_spark(out, format="jsonl" if suffix == ".json" else "parquet"))
+    driver = WholeDriver(by_spark(out, format="avro" if suffix == ".avro" else "parquet"))
     driver.begin()
     rows = Cut({NAME.format(0, suffix): list(range(1000)), NAME.format(1, suffix): [1]}, lost=lost)
     with pytest.raises(TransientError, match=r"taking over files in .*staging.*checksums belong to another length"):
@@ -225,7 +225,7 @@ def test_without_checksums_the_footers_tell_that_a_file_is_shorter(out: Path, lo
 
 def test_a_file_that_is_cut_between_prepared_and_its_publication_is_never_visible(out: Path, tmp_path: Path) -> None:
     recovery = recovery_config(str(tmp_path / "chk"))
-    rows = Rows({NAME.format(0, ".json"): [1, 2]})
+    rows = Rows({NAME.format(0, ".avro"): [1, 2]})
     with at_step("after PREPARED", lambda: cut(out)), pytest.raises(CommitRefusedError, match="holds 19 bytes, but 20"):
         run_epoch(by_spark(out), recovery, rows)
     assert visible(out) == []
@@ -236,7 +236,7 @@ def test_a_file_that_is_cut_between_prepared_and_its_publication_is_never_visibl
 
 def test_a_failed_attempt_leaves_nothing(driver: WholeDriver, out: Path) -> None:
     writer = driver.sink.bind(driver.writer()).build("sink", 0, 0)
-    writer.write_frame(Rows({NAME.format(0, ".json"): [1]}))
+    writer.write_frame(Rows({NAME.format(0, ".avro"): [1]}))
     writer.close()
     assert staged_names(out) == []
 
@@ -247,8 +247,8 @@ def test_log_and_status_tell_which_writer_wrote_an_epoch(
     recovery = recovery_config(str(tmp_path / "chk"))
     caplog.set_level("INFO", "outfall.protocol.epoch_report")
     for epoch, values in enumerate([[1, 2], []]):
-        run_epoch(by_spark(out), recovery, Rows({NAME.format(0, ".json"): values}), epoch)
-    LocalDriver(FileSink(out), recovery).run_epoch(2, [[{"id": 3}]])
+        run_epoch(by_spark(out, format="parquet"), recovery, Rows({NAME.format(0, ".parquet"): values}), epoch)
+    LocalDriver(FileSink(out, format="parquet"), recovery).run_epoch(2, [[{"id": 3}]])
     found = [re.sub(" in .*", "", message) for message in caplog.messages]
     assert found == [
         "step sink, epoch 0: completed 2 rows by Spark's writer",
@@ -278,18 +278,19 @@ def test_options_reach_the_writer_of_spark(out: Path) -> None:
     [
         ({"parts": 2}, "parts"),
         ({"path": "s3://bucket/out"}, "a disk that all hosts share"),
-        ({"format": "csv", "header": True}, "header.*writer_options"),
+        ({"format": "csv", "header": True}, "csv: leave writer out.*to_csv"),
+        ({"format": "jsonl"}, "jsonl: leave writer out"),
         ({"roll_bytes": 1}, "roll_bytes.*maxRecordsPerFile"),
         ({"directory_pattern": "'dt='yyyy"}, "directory_pattern"),
         ({"writer_options": {"Compression": "gzip"}}, "compression"),
         ({"writer": "outfall", "format": "orc"}, 'orc.*writer="spark"'),
-        ({"writer": "outfall", "writer_options": {"a": 1}}, "writer_options"),
+        ({"writer": "outfall", "format": "csv", "writer_options": {"a": 1}}, "writer_options"),
         ({"writer": "hive"}, "writer"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(out: Path, options: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigurationError, match=f"(?s){named}"):
-        FileSink(**{"path": out, "writer": "spark", **options})
+        FileSink(**{"path": out, "format": "orc", "writer": "spark", **options})
 
 
 def test_formats_of_spark_only_are_refused_where_rows_come_to_python() -> None:
@@ -299,7 +300,7 @@ def test_formats_of_spark_only_are_refused_where_rows_come_to_python() -> None:
 
 def test_where_rows_come_to_python_such_a_sink_is_refused(out: Path) -> None:
     with pytest.raises(ConfigurationError, match="lets Spark write"):
-        check_for_options(sink_from_options({"path": str(out), "writer": "spark"}), "file")
+        check_for_options(sink_from_options({"path": str(out), "format": "orc", "writer": "spark"}), "file")
     both = FanOutSink(a=by_spark(out / "a"), b=FileSink(out / "b"))
     with pytest.raises(CapabilityError, match=r"a.*lets Spark write"):
         check_sink(both)

@@ -85,7 +85,7 @@ class FilesBySpark(WholeFiles):
     """What Spark's own writer has written, by a stand-in for Spark."""
 
     def file_options(self) -> dict[str, Any]:
-        return {"writer": "spark"}
+        return {"format": "avro", "writer": "spark"}
 
     def make_sink(self, target: Any) -> Any:
         return WrittenInPython(super().make_sink(target))

@@ -204,7 +204,7 @@ def test_a_staged_file_that_is_gone_is_lost(driver: WholeDriver, out: Path) -> N
 @pytest.mark.parametrize("published", [False, True])
 def test_a_file_of_another_length_is_refused(driver: WholeDriver, out: Path, writer: str, published: bool) -> None:
     if writer == "spark":
-        driver.sink = WrittenInPython(FileSink(out, writer="spark"))  # type: ignore[assignment]
+        driver.sink = WrittenInPython(FileSink(out, format="avro", writer="spark"))  # type: ignore[assignment]
     driver.begin()
     staged = driver.stage(rows(1))
     if published:

@@ -119,15 +119,6 @@ def test_sparks_writer_keeps_the_types_of_its_files(tmp_path: Path, log: str, fo
         write(sink, log, 0, OTHER_TYPE)
 
 
-def test_options_of_sparks_writer_count_like_those_of_outfall(tmp_path: Path) -> None:
-    ours = FileSink(tmp_path, format="csv", header=True, null_value="-")
-    given = {"HEADER": "True", "nullValue": "-", "sep": ",", "maxRecordsPerFile": "7"}
-    sparks = FileSink(tmp_path, format="csv", writer="spark", writer_options=given)
-    assert ours.options.reading() == sparks.options.reading() == {"header": "true", "null_value": "-"}
-    other = FileSink(tmp_path, format="csv", writer="spark", writer_options={"delimiter": ";", "encoding": "UTF-16"})
-    assert other.options.reading() == {"sep": ";", "encoding": "UTF-16"}
-
-
 def test_a_directory_whose_files_are_gone_begins_anew(tmp_path: Path, log: str) -> None:
     write(FileSink(tmp_path / "out", **CSV), log, 0, ROWS)
     for file in (tmp_path / "out").glob("part-*"):

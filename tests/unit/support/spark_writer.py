@@ -30,7 +30,10 @@ _ADDRESS = re.compile(r"^\w+:(//[^/]*)?")
 
 
 class Rows:
-    """Leaves what Spark's writer leaves: files, their checksums, and the mark of its job. Nothing is synced."""
+    """Leaves what Spark's writer leaves: files, their checksums, and the mark of its job. Nothing is synced.
+
+    Files are Parquet, or JSON lines in place of all other formats.
+    """
 
     def __init__(self, files: Mapping[str, Sequence[Any]], *, counted: int | None = None) -> None:
         """Take the rows of each file, or only their ids."""
@@ -146,7 +149,7 @@ class Collecting(StatelessSinkPartition[Any]):
 
     def prepare_commit(self) -> list[Any]:
         half = len(self._values) // 2
-        files = {NAME.format(0, ".json"): self._values[:half], NAME.format(1, ".json"): self._values[half:]}
+        files = {NAME.format(0, ".avro"): self._values[:half], NAME.format(1, ".avro"): self._values[half:]}
         self._writer.write_frame(Rows(files))
         return list(self._writer.prepare_commit())
 

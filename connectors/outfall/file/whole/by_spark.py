@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from outfall.capabilities import SupportsSparkWriter, WriterInitContext
-from outfall.file.options import SPARK_NAMES, FileOptions
+from outfall.file.options import FileOptions
 from outfall.file.stores.disk import translated_errors
 from outfall.file.stores.store import STAGING, FileStore, StagedFile
 from outfall.file.whole.sink import LocalWholeFiles, RemoteWholeFiles, WholeFiles
@@ -66,7 +66,7 @@ class SparkFileWriter(SparkWriter[StagedFile]):
         self._check_shared(frame)
         rows = frame.save(
             self._url,
-            format=SPARK_NAMES[self._options.format],
+            format=self._options.format,
             options=self._options_of_spark(),
             partition_by=self._options.partition_by,
         )
