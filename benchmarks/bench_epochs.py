@@ -1,4 +1,4 @@
-"""Seconds per epoch of a hundred rows, P50 and P99: `FileSink`, the empty sink, and Spark's own file sink.
+"""Seconds per epoch of a hundred rows, P50 and P99: `FileSink`, and Spark's own sink of files and of nothing.
 
 python -m benchmarks.bench_epochs --rows 20000 --pairs 3
 """
@@ -14,14 +14,13 @@ from benchmarks.common import Given, machine, main, seconds
 from benchmarks.results import Result, now
 from outfall.file import FileSink
 from outfall.spark.version_check import OLDEST_FOR_OPTIONS, pyspark_version
-from outfall.testing.benchmark import EmptySink
-from outfall.testing.benchmark.apis import Api, FormatApi, PythonApi
+from outfall.testing.benchmark.apis import PythonApi
 from outfall.testing.benchmark.rows import Scratch, epoch_durations, small_epochs
 from outfall.testing.benchmark.runs import rounds
 
 DEFAULT = Given(rows=20_000, pairs=3)
 EPOCH_ROWS = 100
-EMPTY, SPARK = "empty sink", "Spark json"
+NOOP, SPARK = "Spark noop", "Spark json"
 GROWING = "growing files, 2 parts"
 PERCENTILES = (50, 99)
 KEPT = {"spark.sql.streaming.numRecentProgressUpdates": "10000"}
@@ -45,7 +44,7 @@ def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
                 figures[_at(name, percent)].append(_percentile(durations, percent))
     group = f"epochs of {EPOCH_ROWS} rows, {epochs} a run"
     lines = [
-        seconds(group, _at(name, percent), figures, {peer: _at(job, percent) for peer, job in _peers(name).items()})
+        seconds(group, _at(name, percent), figures, {} if name in (NOOP, SPARK) else {"Spark": _at(SPARK, percent)})
         for name in streams
         for percent in PERCENTILES
     ]
@@ -53,7 +52,7 @@ def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
         benchmark="epochs",
         title="Small epochs",
         unit="s per epoch",
-        wanted={EMPTY: "≤ 1.2", "Spark": f"≤ 1.1; ≤ 1.3 for {GROWING}"},
+        wanted={"Spark": f"≤ 1.1; ≤ 1.3 for {GROWING}"},
         lines=lines,
         pairs=given.pairs,
         started=started,
@@ -70,30 +69,16 @@ def _percentile(durations: list[float], percent: int) -> float:
     return sorted(durations)[-(-percent * len(durations) // 100) - 1]
 
 
-def _peers(name: str) -> dict[str, str]:
-    if name == GROWING:
-        return {"Spark": SPARK}
-    label, _, api = name.partition(", ")
-    return {EMPTY: f"{EMPTY}, {api}", "Spark": SPARK} if label == "jsonl" else {}
-
-
 def _streams() -> dict[str, Stream]:
     streams: dict[str, Stream] = {
-        f"{EMPTY}, Python API": _empty(PythonApi()),
+        NOOP: _noop,
+        SPARK: _spark,
         "jsonl, Python API": _python_api,
         GROWING: _growing,
-        SPARK: _spark,
     }
     if pyspark_version() >= OLDEST_FOR_OPTIONS:
-        streams |= {
-            f'{EMPTY}, format("outfall")': _empty(FormatApi()),
-            'jsonl, format("outfall")': _format_api,
-        }
+        streams['jsonl, format("outfall")'] = _format_api
     return streams
-
-
-def _empty(api: Api) -> Stream:
-    return lambda df, scratch: api.stream(df, EmptySink(), scratch.new())
 
 
 def _python_api(df: DataFrame, scratch: Scratch) -> DataStreamWriter:
@@ -107,6 +92,10 @@ def _growing(df: DataFrame, scratch: Scratch) -> DataStreamWriter:
 def _format_api(df: DataFrame, scratch: Scratch) -> DataStreamWriter:
     options = {"sink": "file", "path": str(scratch.new()), "checkpointLocation": str(scratch.new())}
     return df.writeStream.format("outfall").options(**options)
+
+
+def _noop(df: DataFrame, scratch: Scratch) -> DataStreamWriter:
+    return df.writeStream.format("noop").option("checkpointLocation", str(scratch.new()))
 
 
 def _spark(df: DataFrame, scratch: Scratch) -> DataStreamWriter:
