@@ -6,11 +6,9 @@ import uuid
 
 import pytest
 
-from tests.integration.support.registry_calls import answers
+from tests.integration.support.registry_calls import CALLS, answers
 from tests.integration.support.schema_registry import model_registry
 from tests.peers.support.apicurio import apicurio
-
-pytestmark = pytest.mark.long
 
 ONLY_CONFLUENT = {
     "register nothing": "422, for an empty schema; Apicurio answers 500",
@@ -22,6 +20,11 @@ ONLY_CONFLUENT = {
 """By call: what the model does as Confluent documents it, and Apicurio does otherwise."""
 
 
+def test_each_exception_is_a_call() -> None:
+    assert ONLY_CONFLUENT.keys() <= {call.name for call in CALLS}
+
+
+@pytest.mark.long
 def test_the_model_answers_as_apicurio_does() -> None:
     subject = f"t{uuid.uuid4().hex}"
     with apicurio() as url:
