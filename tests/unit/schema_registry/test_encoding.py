@@ -158,6 +158,19 @@ def test_the_derived_schema_takes_the_rows_that_it_was_derived_from() -> None:
     assert decoded(schema, encoded(schema, batch)) == batch.to_pylist()
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_nested_values_beside_nulls_are_those_of_their_rows(fast: bool) -> None:
+    kind = pa.struct([pa.field("x", pa.int64(), False), pa.field("tags", pa.list_(pa.string()))])
+    inner = [{"x": 1, "tags": ["a"]}, None, {"x": 2, "tags": None}, None, {"x": 3, "tags": ["b", None]}]
+    counts = [[("k", 1)], None, [], [("l", None), ("m", 2)], None]
+    columns = {"inner": pa.array(inner, kind), "counts": pa.array(counts, pa.map_(pa.string(), pa.int64()))}
+    batch = pa.RecordBatch.from_pydict(columns)
+    schema = json.loads(avro_of(batch.schema, "a.R").text)
+    wanted = batch.to_pylist(maps_as_pydicts="strict")
+    assert decoded(schema, encoded(schema, batch, fast=fast)) == wanted
+    assert decoded(schema, encoded(schema, batch.slice(2, 2), fast=fast)) == wanted[2:4]
+
+
 def one(avro: Any) -> dict[str, Any]:
     return {"type": "record", "name": "R", "fields": [{"name": "x", "type": avro}]}
 
