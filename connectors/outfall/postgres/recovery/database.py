@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from typing import Any
 
 import psycopg
@@ -13,7 +11,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pydantic import SecretStr
 
 from outfall.errors import ConfigurationError, OutfallError, TransientError
-from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
+from outfall.postgres.connection.database import PostgresDatabase
 from outfall.postgres.connection.errors import (
     ConnectionRefusedByServerError,
     describe,
@@ -22,10 +20,8 @@ from outfall.postgres.connection.errors import (
     remedy,
 )
 from outfall.postgres.options import PostgresOptions
-from outfall.sql.log_database import LogSession
+from outfall.sql.log_database import LogDatabase, LogSession
 from outfall.sql.log_location import LogOptions, ServerUrl
-
-_log = logging.getLogger(__name__)
 
 _SYNCHRONOUS = """
 SELECT set_config('synchronous_commit', 'on', true)
@@ -56,71 +52,37 @@ _CREATE = {
 _LOCK = 0x4F757466_4C6F67
 """The advisory lock under which tables are created: two CREATE … IF NOT EXISTS at once may fail."""
 
-ALLOW = "add allow_unsafe=true to the location, if a crash of the server may lose entries that it has acknowledged"
 
-
-class PostgresLogDatabase:
+class PostgresLogDatabase(LogDatabase):
     """The tables of one location."""
 
-    errors: tuple[type[Exception], ...] = (psycopg.Error,)
+    errors = psycopg.Error
+    loses = "its host fails"
+    correct = "correct its configuration"
+    allow = (
+        "correct its configuration, or add allow_unsafe=true to the location, if a crash of the server may lose entries"
+        " that it has acknowledged"
+    )
+
+    _server: PostgresDatabase
 
     def __init__(self, url: ServerUrl, options: LogOptions) -> None:
         """Resolve the secrets on this host. Connects to nothing."""
-        self.deadline = options.timeout.total_seconds()
-        self._url = url
-        self._options = options
-        self._tables = dict(zip(("entries", "blobs"), options.tables(), strict=True))
-        self._database = PostgresDatabase(
-            PostgresOptions(
-                dsn=SecretStr(_dsn(url)),
-                table=f'"{options.schema}"."{options.tables()[0]}"',
-                statement_timeout=options.timeout,
-                retry_deadline=options.timeout,
-            )
+        database = PostgresOptions(
+            dsn=SecretStr(_dsn(url)),
+            table=f'"{options.schema}"."{options.tables()[0]}"',
+            statement_timeout=options.timeout,
+            retry_deadline=options.timeout,
         )
+        super().__init__(url, options, PostgresDatabase(database))
         self._answered = False
         """Whether the server has accepted a connection: a rejection may pass only then."""
-
-    def key(self) -> str:
-        return f"{self._url} {self._options.schema} {self._options.prefix}"
-
-    def name(self) -> str:
-        return self._database.name()
-
-    @contextmanager
-    def transaction(self, *, snapshot: bool) -> Iterator[LogSession]:
-        with self._database.connection() as connection:
-            self._answered = True
-            level = sql.SQL("REPEATABLE READ" if snapshot else "READ COMMITTED")
-            # In the first statement of the transaction, because the default of a role may be another one.
-            connection.execute(sql.SQL("BEGIN ISOLATION LEVEL {}").format(level))
-            self._database.limit(connection)
-            connection.execute(_SYNCHRONOUS)
-            yield _PostgresSession(connection, self._names())
-            connection.execute("COMMIT")
 
     def server(self, session: LogSession) -> str:
         ((system, standby, timeline, database),) = session.run(_SERVER)
         if standby:
             raise psycopg.errors.ReadOnlySqlTransaction("the server is a standby, which accepts no writes")
         return f"PostgreSQL system {system} timeline {timeline} database {database}"
-
-    def prepare(self) -> None:
-        with self.transaction(snapshot=False) as session:
-            found = self._found(session)
-            ((durable,),) = session.run("SELECT current_setting('fsync')")
-        if durable != "on":
-            self._unsafe("its setting fsync is off")
-        for name, persistence in found.items():
-            if persistence != "p":
-                raise ConfigurationError(
-                    f"the table {name} of the recovery log in {self.name()} is not a permanent table",
-                    why="a crash of the server empties an unlogged table",
-                    do=f"run ALTER TABLE {self._options.schema}.{name} SET LOGGED",
-                )
-        if len(found) < len(self._tables):
-            with self.transaction(snapshot=False) as session:
-                self._create(session)
 
     def passes(self, error: BaseException) -> bool:
         refused = isinstance(error, ConnectionRefusedByServerError) and not self._answered
@@ -135,23 +97,56 @@ class PostgresLogDatabase:
     def reason(self, error: BaseException) -> str:
         said = describe(error) if isinstance(error, psycopg.Error) else type(error).__name__
         unanswered = isinstance(error, psycopg.Error) and error.sqlstate is None
-        return said + (self._database.tls_advice() if unanswered else "")
+        return said + (self._server.tls_advice() if unanswered else "")
 
-    def translated(self, error: Exception, doing: str, step_id: str | None) -> OutfallError:
-        assert isinstance(error, psycopg.Error)  # noqa: S101
-        kind, do = self._meaning(error)
-        return kind(f"{doing} in {self.name()} failed", step=step_id, why=describe(error), do=do)
+    def _quoted(self, table: str) -> str:
+        return sql.Identifier(self._options.schema, table).as_string(None)
+
+    def _begin(self, session: LogSession, *, snapshot: bool) -> None:
+        self._answered = True
+        # In the first statement of the transaction, because the default of a role may be another one.
+        session.run(f"BEGIN ISOLATION LEVEL {'REPEATABLE READ' if snapshot else 'READ COMMITTED'}")
+        self._server.limit(session.connection)
+        session.run(_SYNCHRONOUS)
+
+    def _why_unsafe(self, session: LogSession) -> str | None:
+        ((durable,),) = session.run("SELECT current_setting('fsync')")
+        return None if durable == "on" else "its setting fsync is off"
+
+    def _found(self, session: LogSession) -> Collection[str]:
+        kinds = dict(session.run(_TABLES, self._options.schema, list(self._tables.values())))
+        for name, persistence in kinds.items():
+            if persistence != "p":
+                raise ConfigurationError(
+                    f"the table {name} of the recovery log in {self.name()} is not a permanent table",
+                    why="a crash of the server empties an unlogged table",
+                    do=f"run ALTER TABLE {self._options.schema}.{name} SET LOGGED",
+                )
+        return kinds
+
+    def _create(self) -> None:
+        schema = self._options.schema
+        with self.transaction(snapshot=False) as session:
+            session.run("SELECT pg_advisory_xact_lock(%s)", _LOCK)
+            if not session.run("SELECT 1 FROM pg_namespace WHERE nspname = %s", schema):
+                session.run(f"CREATE SCHEMA {sql.Identifier(schema).as_string(None)}")
+            found = self._found(session)
+            for kind, name in self._tables.items():
+                if name not in found:
+                    session.run(_CREATE[kind])
+
+    def _said(self, error: psycopg.Error) -> str:
+        return describe(error)
 
     def _meaning(self, error: psycopg.Error) -> tuple[type[OutfallError], str]:
         if isinstance(error, ConnectionRefusedByServerError):
             return ConfigurationError, (
                 "correct user and database in the recovery location, give the password (PGPASSWORD, PGPASSFILE, or"
                 " ?password=env:NAME), or give the user access (pg_hba.conf, CREATE ROLE, CREATE DATABASE)"
-                f"{self._database.tls_advice()}"
+                f"{self._server.tls_advice()}"
             )
         if is_transient(error):
-            do = remedy(error) or f"check why the server does not respond{self._database.tls_advice()}"
-            return TransientError, f"{do}; the next run continues from the recorded state"
+            return TransientError, remedy(error) or f"check why the server does not respond{self._server.tls_advice()}"
         if lacks_right(error):
             tables = ", ".join(f"{self._options.schema}.{name}" for name in self._tables.values())
             return ConfigurationError, (
@@ -159,52 +154,6 @@ class PostgresLogDatabase:
                 " without tables also CREATE on the schema, and without schema CREATE on the database"
             )
         return ConfigurationError, remedy(error) or "correct the tables, the server, or the recovery location"
-
-    def _found(self, session: LogSession) -> dict[str, str]:
-        names = list(self._tables.values())
-        return dict(session.run(_TABLES, self._options.schema, names))
-
-    def _create(self, session: LogSession) -> None:
-        session.run("SELECT pg_advisory_xact_lock(%s)", _LOCK)
-        schema = session.run("SELECT 1 FROM pg_namespace WHERE nspname = %s", self._options.schema)
-        if not schema:
-            session.run("CREATE SCHEMA {schema}")
-        found = self._found(session)
-        for kind, name in self._tables.items():
-            if name not in found:
-                session.run(_CREATE[kind])
-
-    def _names(self) -> dict[str, sql.Identifier]:
-        schema = self._options.schema
-        names = {kind: sql.Identifier(schema, name) for kind, name in self._tables.items()}
-        return {**names, "schema": sql.Identifier(schema)}
-
-    def _unsafe(self, why: str) -> None:
-        if not self._options.allow_unsafe:
-            raise ConfigurationError(
-                f"the server {self.name()} cannot keep a recovery log",
-                why=f"{why}, so it loses acknowledged entries if its host fails",
-                do=f"correct its configuration, or {ALLOW}",
-            )
-        _log.warning(
-            "The server %s loses acknowledged entries of the recovery log if its host fails: %s. What to do: correct"
-            " its configuration.",
-            self.name(),
-            why,
-        )
-
-
-class _PostgresSession:
-    """An open transaction."""
-
-    def __init__(self, connection: PostgresConnection, names: dict[str, sql.Identifier]) -> None:
-        self._connection = connection
-        self._names = names
-
-    def run(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        composed = sql.SQL(statement).format(**self._names)
-        cursor = self._connection.execute(composed, values or None)
-        return cursor.fetchall() if cursor.description is not None else []
 
 
 def _dsn(url: ServerUrl) -> str:
