@@ -172,7 +172,7 @@ REFUSED: Mapping[str, tuple[type[OutfallError], str]] = {
     "parts": (CapabilityError, "with parts cannot store the dead letters of a sink without parts"),
     "keys": (CapabilityError, "replace earlier ones"),
     "rows": (CapabilityError, "needs the same rows when an epoch is run again"),
-    "column": (ConfigurationError, "the rows have no column 'id', which an option names"),
+    "column": (ConfigurationError, "requires the column 'id'"),
 }
 """What the words of the table stand for; `once` is for rows that arrive once."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import re
 from abc import abstractmethod
@@ -27,6 +26,7 @@ from outfall.capabilities import (
     SupportsWriterContext,
     TargetContext,
     WriterInitContext,
+    changed,
 )
 from outfall.errors import ConfigurationError
 from outfall.first_contact import first_contact, one_attempt
@@ -151,9 +151,7 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         return (f"no change that arrives later than tombstone_retention ({kept}) after a newer delete of its key",)
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
-        changed = copy.copy(self)
-        changed.options = options_in_save_mode(self.options, mode)
-        return changed
+        return changed(self, options=options_in_save_mode(self.options, mode))
 
     def replaces_rows(self) -> bool:
         return self.options.write_mode != "append"
@@ -162,9 +160,7 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         return OUTPUT_MODES if self.options.write_mode == "upsert" else ("append",)
 
     def bind(self, context: WriterInitContext) -> Self:
-        bound = copy.copy(self)
-        bound.context = context
-        return bound
+        return changed(self, context=context)
 
     def check_schema(self, schema: pa.Schema) -> None:
         """Reject a schema that does not fit the table, with a reason for each column.

@@ -11,7 +11,7 @@ from outfall.errors import ConfigurationError, TargetError, TargetLostError
 from outfall.sql.changes import why_no_operation, why_no_sequence
 from outfall.sql.database import Session
 from outfall.sql.dialect import Column, Dialect, SqlName, compose
-from outfall.values import spark_type
+from outfall.values import require_columns, spark_type
 
 
 class Table:
@@ -28,6 +28,7 @@ class Table:
         Raises `ConfigurationError`, which names every column that does not fit, and `TargetError` if the table does not
         exist, or has no unique index on the keys of an upsert.
         """
+        require_columns(schema.names, {"an option": self._options.columns_named()})
         columns = {column.name: column for column in self._dialect.columns(session, self._name)}
         if not columns:
             self._check_new(schema)
@@ -36,7 +37,7 @@ class Table:
         problems = [
             *(self._problem(field, columns) for field in fields),
             *self._differ_in_case(schema, columns),
-            *self._missing_names(schema),
+            *self._misplaced(schema),
             *self._not_given(schema, columns),
             *self._taken_names([*schema.names, *(name for name, column in columns.items() if column.writable)]),
         ]
@@ -114,7 +115,7 @@ class Table:
             self._dialect.new_type(field.type, field.name)
         fields = self._fields(schema)
         reasons = (self._dialect.why_no_column(field.name) or self._no_sequence(field, None) for field in fields)
-        problems = [*filter(None, reasons), *self._missing_names(schema), *self._taken_names(schema.names)]
+        problems = [*filter(None, reasons), *self._misplaced(schema), *self._taken_names(schema.names)]
         if problems:
             raise ConfigurationError(
                 f"the table {self._name} cannot be created: {'; '.join(problems)}",
@@ -152,13 +153,10 @@ class Table:
             if (other := known.setdefault(name.lower(), name)) != name
         ]
 
-    def _missing_names(self, schema: pa.Schema) -> list[str]:
+    def _misplaced(self, schema: pa.Schema) -> list[str]:
+        """Return problems of the columns that say what to do with a row."""
         options = self._options
-        problems = [
-            f"the rows have no column {name!r}, which an option names"
-            for name in options.columns_named()
-            if name not in schema.names
-        ]
+        problems = []
         if options.delete_marker in schema.names:
             kind = schema.field(options.delete_marker).type
             if not pa.types.is_boolean(kind):

@@ -65,11 +65,11 @@ def test_columns_with_names_that_staging_needs_are_refused_before_the_first_row(
     first(
         2,
         [
-            ({"delete_marker": "gonne"}, "no column 'gonne'"),
+            ({"delete_marker": "gonne"}, "requires the column 'gonne'"),
             ({"delete_marker": "name"}, "delete marker 'name' is string"),
-            ({"order_column": "version"}, "no column 'version'"),
-            ({"update_columns": "nam"}, "no column 'nam'"),
-            ({"key_columns": "key"}, "no column 'key'"),
+            ({"order_column": "version"}, "requires the column 'version'"),
+            ({"update_columns": "nam"}, "requires the column 'nam'"),
+            ({"key_columns": "key"}, "requires the column 'key'"),
         ],
     ),
 )
