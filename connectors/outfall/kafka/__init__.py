@@ -8,7 +8,6 @@ parts/              the mode with parts: a transaction per part, the ledger, and
 records             rows as records
 producer/           producers of plain rows and of transactions, and those that a process caches
 client, topics      librdkafka's clients, retries and errors; queries and creation of topics
-idle                cached clients
 partition           the only partition of a topic: creation, checks, reads and writes
 recovery/           the log of a step in two topics
 ```

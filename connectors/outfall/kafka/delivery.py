@@ -20,7 +20,7 @@ from outfall.capabilities import (
 )
 from outfall.contexts import WriterInitContext
 from outfall.errors import ConfigurationError, TargetError, require_extra
-from outfall.kafka.idle import Idle
+from outfall.idle import Idle
 from outfall.kafka.options import KafkaOptions, ProducerOptions
 from outfall.kafka.records import KafkaRecordMaker
 from outfall.schema_registry.subjects import ROLES

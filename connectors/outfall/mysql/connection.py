@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pymysql.constants import CR, ER, SERVER_STATUS
 
 from outfall.errors import ConfigurationError, printable
 from outfall.first_contact import UnexpectedProtocolError
+from outfall.idle import Idle
 from outfall.redaction import Redaction
 from outfall.sql.log_location import ServerUrl
 from outfall.tls import verifying_context
@@ -81,6 +81,18 @@ class LoadConnection(Connection):  # type: ignore[misc]
         message = (self._result.message if self._result else None) or b""
         found = _RECORDS.search(message)
         return int(found[1]) if found else 0
+
+    def shut(self) -> None:
+        """Close it without COM_QUIT, because the server may not respond."""
+        with suppress(pymysql.MySQLError, OSError):
+            self._force_close()
+
+    def is_fresh(self) -> bool:
+        """Return whether the server still answers, and has the limit that it had when the connection was made."""
+        with suppress(pymysql.MySQLError, OSError), self.cursor() as cursor:
+            cursor.execute("SELECT @@SESSION.max_allowed_packet = @@GLOBAL.max_allowed_packet")
+            return bool(cursor.fetchall() == ((1,),))
+        return False
 
     def _process_auth(self, plugin_name: bytes, auth_packet: Any, handler: Any = None) -> Any:
         if plugin_name in _IN_CLEAR and not self._secure:
@@ -154,17 +166,17 @@ class MySQLServer:
 
         Raises `pymysql.MySQLError` if no connection could be established.
         """
-        key = (os.getpid(), f"{self.url} {self.timeout} {self.secret and self.secret.get_secret_value()}")
-        connection = _IDLE.take(key) or self._connect()
+        key = f"{self.url} {self.timeout} {self.secret and self.secret.get_secret_value()}"
+        connection = _IDLE.take(key, {}, LoadConnection.is_fresh) or self._connect()
         try:
             yield connection
         except BaseException:
-            _close(connection)
+            connection.shut()
             raise
         if connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS:
-            _close(connection)
+            connection.shut()
         else:
-            _IDLE.keep(key, connection)
+            _IDLE.keep(key, {}, connection)
 
     def _connect(self) -> LoadConnection:
         host, port = self.address()
@@ -291,46 +303,5 @@ def describe(error: BaseException) -> str:
     return f"{said} (error {code_of(error)})" if code_of(error) else said
 
 
-def _close(connection: LoadConnection) -> None:
-    # Without COM_QUIT: the server may not respond.
-    with suppress(pymysql.MySQLError, OSError):
-        connection._force_close()
-
-
-def _is_fresh(connection: LoadConnection) -> bool:
-    """Return whether a connection still answers, and has the server's present limit, which it got when it was made."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT @@SESSION.max_allowed_packet = @@GLOBAL.max_allowed_packet")
-        return bool(cursor.fetchall() == ((1,),))
-
-
-class _Idle:
-    """The idle connections of this process, one per server."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: dict[tuple[int, str], LoadConnection] = {}
-
-    def take(self, key: tuple[int, str]) -> LoadConnection | None:
-        """Return an idle connection that still answers."""
-        with self._lock:
-            connection = self._kept.pop(key, None)
-        if connection is None:
-            return None
-        try:
-            if _is_fresh(connection):
-                return connection
-        except (pymysql.MySQLError, OSError):
-            pass
-        _close(connection)
-        return None
-
-    def keep(self, key: tuple[int, str], connection: LoadConnection) -> None:
-        """Keep a connection, or close it if there is one already."""
-        with self._lock:
-            kept = self._kept.setdefault(key, connection)
-        if kept is not connection:
-            _close(connection)
-
-
-_IDLE = _Idle()
+_IDLE: Idle[LoadConnection] = Idle(16)
+"""The idle connections of this process, one per server and password."""

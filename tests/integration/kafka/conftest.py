@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from outfall.idle import Idle
 from outfall.kafka import KafkaRecoveryConfig, delivery, partition, topics
-from outfall.kafka.idle import Idle
 from outfall.kafka.parts import brokers
 from outfall.kafka.producer.cache import PRODUCERS
 from outfall.kafka.recovery import config as recovery_config

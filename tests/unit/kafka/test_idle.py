@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from outfall.idle import Idle
 from outfall.kafka import KafkaRecoveryConfig
-from outfall.kafka.idle import Idle
 from outfall.kafka.recovery import config as recovery_config
 from outfall.kafka.recovery.log import KafkaLog
 from tests.unit.support.kafka_partition import MemoryPartition, Topic
@@ -45,6 +45,13 @@ def test_a_log_with_an_older_secret_is_shut() -> None:
     logs, log = Idle[Counted](32), Counted()
     logs.keep("sink", {"sasl.password": "old"}, log)
     assert logs.take("sink", {"sasl.password": "new"}) is None
+    assert log.is_shut
+
+
+def test_a_log_that_is_not_usable_any_more_is_shut() -> None:
+    logs, log = Idle[Counted](32), Counted()
+    logs.keep("sink", {}, log)
+    assert logs.take("sink", {}, lambda _: False) is None
     assert log.is_shut
 
 

@@ -17,8 +17,8 @@ from typing import Any, Self
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from outfall.errors import OutfallError, TransientError, ValueRefusedError
+from outfall.idle import Secrets
 from outfall.kafka.client import KafkaClients, error_of
-from outfall.kafka.idle import Secrets
 from outfall.kafka.options import ProducerOptions
 from outfall.kafka.records import KafkaRecords
 

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import TypeVar, cast
 
-from outfall.kafka.idle import Idle
+from outfall.idle import Idle
 from outfall.kafka.producer.base import STATISTICS, KafkaProducer
 
 P = TypeVar("P", bound=KafkaProducer)
@@ -37,14 +37,11 @@ class Producers:
 
     def kept(self, wanted: P) -> P | None:
         """Return a cached producer that may be used again, if there is one, like `take`."""
-        kept = self._idle.take(wanted.key, wanted.options.resolved())
+        kept = self._idle.take(wanted.key, wanted.options.resolved(), lambda found: found.reusable())
         if kept is None:
             return None
         self._use(1)
-        if kept.reusable():
-            return cast(P, kept)  # the key contains the class
-        self.drop(kept)
-        return None
+        return cast(P, kept)  # the key contains the class
 
     def open(self, wanted: P) -> P:
         """Return `wanted` itself, opened, otherwise like `take`."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, urlencode
 
 from outfall.errors import ConfigurationError
-from outfall.kafka.idle import Idle
+from outfall.idle import Idle
 from outfall.kafka.options import ClientOptions, check_brokers
 from outfall.options import parse_duration
 from outfall.recovery.log import RecoveryConfig, RecoveryLog, check_step_id

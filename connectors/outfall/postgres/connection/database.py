@@ -6,7 +6,6 @@ import os
 import re
 import select
 import socket
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -21,6 +20,7 @@ from psycopg.pq import PollingStatus
 
 from outfall.errors import ConfigurationError, OutfallError
 from outfall.first_contact import UnexpectedProtocolError
+from outfall.idle import Idle
 from outfall.options import resolve_secret
 from outfall.postgres.connection.errors import (
     ConnectionRefusedByServerError,
@@ -149,8 +149,8 @@ class PostgresDatabase(SqlDatabase):
         Raises `psycopg.OperationalError` if no connection could be established.
         """
         conninfo = self._conninfo()
-        key = (os.getpid(), conninfo)
-        connection = _idle.take(key, self.options.connect_timeout.total_seconds()) or self._connect(conninfo)
+        patience = self.options.connect_timeout.total_seconds()
+        connection = _IDLE.take(conninfo, {}, lambda kept: kept.answers(patience)) or self._connect(conninfo)
         connection.patience = None
         try:
             yield connection
@@ -161,7 +161,7 @@ class PostgresDatabase(SqlDatabase):
         if connection.closed or connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             connection.close()
         else:
-            _idle.give_back(key, connection)
+            _IDLE.keep(conninfo, {}, connection)
 
     def translated(self, doing: str, error: Any, step: str | None = None) -> OutfallError:
         return translated(self, doing, error, step)
@@ -362,6 +362,18 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
         """Whether the server stores every character."""
         return self.info.parameter_status("server_encoding") == "UTF8"
 
+    def answers(self, patience: float) -> bool:
+        """Return whether the server answers within `patience`: it may have stopped since the last epoch."""
+        self.patience = patience
+        with suppress(psycopg.Error):
+            self.execute("SELECT 1")
+            return True
+        return False
+
+    def shut(self) -> None:
+        """Close it, between two uses."""
+        self.close()
+
     def execute(self, query: Any, params: Any = None, *, prepare: bool | None = None, binary: bool = False) -> Any:
         """Execute a statement. One that is text always has parameters, and its % are doubled."""
         given = () if params is None and isinstance(query, str) else params
@@ -428,44 +440,8 @@ def watched(
         return result
 
 
-MOST_IDLE = 4
-"""The number of idle connections of a process, for the targets that it used last."""
-
-
-class _Idle:
-    """The idle connections: at most one per process and target, and only for the last few targets."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._connections: dict[tuple[int, str], PostgresConnection] = {}
-
-    def take(self, key: tuple[int, str], patience: float) -> PostgresConnection | None:
-        with self._lock:
-            connection = self._connections.pop(key, None)
-        if connection is None or connection.closed:
-            return None
-        try:
-            # The server may have stopped since the last epoch. Detect that here instead of in the middle of a task.
-            connection.patience = patience
-            connection.execute("SELECT 1")
-        except psycopg.Error:
-            connection.close()
-            return None
-        return connection
-
-    def give_back(self, key: tuple[int, str], connection: PostgresConnection) -> None:
-        with self._lock:
-            spare = [connection] if key in self._connections else []
-            if not spare:
-                self._connections[key] = connection
-                # A dict keeps its insertion order, and `take` removes entries.
-                oldest = list(self._connections)[:-MOST_IDLE]
-                spare = [self._connections.pop(other) for other in oldest]
-        for each in spare:
-            each.close()
-
-
-_idle = _Idle()
+_IDLE: Idle[PostgresConnection] = Idle(4)
+"""The idle connections of this process, one per target, for the targets that it used last."""
 
 
 def _refusal(conninfo: str, seconds: float) -> str | None:

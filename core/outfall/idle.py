@@ -1,10 +1,10 @@
-"""A cache of closed clients that stay connected, for the next use with the same settings."""
+"""A cache of clients that are not in use and stay connected, for the next use with the same settings."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 Secrets = Mapping[str, str]
@@ -21,9 +21,9 @@ T = TypeVar("T", bound=CanShut)
 
 
 class Idle(Generic[T]):
-    """Caches closed objects with their connections and state, for the next open.
+    """Caches objects with their connections and state, for the next use, which has each to itself.
 
-    Each epoch opens them again. Connecting and registering a producer takes most of a second each time.
+    Each epoch needs them again. Connecting and registering a producer of Kafka takes most of a second each time.
     """
 
     def __init__(self, most: int) -> None:
@@ -32,15 +32,15 @@ class Idle(Generic[T]):
         self._kept: dict[tuple[int, Hashable], tuple[Secrets, T]] = {}
         self._lock = threading.Lock()
 
-    def take(self, key: Hashable, secrets: Secrets) -> T | None:
-        """Remove and return a cached object of this process, if any.
+    def take(self, key: Hashable, secrets: Secrets, usable: Callable[[T], bool] = lambda _: True) -> T | None:
+        """Remove and return a cached object of this process, if any. One that is not `usable` is closed.
 
         The key contains secrets as they were given, by reference. `secrets` are the current properties of the client:
         an object with other ones is closed, because nothing will request it again.
         """
         with self._lock:
             known, kept = self._kept.pop((os.getpid(), key), (secrets, None))
-        if kept is None or known == secrets:
+        if kept is None or (known == secrets and usable(kept)):
             return kept
         kept.shut()
         return None
