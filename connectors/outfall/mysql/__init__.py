@@ -4,7 +4,7 @@
 sink, options   `MySQLSink`, the public class, and its options
 delivery        the delivery by epochs, on `outfall.sql`
 dialect         the dialect of SQL for that base
-database        connections in transactions; names and errors of this server
+database        the port: the URL, TLS, sessions in transactions; names of tables and columns
 columns, types  the server's catalogue, compatible types, and values that a column cannot hold
 json_text       nested values as JSON, and the JSON that MySQL would change
 encode, send    rows as text, sent with LOAD DATA LOCAL or INSERT
@@ -13,8 +13,9 @@ words           what differs as text from other databases
 moving          the addresses of staged rows, for those that the table accepts
 tombstones      the sequences of deleted keys, also of earlier releases
 recovery        the location of the log, as arguments and as a URL
-log_database    the tables, transactions and errors, for `outfall.sql.log`
-connection      connections with TLS, LOAD DATA without files, and the classes of the server's errors
+log_database    the tables of the log, for `outfall.sql.log`
+connection      a connection: its settings, causal reads, LOAD DATA without files
+errors          what errors mean, and say without values of rows
 ```
 """
 

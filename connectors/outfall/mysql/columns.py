@@ -10,10 +10,10 @@ from typing import Any
 import pymysql
 
 from outfall.errors import TargetError
-from outfall.mysql.errors import is_denied
+from outfall.mysql.errors import means
 from outfall.mysql.names import quote
 from outfall.mysql.options import MySQLOptions
-from outfall.sql.database import Session
+from outfall.sql.database import Means, Session
 from outfall.sql.dialect import Found, SqlName, compose
 
 _COLUMNS = """
@@ -279,7 +279,7 @@ def _check_right(session: Any, name: SqlName, right: str) -> None:
     try:
         session.execute(compose(template, name.sql, column, ", ".join(given), ", ".join(["NULL"] * len(given))))
     except pymysql.MySQLError as error:
-        if not is_denied(error):
+        if not means(error) & (Means.DENIED | Means.REFUSED):
             raise
         user, _, host = session.execute("SELECT current_user()").fetchone()[0].rpartition("@")
         account = "@".join("'" + part.replace("'", "''") + "'" for part in (user, host))

@@ -1,27 +1,36 @@
-"""The database of a sink in MySQL or MariaDB: its connection, sessions and transactions."""
+"""The port to MySQL and MariaDB: the URL, TLS, sessions in transactions.
+
+TLS is verified as in `outfall.postgres`: by default, except for hosts of this machine. PyMySQL alone would encrypt only
+if the server offers it, and verify nothing.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pymysql
 from pydantic import SecretStr
+from pymysql.constants import ER
 from pymysql.cursors import SSCursor
 
-from outfall.errors import ConfigurationError, OutfallError, TargetError
-from outfall.mysql.connection import PARAMETERS, STRICT, LoadConnection, MySQLServer, code_of, describe, is_refused
-from outfall.mysql.connection import is_transient as error_is_transient
-from outfall.mysql.errors import MySQLRefusal, masked, quotes_rows, remedy, translated
-from outfall.mysql.options import MySQLOptions
+from outfall.errors import ConfigurationError, TargetError
+from outfall.idle import Idle
+from outfall.mysql.connection import STRICT, LoadConnection
+from outfall.mysql.errors import CLIENT, MySQLRefusal, code_of, describe, means, remedy
+from outfall.mysql.names import quote
+from outfall.mysql.options import PARAMETERS, MySQLOptions
 from outfall.options import nearest_name, resolve_secret
-from outfall.sql.database import Result, SqlDatabase
-from outfall.sql.log_location import REFERENCES, ServerUrl
+from outfall.sql.database import Means, Result, SqlDatabase, lent
+from outfall.sql.log_location import REFERENCES, ServerUrl, is_here
+from outfall.tls import verifying_context
 from outfall.urls import split_url
 
 _LONGEST_SILENCE = 60
@@ -34,36 +43,35 @@ _SLACK = 60.0
 """Seconds after the server's own timeout at which the client gives up."""
 _LONGEST_WAIT = 2
 """Seconds for one lock of a table. A waiting lock request blocks all later ones, including those of readers."""
-_CLIENT = range(2000, 3000)
 _PASSWORD = "env:MYSQL_PWD"  # noqa: S105 - a variable, as of the server's own client
+_RECORDS = re.compile(rb"Records: (\d+)")
+_ACCOUNT = re.compile(r"'[^']*'@'[^']*'")
 
 
-class MySQLSession:
+class MySQLSession(LoadConnection):
     """A connection in a transaction."""
 
     any_text = True
-
-    def __init__(self, connection: LoadConnection) -> None:
-        self._connection = connection
-        self._points = 0
+    _points = 0
+    """The number of savepoints of the transaction."""
 
     def execute(self, statement: str, given: Any = (), /) -> Result:
         """Execute a statement with parameters; its other % are doubled."""
-        cursor: Any = self._connection.cursor()
+        cursor: Any = self.cursor()
         cursor.execute(statement, given)
         found: Result = cursor
         return found
 
     def stream(self, query: str, /) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query, without holding all of them. Its % are doubled."""
-        with self._connection.cursor(SSCursor) as cursor:
+        with self.cursor(SSCursor) as cursor:
             cursor.execute(query, ())
             yield from iter(cursor.fetchone, None)
 
     def send(self, statement: bytes, data: bytes | memoryview | None = None) -> tuple[int, int]:
         """Execute an INSERT as it is, or a LOAD DATA LOCAL with data; return the numbers of rows and of warnings."""
-        self._connection.sending = data
-        with self._connection.cursor() as cursor:
+        self.sending = data
+        with self.cursor() as cursor:
             cursor.execute(statement)
             return cursor.rowcount, cursor.warning_count
 
@@ -77,12 +85,21 @@ class MySQLSession:
     @property
     def records(self) -> int:
         """The number of rows that the last INSERT was given, whether it inserted or updated them."""
-        return self._connection.records
+        message = (self._result.message if self._result else None) or b""
+        found = _RECORDS.search(message)
+        return int(found[1]) if found else 0
 
     @property
     def is_mariadb(self) -> bool:
         """Whether the server is MariaDB."""
-        return "MariaDB" in self._connection.get_server_info()
+        return "MariaDB" in self.get_server_info()
+
+    def begin_with(self, *settings: str) -> None:
+        """Begin a transaction, READ COMMITTED, with settings of the session instead of those of the user."""
+        self._points = 0
+        self.execute(f"SET {', '.join(settings)}")
+        self.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        self.execute("START TRANSACTION")
 
     @contextmanager
     def savepoint(self, *, undo: bool = False) -> Iterator[None]:
@@ -109,49 +126,60 @@ class MySQLDatabase(SqlDatabase):
     errors = pymysql.MySQLError
     locks = "performance_schema.metadata_locks, information_schema.innodb_trx and the process list"
 
+    sink = "MySQLSink"
+
     options: MySQLOptions
+    location: ServerUrl | None = None
+    """That of a recovery log, which is then used instead of the dsn."""
 
-    def name(self) -> str:
-        return self._server().name()
-
-    def server(self) -> str:
-        server = self._server()
-        host, port = server.address()
-        return f"{'localhost' if server.is_here() else host.lower()}:{port}"
+    def address(self) -> tuple[str, str]:
+        split = urlsplit(str(self._url()[0]))
+        try:
+            return split.hostname or "localhost", str(split.port or 3306)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{self._what} has an invalid port", do="write mysql://user@host:3306/database"
+            ) from error
 
     def database_name(self) -> str:
-        return self._server().database()
+        return unquote(urlsplit(str(self._url()[0])).path).strip("/")
 
     def log_url(self) -> ServerUrl:
-        url = self._server().url
-        given = url.parameters.get("password", "" if self._server().secret is None else _PASSWORD)
+        url, secret = self._url()
+        given = url.parameters.get("password", "" if secret is None else _PASSWORD)
         named = given if given.startswith(REFERENCES) else _PASSWORD
         rest = {name: value for name, value in url.parameters.items() if name != "password"}
         return replace(url, parameters=rest | ({"password": named} if given else {}))
 
-    def translated(self, doing: str, error: Any, step: str | None = None) -> OutfallError:
-        return translated(self, doing, error, step)
+    def means(self, error: BaseException) -> Means:
+        return means(error)
 
-    def hides(self, error: Any) -> bool:
-        return quotes_rows(error) and self.options.log_rows != "full"
+    def said(self, error: BaseException, *, full: bool) -> str:
+        return describe(error, full=full)
 
-    def reason(self, error: Any) -> str:
-        return describe(error) if self.options.log_rows == "full" else masked(error)
-
-    def remedy(self, error: Any) -> str:
-        return remedy(error) or self.unavailable()
+    def remedy(self, error: BaseException) -> str | None:
+        return remedy(error)
 
     def unavailable(self) -> str:
-        """Return what to check if the server does not respond."""
         return (
             "check why the server does not respond or has no connection left: the sink needs one connection per running"
             " task and one for the driver, and a node of a cluster commits only while it reaches most of the others"
             f"{self.tls_advice()}"
         )
 
+    def access(self, error: BaseException) -> str:
+        own = self.options.metadata_schema
+        if code_of(error) != ER.DBACCESS_DENIED_ERROR or f"'{own}'" not in str(error.args[1]):
+            return f"correct user, password and database in the dsn, or give the user access{self.tls_advice()}"
+        found = _ACCOUNT.search(str(error.args[1]))
+        account = found[0] if found else "the user of the dsn"
+        return (
+            f"GRANT CREATE, DROP, SELECT, INSERT, UPDATE, DELETE ON {quote(own)}.* TO {account}; or set metadata_schema"
+            " to a database in which the user may create tables, such as that of the table"
+        )
+
     def tls_advice(self) -> str:
-        """Return advice about TLS if the certificate is verified; otherwise an empty string."""
-        if not self._server().verifies():
+        if self._tls_mode() != "verify":
             return ""
         return (
             "; the server's certificate is verified (tls=verify): set tls_ca=FILE in the dsn for a private authority,"
@@ -159,23 +187,21 @@ class MySQLDatabase(SqlDatabase):
             " creates from 11.4"
         )
 
-    def is_transient(self, error: BaseException, *, starting: bool = False) -> bool:
-        return error_is_transient(error) and not (starting and is_refused(error))
-
-    def waited_for_lock(self, error: BaseException | None) -> bool:
-        return error is not None and code_of(error) in (1205, 3572)
+    def connection(self) -> AbstractContextManager[MySQLSession]:
+        url, secret = self._url()
+        key = f"{url} {self._timeout} {secret and secret.get_secret_value()}"
+        return lent(_IDLE, key, MySQLSession.answers, self._connect)
 
     @contextmanager
     def transaction(self, *, undo: bool = False) -> Iterator[MySQLSession]:
-        with self._server().connection() as connection:
-            session = MySQLSession(connection)
+        with self.connection() as session:
             statement = math.ceil(self.options.statement_milliseconds / 1000)
             silence = min(statement, _LONGEST_SILENCE) if statement else _LONGEST_SILENCE
             self._begin(session, silence=silence, statement=statement)
             try:
                 yield session
             except Exception as error:
-                if code_of(error) not in _CLIENT:
+                if code_of(error) not in CLIENT:
                     with suppress(pymysql.MySQLError):
                         session.execute("ROLLBACK")
                 raise
@@ -187,8 +213,7 @@ class MySQLDatabase(SqlDatabase):
 
         Only a wait for a lock is limited: a stopped attempt may hold the lock.
         """
-        with self._server().connection() as connection:
-            session = MySQLSession(connection)
+        with self.connection() as session:
             self._begin(session, silence=_LONGEST_TASK, statement=0)
             self.check_strict(session)
             yield session
@@ -228,25 +253,87 @@ class MySQLDatabase(SqlDatabase):
         limit = (
             f"max_statement_time = {statement}" if session.is_mariadb else f"max_execution_time = {statement * 1000}"
         )
-        session.execute(
-            f"SET wait_timeout = {silence}, innodb_lock_wait_timeout = {waits}, lock_wait_timeout = {waits}, {limit}"
+        session.begin_with(
+            f"wait_timeout = {silence}", f"innodb_lock_wait_timeout = {waits}", f"lock_wait_timeout = {waits}", limit
         )
-        session.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        session.execute("START TRANSACTION")
         # Also for reads: a replica may lag, and a node that has left its cluster receives no changes.
         if str(session.execute("SELECT @@GLOBAL.read_only").fetchone()[0]).upper() not in ("0", "OFF"):
             raise pymysql.OperationalError(1836, "the server is read-only, as a replica is")
 
-    def _server(self) -> MySQLServer:
-        url, secret = parse_dsn(resolve_secret(self.options.dsn))
-        bound = self.options.statement_milliseconds
-        return MySQLServer(
-            url,
-            bound / 1000 + _SLACK if bound else None,
-            secret,
-            max(1, int(self.options.connect_timeout.total_seconds())),
-            "the dsn",
-        )
+    def _connect(self) -> MySQLSession:
+        host, port = self.address()
+        user, password = urlsplit(str(self._url()[0])).username, self._password()
+        given: dict[str, Any] = {} if password is None else {"password": password}
+        if password is None and os.path.exists(os.path.expanduser("~/.my.cnf")):
+            given = {"read_default_file": "~/.my.cnf"}
+        patience = max(1, int(self.options.connect_timeout.total_seconds()))
+        try:
+            return MySQLSession.connect_to(
+                host=host, port=int(port), user=unquote(user or "") or None, database=self.database_name(),
+                connect_timeout=patience, timeout=self._timeout, **self._tls(), **given,
+            )  # fmt: skip
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"the user of {self._what} cannot log in",
+                why=str(error),
+                do="install that package on each host that connects; or use TLS (tls=verify or tls=prefer, and a server"
+                " that has it), over which the methods of MySQL need none",
+            ) from error
+
+    @property
+    def _what(self) -> str:
+        """What the URL is, for errors."""
+        return "the dsn" if self.location is None else "the recovery location in mysql:"
+
+    @property
+    def _timeout(self) -> float | None:
+        """Seconds after which a statement without a reply fails; `None` to wait forever."""
+        bound = self.options.statement_milliseconds / 1000
+        # For the statements of a log, the server has no limit of its own.
+        return (bound if self.location else bound + _SLACK) if bound else None
+
+    def _url(self) -> tuple[ServerUrl, SecretStr | None]:
+        """Return the URL without its password, and the password."""
+        return parse_dsn(resolve_secret(self.options.dsn)) if self.location is None else (self.location, None)
+
+    def _password(self) -> str | None:
+        url, secret = self._url()
+        if secret is not None:
+            return secret.get_secret_value()
+        given = url.secret("password")
+        return os.environ.get("MYSQL_PWD") if given is None else given
+
+    def _tls_mode(self) -> str:
+        """Return whether the server's certificate is verified (`verify`), as by default for other hosts."""
+        given = self._url()[0].parameters
+        default = "prefer" if is_here(self.address()[0]) and "tls_ca" not in given else "verify"
+        return given.get("tls", default)
+
+    def _tls(self) -> dict[str, Any]:
+        """Return PyMySQL's arguments for TLS. Without them, it encrypts only if the server offers it."""
+        mode, authority = self._tls_mode(), self._url()[0].parameters.get("tls_ca")
+        if mode not in ("verify", "prefer", "off"):
+            raise ConfigurationError(f"{self._what} has tls={mode}", do="use tls=verify, tls=prefer or tls=off")
+        if mode != "verify":
+            if authority is not None:
+                raise ConfigurationError(
+                    f"{self._what} has tls={mode} and tls_ca",
+                    why="only tls=verify uses an authority",
+                    do="omit one of them",
+                )
+            return {"ssl_disabled": True} if mode == "off" else {}
+        try:
+            return {"ssl": verifying_context(authority)}
+        except OSError as error:
+            raise ConfigurationError(
+                f"the certificate authority {authority!r} cannot be read",
+                why=str(error),
+                do="give the path of a PEM file on each host that connects as tls_ca",
+            ) from error
+
+
+_IDLE: Idle[MySQLSession] = Idle(16)
+"""The idle connections of this process, one per server and password."""
 
 
 def parse_dsn(dsn: str) -> tuple[ServerUrl, SecretStr | None]:

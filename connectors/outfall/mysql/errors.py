@@ -1,21 +1,39 @@
-"""Classifies the errors of MySQL and MariaDB, and translates them to Outfall's errors."""
+"""What errors of MySQL, MariaDB and PyMySQL mean, and say without values of rows."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pymysql
 from pymysql.constants import ER
 
-from outfall.errors import OutfallError, TargetError, TransientError, ValueRefusedError
-from outfall.mysql.connection import READ_ONLY, code_of, describe, is_refused, is_transient
-from outfall.mysql.names import quote
 from outfall.row_logging import RowLog
+from outfall.sql.database import Means
 
-if TYPE_CHECKING:
-    from outfall.mysql.database import MySQLDatabase
+_PASSING = {
+    ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, ER.TOO_MANY_USER_CONNECTIONS,
+    ER.USER_LIMIT_REACHED, ER.NORMAL_SHUTDOWN, ER.QUERY_INTERRUPTED, ER.DISK_FULL, ER.OPTION_PREVENTS_STATEMENT,
+    1020, 1047, 1053, 1180, 1412, 1792, 1836, 1927, 1969, 3024, 3032, 3100, 3101, 3572, *range(3781, 3784),
+    *range(3796, 3800), 4031,
+}  # fmt: skip
+"""Deadlock, lock wait, too many connections, shutdown, killed, disk full, read-only. By number where PyMySQL has no
+name: a row that changed since it was read (MariaDB from 11.6), a Galera node that is not ready, a commit that failed, a
+table that was altered meanwhile, a read-only transaction or server, a killed connection, statement timeouts of both
+servers, a server in offline mode, Group Replication's refusal, rollback, end and waits, a lock that is not available, a
+client that was idle for too long."""
+
+CLIENT = range(2000, 3000)
+"""The client's own errors: the connection was lost, or could not be established."""
+
+_READ_ONLY = {ER.OPTION_PREVENTS_STATEMENT, 1792, 1836}
+"""The server takes no writes: a replica."""
+
+_REFUSED = {
+    ER.ACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR, ER.BAD_DB_ERROR, 1251, 1698, 1862, 2026, 2059, 3118, 3159,
+}  # fmt: skip
+"""User, password, database or TLS."""
+
 
 _WITHOUT_VALUES = {
     ER.BAD_NULL_ERROR, ER.WARN_DATA_OUT_OF_RANGE, 1265, ER.DATA_TOO_LONG, ER.NO_REFERENCED_ROW, ER.ROW_IS_REFERENCED,
@@ -26,8 +44,6 @@ _WITHOUT_VALUES = {
 keys, no default, CHECK in both servers, a row that is too large, a division by zero. In MySQL also JSON with a name
 that is too long, of another type than a generated column, or nested too deeply, a regular expression that takes too
 long, and values that an index on an expression cannot hold."""
-
-_ACCOUNT = re.compile(r"'[^']*'@'[^']*'")
 
 _QUOTING = {
     ER.DUP_ENTRY, 1586, ER.TRUNCATED_WRONG_VALUE, ER.TRUNCATED_WRONG_VALUE_FOR_FIELD, 1526, 1644,
@@ -69,41 +85,71 @@ _REMEDIES = {
     3750: "create the table with a primary key yourself, or set sql_require_primary_key to OFF",
     3973: "set subquery_to_derived=off in optimizer_switch of the server, as its default is",
     ER.DISK_FULL: "free disk space on the server",
-} | dict.fromkeys(READ_ONLY, "connect to the primary; a replica accepts no writes")
+} | dict.fromkeys(_READ_ONLY, "connect to the primary; a replica accepts no writes")
 _REMEDIES[1792] += ". Or set transaction_read_only to OFF on the server (tx_read_only in MariaDB)"
 _REMEDIES |= dict.fromkeys(
     range(3796, 3800), "connect to a node that is ONLINE in performance_schema.replication_group_members"
 )
 
+_MEANS = {
+    Means.PASSES: _PASSING,
+    Means.REFUSED: _REFUSED,
+    Means.ROW: _WITHOUT_VALUES | _QUOTING,
+    Means.QUOTES: _QUOTING,
+    Means.TAKEN: {ER.DUP_ENTRY},
+    Means.MISMATCH: _MISMATCH,
+    Means.ABSENT: {ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR},
+    Means.DENIED: _DENIED,
+    Means.LOCKED: {ER.LOCK_WAIT_TIMEOUT, 3572},
+}
+
+
+def code_of(error: BaseException) -> int:
+    """Return the number of an error; 0 without one."""
+    first = error.args[0] if isinstance(error, pymysql.MySQLError) and error.args else 0
+    return first if isinstance(first, int) else 0
+
+
+def means(error: BaseException) -> Means:
+    """Return what an error means."""
+    found, code = Means(0), code_of(error)
+    if not isinstance(error, pymysql.MySQLError):
+        return found
+    for each, codes in _MEANS.items():
+        if code in codes:
+            found |= each
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        found |= Means.REFUSED
+    # PyMySQL raises InterfaceError (0, "") on a connection that it has closed after an error.
+    if code in CLIENT or isinstance(error, pymysql.InterfaceError):
+        found |= Means.PASSES
+    if Means.REFUSED in found:
+        found &= ~(Means.PASSES | Means.DENIED)
+    return found
+
 
 def is_rows_fault(error: BaseException) -> bool:
-    """Return whether rows caused the error: a value, a constraint, or a trigger that rejects them."""
-    return code_of(error) in _WITHOUT_VALUES | _QUOTING
+    """Return whether rows caused the error."""
+    return Means.ROW in means(error)
 
 
 def may_be_mismatch(error: BaseException) -> bool:
     """Return whether the table may be missing or have other columns than those of the statement."""
-    return code_of(error) in _MISMATCH
+    return Means.MISMATCH in means(error)
 
 
 def is_missing(error: BaseException) -> bool:
     """Return whether a table is missing."""
-    return code_of(error) in (ER.NO_SUCH_TABLE, ER.BAD_DB_ERROR)
+    return Means.ABSENT in means(error)
 
 
-def is_denied(error: BaseException) -> bool:
-    """Return whether a privilege is missing."""
-    return code_of(error) in _DENIED
-
-
-def quotes_rows(error: BaseException) -> bool:
-    """Return whether the message of an error may quote a value."""
-    return code_of(error) in _QUOTING
-
-
-def masked(error: BaseException) -> str:
-    """Return the server's message and number; a name instead of a message that may quote a value."""
-    return describe(error) if not quotes_rows(error) else _without_values(code_of(error), str(error.args[1]))
+def describe(error: BaseException, *, full: bool = False) -> str:
+    """Return the server's message and number; unless `full`, a name for a message that may quote a value."""
+    code = code_of(error)
+    if code in _QUOTING and not full:
+        return _without_values(code, str(error.args[1]))
+    said = " ".join(str(part) for part in error.args[1:]) or type(error).__name__
+    return f"{said} (error {code})" if code else said
 
 
 def remedy(error: BaseException) -> str | None:
@@ -111,43 +157,6 @@ def remedy(error: BaseException) -> str | None:
     if code_of(error) == _UNKNOWN and "writeset size" in str(error.args[1]):
         return "raise wsrep_max_ws_size on the nodes of the cluster, or make the epochs smaller"
     return _REMEDIES.get(code_of(error))
-
-
-def translated(database: MySQLDatabase, doing: str, error: pymysql.MySQLError, step: str | None) -> OutfallError:
-    """Return Outfall's error for one of PyMySQL's."""
-    kind, do = _meaning(database, error)
-    full = database.options.log_rows == "full"
-    why = describe(error) if full else masked(error)
-    if quotes_rows(error) and not full:
-        # A traceback shows the text of the cause too.
-        error.args = (code_of(error), why)
-    return kind(f"{doing} in {database.name()} failed", step=step, why=why, do=do)
-
-
-def _meaning(database: MySQLDatabase, error: BaseException) -> tuple[type[OutfallError], str]:
-    if is_transient(error):
-        do = "if the query has failed, start it again: no rows are lost"
-        return TransientError, f"{remedy(error) or database.unavailable()}; {do}"
-    if is_rows_fault(error):
-        return ValueRefusedError, "correct or leave out the row, or change the table"
-    if is_denied(error) and not is_refused(error):
-        return (
-            TargetError,
-            "grant the privilege to the sink's user; MySQLSink.ddl() prints SQL for a DBA",
-        )
-    own = database.options.metadata_schema
-    if code_of(error) == ER.DBACCESS_DENIED_ERROR and f"'{own}'" in str(error.args[1]):
-        found = _ACCOUNT.search(str(error.args[1]))
-        account = found[0] if found else "the user of the dsn"
-        return TargetError, (
-            f"GRANT CREATE, DROP, SELECT, INSERT, UPDATE, DELETE ON {quote(own)}.* TO {account}; or set metadata_schema"
-            " to a database in which the user may create tables, such as that of the table"
-        )
-    if is_refused(error):
-        return TargetError, (
-            f"correct user, password and database in the dsn, or give the user access{database.tls_advice()}"
-        )
-    return TargetError, remedy(error) or "correct the table, the options or the server"
 
 
 def _without_values(code: int, message: str) -> str:

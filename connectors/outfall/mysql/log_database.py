@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import pymysql
-from pymysql.constants import ER
+from pydantic import SecretStr
 
-from outfall.errors import ConfigurationError, OutfallError, TransientError
-from outfall.mysql.connection import READ_ONLY, MySQLServer, code_of, describe, is_refused, is_transient
+from outfall.errors import ConfigurationError
+from outfall.mysql.database import MySQLDatabase
+from outfall.mysql.options import MySQLOptions
+from outfall.options import parse_duration
 from outfall.sql.log_database import LogDatabase, LogSession
-from outfall.sql.log_location import LogOptions, ServerUrl
+
+if TYPE_CHECKING:
+    from outfall.mysql.recovery import MySQLRecoveryConfig
 
 # Names of logs, states and servers are ASCII, and differ in case. LONGBLOB holds any piece.
 _CREATE = (
@@ -24,9 +29,6 @@ _CREATE = (
 
 _ENGINES = "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = %s AND table_name IN (%s, %s)"
 
-_DUPLICATE_KEY = 1062
-_NO_SUCH_TABLE = 1146
-
 _FLUSHED = "innodb_flush_log_at_trx_commit"
 _VARIABLES = ("server_uuid", "server_uid", "server_id", "hostname", "port", "read_only", "super_read_only")
 
@@ -34,19 +36,23 @@ _VARIABLES = ("server_uuid", "server_uid", "server_id", "hostname", "port", "rea
 class MySQLLogDatabase(LogDatabase):
     """The tables of one location."""
 
-    errors = pymysql.MySQLError
     loses = "it or its host fails"
     correct = "set it to 1"
     allow = (
         "run SET PERSIST innodb_flush_log_at_trx_commit = 1 (MariaDB: SET GLOBAL, and in its configuration),"
         " or add allow_unsafe=true to the location, if a crash may lose acknowledged entries"
     )
+    access = (
+        "correct user and database in the recovery location, give the password (?password=env:NAME, MYSQL_PWD"
+        " or ~/.my.cnf), create the database, or give the user access; for a certificate of a private authority"
+        " set ?tls_ca=FILE, and for a self-signed one, as MariaDB creates from 11.4, ?tls=prefer"
+    )
 
-    _server: MySQLServer
-
-    def __init__(self, url: ServerUrl, options: LogOptions) -> None:
+    def __init__(self, config: MySQLRecoveryConfig) -> None:
         """Connect to nothing."""
-        super().__init__(url, options, MySQLServer(url, options.timeout.total_seconds()))
+        dsn, timeout = SecretStr(config.dsn), parse_duration(config.timeout)
+        options = MySQLOptions(dsn=dsn, table=config.tables()[0], statement_timeout=timeout, retry_deadline=timeout)
+        super().__init__(config, MySQLDatabase(options, config.server()))
 
     def server(self, session: LogSession) -> str:
         found = _variables(session, *_VARIABLES)
@@ -56,15 +62,6 @@ class MySQLLogDatabase(LogDatabase):
         unique = found.get("server_uuid") or found.get("server_uid") or f"{found['hostname']}:{found['port']}"
         ((database,),) = session.run("SELECT database()")
         return f"server {unique} id {found['server_id']} database {database}"
-
-    def passes(self, error: BaseException) -> bool:
-        return is_transient(error)
-
-    def is_taken(self, error: Exception) -> bool:
-        return code_of(error) == _DUPLICATE_KEY
-
-    def is_absent(self, error: Exception) -> bool:
-        return code_of(error) == _NO_SUCH_TABLE
 
     def _quoted(self, table: str) -> str:
         # Only letters, digits and underscores, so that it contains no quote.
@@ -80,7 +77,7 @@ class MySQLLogDatabase(LogDatabase):
         return None if flushed in ("1", "3") else f"its setting {_FLUSHED} is {flushed}"
 
     def _found(self, session: LogSession) -> Collection[str]:
-        engines = dict(session.run(_ENGINES, self._server.database(), *self._tables.values()))
+        engines = dict(session.run(_ENGINES, self._database.database_name(), *self._tables.values()))
         for name, engine in engines.items():
             if engine != "InnoDB":
                 raise ConfigurationError(
@@ -97,33 +94,10 @@ class MySQLLogDatabase(LogDatabase):
                 session.run(statement)
             self._found(session)
 
-    def _said(self, error: BaseException) -> str:
-        return describe(error)
-
-    def _meaning(self, error: BaseException) -> tuple[type[OutfallError], str]:
-        code = code_of(error)
-        if is_refused(error):
-            return ConfigurationError, (
-                "correct user and database in the recovery location, give the password (?password=env:NAME, MYSQL_PWD"
-                " or ~/.my.cnf), create the database, or give the user access; for a certificate of a private authority"
-                " set ?tls_ca=FILE, and for a self-signed one, as MariaDB creates from 11.4, ?tls=prefer"
-            )
-        if code in READ_ONLY:
-            return TransientError, "connect to the primary"
-        if is_transient(error):
-            advice = "; the server's certificate is verified: set tls_ca for a private authority, or tls=prefer for a"
-            return TransientError, "check why the server does not respond" + (
-                f"{advice} server without TLS" if self._server.verifies() else ""
-            )
-        if code in (ER.TABLEACCESS_DENIED_ERROR, ER.COLUMNACCESS_DENIED_ERROR, ER.DBACCESS_DENIED_ERROR):
-            tables = " and ".join(self._tables.values())
-            return ConfigurationError, (
-                f"grant SELECT, INSERT, UPDATE and DELETE on {tables} in {self._server.database()}; without tables also"
-                " CREATE"
-            )
-        if code == 1665:
-            return ConfigurationError, "set binlog_format to ROW or MIXED on the server, as its default is"
-        return ConfigurationError, "correct the tables, the server, or the recovery location"
+    def _rights(self) -> str:
+        tables = " and ".join(self._tables.values())
+        database = self._database.database_name()
+        return f"grant SELECT, INSERT, UPDATE and DELETE on {tables} in {database}; without tables also CREATE"
 
 
 def _variables(session: LogSession, *names: str) -> dict[str, str]:

@@ -8,6 +8,8 @@ from outfall.sql.options import ROW, STAGE, SqlOptions
 
 LONGEST = 64
 """Characters of an identifier."""
+PARAMETERS = ("password", "tls", "tls_ca")
+"""The parameters of a URL."""
 
 
 class MySQLOptions(SqlOptions):

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import ClassVar
 
-from outfall.mysql.connection import PARAMETERS
+from outfall.mysql.options import PARAMETERS
 from outfall.sql.log_config import SqlRecoveryConfig
 from outfall.sql.log_database import LogDatabase
-from outfall.sql.log_location import LogOptions, ServerUrl
-
-_DEFAULT = LogOptions()
 
 
 @dataclass(frozen=True)
@@ -36,19 +32,14 @@ class MySQLRecoveryConfig(SqlRecoveryConfig):
         ConfigurationError: An argument is invalid. The text contains no secret.
     """
 
-    prefix: str = _DEFAULT.prefix
-    timeout: timedelta | float | str = _DEFAULT.timeout
-    allow_unsafe: bool = False
-
     _scheme: ClassVar[str] = "mysql"
-    _default: ClassVar[LogOptions] = _DEFAULT
     _secrets: ClassVar[tuple[str, ...]] = ("password",)
     _parameters: ClassVar[tuple[str, ...]] = PARAMETERS
 
-    def _database(self, server: ServerUrl, options: LogOptions) -> LogDatabase:
+    def _database(self) -> LogDatabase:
         from outfall.mysql.log_database import MySQLLogDatabase
 
-        return MySQLLogDatabase(server, options)
+        return MySQLLogDatabase(self)
 
 
 def recovery_from_url(url: str) -> MySQLRecoveryConfig:

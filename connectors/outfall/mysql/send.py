@@ -13,7 +13,8 @@ import pymysql
 
 from outfall.mysql.database import MySQLSession
 from outfall.mysql.encode import RowEncoder
-from outfall.mysql.errors import MySQLRefusal, is_rows_fault
+from outfall.mysql.errors import MySQLRefusal, means
+from outfall.sql.database import Means
 from outfall.sql.dialect import SqlName
 
 _ROOM = 4 << 10
@@ -79,7 +80,7 @@ class RowSender:
         try:
             count, warnings = self._session.send(statement, data)
         except pymysql.MySQLError as error:
-            if not is_rows_fault(error):
+            if Means.ROW not in means(error):
                 raise
             count, warnings = 0, 1
         if (count, warnings) == (rows.num_rows, 0):
@@ -99,7 +100,7 @@ class RowSender:
         try:
             count, warnings = self._session.send(statement)
         except pymysql.MySQLError as error:
-            if not is_rows_fault(error):
+            if Means.ROW not in means(error):
                 raise
             raise _RefusedRowsError(MySQLRefusal.of(error)) from None
         if warnings or count != rows.num_rows:

@@ -10,7 +10,7 @@ offsets/            by offsets: tasks publish independently, by `parts` or by th
                     has the rows of parts
 copy/               converts values to column types, and sends them with COPY
 catalogue/          the server's columns and types, type compatibility, privileges
-connection/         connections, transactions with retries, translation of errors
+connection/         the port: connections and transactions, what a DSN says, why a server refuses, what errors mean
 names               names of tables and columns
 recovery/           the log of a step in two tables
 ```

@@ -20,7 +20,7 @@ options         the options that all databases share
 A database implements:
 
 ```
-database        connections and transactions; their retries
+database        the port, for rows and log: where it is, connections, what errors mean
 dialect         names, catalogue, types, loading, the addresses of staged rows, errors
 words           what differs as text
 ```
@@ -33,7 +33,7 @@ The recovery log in a database stands beside it:
 ```
 log             a recovery log in two tables: entries, large states and heartbeats
 log_config      a location of logs, for `recovery=`
-log_database    what a database provides for it; its transactions with retries
-log_location    the location of a log as a URL, without secrets
+log_database    what a database adds to its port for it; its transactions with retries
+log_location    URLs of servers, without secrets
 ```
 """

@@ -1,4 +1,4 @@
-"""What the database of a sink provides: a connection in a transaction, and transactions with retries."""
+"""The port to a database: where it is, connections, what errors mean; and transactions with retries made of that."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from enum import Flag, auto
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from outfall.errors import OutfallError, TransientError
+from outfall.errors import OutfallError, TargetError, TransientError, ValueRefusedError
 from outfall.first_contact import fails_at_once, patience
+from outfall.idle import Idle
 from outfall.retry_log import Retry, RetryLog
 from outfall.retry_loop import retried
-from outfall.sql.log_location import ServerUrl
+from outfall.sql.log_location import ServerUrl, is_here
 from outfall.sql.options import SqlOptions
 from outfall.trace_points import reached
 
@@ -23,6 +25,8 @@ _retries = RetryLog(logging.getLogger(__name__))
 
 _FIRST_PAUSE = 0.2
 _LONGEST_PAUSE = 15.0
+
+NO_ROWS_LOST = "if the query has failed, start it again: no rows are lost"
 
 
 class Result(Protocol):
@@ -63,22 +67,80 @@ class ExpectedTables:
     """Returns the statements that create the missing objects."""
 
 
+class Means(Flag):
+    """What an error of a driver means for what was tried. Several may apply, or none."""
+
+    PASSES = auto()
+    """The same transaction may succeed later."""
+    REFUSED = auto()
+    """A running server has rejected the connection."""
+    ROW = auto()
+    """A value, a constraint or a trigger rejects a row."""
+    QUOTES = auto()
+    """The message, its detail or its context may quote a row."""
+    TAKEN = auto()
+    """The key exists already."""
+    MISMATCH = auto()
+    """The table may be missing, or have other columns than those of the statement."""
+    ABSENT = auto()
+    """A table, its schema or its database is missing."""
+    DENIED = auto()
+    """A privilege is missing."""
+    LOCKED = auto()
+    """Another session has held a lock for too long."""
+
+
+class CanBeLent(Protocol):
+    """A connection that is kept for the next use."""
+
+    def is_busy(self) -> bool:
+        """Return whether it is closed, or in a transaction."""
+
+    def shut(self) -> None:
+        """Close it, whether or not the server responds. Raises nothing."""
+
+
+C = TypeVar("C", bound=CanBeLent)
+
+
+@contextmanager
+def lent(idle: Idle[C], key: str, usable: Callable[[C], bool], connect: Callable[[], C]) -> Iterator[C]:
+    """Lend an idle connection of this process, or a new one. After an error, or in a transaction, it is closed.
+
+    `key` contains all that the connection depends on, and may contain a secret. Raises what `connect` does.
+    """
+    connection = idle.take(key, {}, usable) or connect()
+    try:
+        yield connection
+    except BaseException:
+        connection.shut()
+        raise
+    if connection.is_busy():
+        connection.shut()
+    else:
+        idle.keep(key, {}, connection)
+
+
 class SqlDatabase(ABC):
-    """The database of a sink: connections, transactions with retries, translated errors. Picklable."""
+    """The port to a database, for the rows of a sink and for a recovery log. Picklable, and has no connection itself.
+
+    What has no body here is what a database provides: where it is, connections and transactions, and what the errors of
+    its driver mean. Retries, and the errors of Outfall, are made of that.
+    """
 
     errors: ClassVar[type[Exception]]
     """The base of the driver's errors."""
     locks: ClassVar[str]
     """Where the server shows its sessions and their locks, for advice."""
+    sink: ClassVar[str]
+    """The name of the sink, for advice."""
     options: SqlOptions
 
-    @abstractmethod
-    def name(self) -> str:
-        """Return host, port and database, without secrets."""
+    # --- where it is
 
     @abstractmethod
-    def server(self) -> str:
-        """Return the name of the server, without secrets. All addresses of this machine have the same name."""
+    def address(self) -> tuple[str, str]:
+        """Return host and port. The host is empty for one of this machine that has no name."""
 
     @abstractmethod
     def database_name(self) -> str:
@@ -87,6 +149,22 @@ class SqlDatabase(ABC):
     @abstractmethod
     def log_url(self) -> ServerUrl | None:
         """Return the location of a recovery log in this database, without secrets; `None` if a URL cannot name it."""
+
+    def name(self) -> str:
+        """Return host, port and database, without secrets."""
+        host, port = self.address()
+        return f"{host or 'localhost'}:{port}/{self.database_name()}"
+
+    def server(self) -> str:
+        """Return the name of the server, without secrets. All addresses of this machine have the same name."""
+        host, port = self.address()
+        return f"{'localhost' if is_here(host) else host.lower()}:{port}"
+
+    # --- connections
+
+    @abstractmethod
+    def connection(self) -> AbstractContextManager[Any]:
+        """Lend a connection of the driver without a transaction: see `lent`. Raises the driver's error."""
 
     @abstractmethod
     def transaction(self, *, undo: bool = False) -> AbstractContextManager[Any]:
@@ -99,36 +177,83 @@ class SqlDatabase(ABC):
     def making(self, session: Any, names: Sequence[str]) -> AbstractContextManager[object]:
         """Return a block in which no other session creates these objects. Waits only briefly for other locks."""
 
+    # --- errors
+
     @abstractmethod
+    def means(self, error: BaseException) -> Means:
+        """Return what an error means; nothing if it is not the driver's."""
+
+    @abstractmethod
+    def said(self, error: Any, *, full: bool) -> str:
+        """Return what the server or the driver said with the error's code; no value of a row unless `full`."""
+
+    @abstractmethod
+    def remedy(self, error: Any) -> str | None:
+        """Return what to do about an error of the server's resources, limits or settings."""
+
+    @abstractmethod
+    def unavailable(self) -> str:
+        """Return what to check if the server does not respond, or has no connection left."""
+
+    @abstractmethod
+    def access(self, error: Any) -> str:
+        """Return what to do if the server rejects the connection."""
+
+    def tls_advice(self) -> str:
+        """Return advice about TLS, after other advice, if the certificate is verified; otherwise an empty string."""
+        return ""
+
+    def again(self, error: Any) -> str:
+        """Return what to do about an error that may pass, of a query that has failed."""
+        return f"{self.remedy(error) or self.unavailable()}; {NO_ROWS_LOST}"
+
     def is_transient(self, error: BaseException, *, starting: bool = False) -> bool:
         """Return whether the same transaction may succeed later.
 
         With `starting` it may not if a running server has rejected the connection.
         """
+        means = self.means(error)
+        return Means.PASSES in means and not (starting and Means.REFUSED in means)
 
-    @abstractmethod
-    def waited_for_lock(self, error: BaseException | None) -> bool:
-        """Return whether an error says that another session has held a lock for too long."""
+    def retry_reason(self, error: BaseException) -> str:
+        """Return the reason for a warning about a retry, without secrets."""
+        if isinstance(error, self.errors):
+            return self.said(error, full=self._full)
+        return str(error) or type(error).__name__
 
-    @abstractmethod
-    def reason(self, error: Any) -> str:
-        """Return the text of one of the driver's errors, as `log_rows` permits."""
-
-    @abstractmethod
-    def remedy(self, error: Any) -> str:
-        """Return the advice for an error that persists."""
-
-    @abstractmethod
     def translated(self, doing: str, error: Any, step: str | None = None) -> OutfallError:
         """Return Outfall's error for one of the driver's.
 
         It is `TransientError` if a retry may succeed, `ValueRefusedError` for a value or a constraint, and
         `TargetError` otherwise, such as for a missing privilege.
         """
+        kind, do = self._meaning(error)
+        why = self.said(error, full=self._full)
+        if self._hides(error):
+            # A traceback shows the text of the cause too.
+            error.args = (*error.args[:-1], why)
+        return kind(f"{doing} in {self.name()} failed", step=step, why=why, do=do)
 
-    def hides(self, error: Any) -> bool:
+    def _meaning(self, error: Any) -> tuple[type[OutfallError], str]:
+        means = self.means(error)
+        if Means.PASSES in means:
+            return TransientError, self.again(error)
+        if Means.ROW in means:
+            return ValueRefusedError, "correct or leave out the row, or change the table"
+        if Means.DENIED in means:
+            by_dba = f"{self.sink}.ddl() prints SQL that a DBA can run beforehand"
+            return TargetError, f"grant the privilege to the sink's user; {by_dba}"
+        if Means.REFUSED in means:
+            return TargetError, self.access(error)
+        return TargetError, self.remedy(error) or "correct the table, the options or the server"
+
+    @property
+    def _full(self) -> bool:
+        return self.options.log_rows == "full"
+
+    def _hides(self, error: Any) -> bool:
         """Return whether an error of the driver may not be shown as a cause, because it may quote a row."""
-        return False
+        return Means.QUOTES in self.means(error) and not self._full
 
     @contextmanager
     def translated_errors(self, doing: str, step: str | None = None) -> Iterator[None]:
@@ -136,7 +261,9 @@ class SqlDatabase(ABC):
         try:
             yield
         except self.errors as error:
-            raise self.translated(doing, error, step) from None if self.hides(error) else error
+            raise self.translated(doing, error, step) from None if self._hides(error) else error
+
+    # --- transactions with retries
 
     @property
     def table(self) -> str:
@@ -174,13 +301,9 @@ class SqlDatabase(ABC):
                 raise
             raise TransientError(
                 f"{doing} {self.table} in {self.name()} failed{'' if fails_at_once(error) else f' for {seconds:g} s'}",
-                why=self.reason(error),
-                do=f"{self.remedy(error)}; the next run of the query finishes recorded epochs",
+                why=self.said(error, full=self._full),
+                do=f"{self.remedy(error) or self.unavailable()}; the next run of the query finishes recorded epochs",
             ) from error
-
-    def retry_reason(self, error: BaseException) -> str:
-        """Return the reason for a warning about a retry, without secrets."""
-        return self.reason(error) if isinstance(error, self.errors) else str(error)
 
     def run(self, doing: str, work: Callable[[Any], T], *, step: str | None = None, starting: bool = False) -> T:
         """Run a transaction like `run_raw`, and translate a permanent error."""
@@ -213,7 +336,7 @@ class SqlDatabase(ABC):
         try:
             self.run(doing, lambda session: self._create(session, expected), step=step)
         except TransientError as error:
-            if not self.waited_for_lock(error.__cause__):
+            if error.__cause__ is None or Means.LOCKED not in self.means(error.__cause__):
                 raise
             raise TransientError(
                 f"{doing} {self.table} in {self.name()} timed out waiting for a lock",

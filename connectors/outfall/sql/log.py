@@ -43,7 +43,7 @@ from outfall.recovery.log import (
     state_generation,
     state_name,
 )
-from outfall.sql.log_database import LogDatabase, LogSession, LogTransactions, OvertakenError, TakenError
+from outfall.sql.log_database import LogDatabase, LogSession, OvertakenError, TakenError
 from outfall.trace_points import reached
 
 T = TypeVar("T")
@@ -61,7 +61,6 @@ class SqlLog(RecoveryLog):
     def __init__(self, database: LogDatabase, log: str, step_id: str, *, read_only: bool = False) -> None:
         """Set the database and the value of the column `log`."""
         self._database = database
-        self._transactions = LogTransactions(database, step_id)
         self._log = log
         self._step_id = step_id
         self._read_only = read_only
@@ -204,10 +203,10 @@ class SqlLog(RecoveryLog):
         self._writing("accepting the server of the recovery log", work)
 
     def _reading(self, doing: str, work: Callable[[LogSession], T], empty: T) -> T:
-        return self._transactions.reading(doing, work, empty)
+        return self._database.reading(doing, work, empty, self._step_id)
 
     def _writing(self, doing: str, work: Callable[[LogSession], T]) -> T:
-        return self._transactions.writing(doing, work)
+        return self._database.writing(doing, work, self._step_id)
 
     # --- entries
 
@@ -341,7 +340,7 @@ def steps_in(database: LogDatabase, name: str) -> list[str]:
         return [str(log) for (log,) in session.run(query)]
 
     nothing: list[str] = []
-    found = LogTransactions(database, None).reading("listing the steps", work, nothing)
+    found = database.reading("listing the steps", work, nothing, None)
     logs = [log.rpartition("/") for log in found]
     return sorted(step for prefix, _, step in logs if prefix == name and is_step_id(step))
 

@@ -1,23 +1,19 @@
-"""The location of a recovery log in a database, as a URL: what belongs to the server, and what to the log."""
+"""URLs of servers, without secrets: of the recovery log in a database, and of a sink that it is beside."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from pydantic import SecretStr
 
 from outfall.errors import ConfigurationError
-from outfall.options import nearest_name, parse_duration, resolve_secret
-from outfall.recovery.log import check_step_id
+from outfall.options import nearest_name, resolve_secret
 from outfall.urls import split_url
 
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
-_LONGEST_TIMEOUT = timedelta(minutes=10)
+_HERE = ("localhost", "127.0.0.1", "::1")
 REFERENCES = ("env:", "file:")
 """What a parameter begins with that names a secret."""
 
@@ -42,6 +38,11 @@ class ServerUrl:
         """
         given = self.parameters.get(name)
         return None if given is None else resolve_secret(SecretStr(given))
+
+
+def is_here(host: str) -> bool:
+    """Return whether a host, or the directory of a socket, is this machine; also for no host."""
+    return not host or host.startswith(("/", "@")) or host in _HERE
 
 
 def server_url(text: object, scheme: str, secrets: tuple[str, ...]) -> ServerUrl:
@@ -80,57 +81,6 @@ def server_url(text: object, scheme: str, secrets: tuple[str, ...]) -> ServerUrl
     return ServerUrl(scheme, f"{user}@{host}{split.path}" if user else f"{host}{split.path}", given)
 
 
-@dataclass(frozen=True)
-class LogOptions:
-    """What belongs to the log, not to the server."""
-
-    log: str = ""
-    schema: str = ""
-    prefix: str = "recovery"
-    timeout: timedelta = timedelta(seconds=60)
-    allow_unsafe: bool = False
-
-    def tables(self) -> tuple[str, str]:
-        """Return the names of the tables of entries and blobs."""
-        return f"{self.prefix}_entries", f"{self.prefix}_blobs"
-
-    def query(self, default: LogOptions) -> dict[str, str]:
-        """Return what differs from the default, as parameters of a URL."""
-        found = {name: str(getattr(self, name)) for name in ("log", "schema", "prefix")}
-        found |= {"timeout": f"{self.timeout.total_seconds():g}", "allow_unsafe": str(self.allow_unsafe).lower()}
-        same = {name: str(getattr(default, name)) for name in ("log", "schema", "prefix")}
-        same |= {"timeout": f"{default.timeout.total_seconds():g}", "allow_unsafe": str(default.allow_unsafe).lower()}
-        return {name: value for name, value in found.items() if value != same[name]}
-
-
-def log_options(default: LogOptions, given: Mapping[str, Any]) -> LogOptions:
-    """Check options and return them, with the default for those that are not given.
-
-    Raises `ConfigurationError` if one is invalid.
-    """
-    options = {"log": default.log, "schema": default.schema, "prefix": default.prefix, **given}
-    if options["log"]:
-        check_step_id(options["log"])
-    for name in ("schema", "prefix"):
-        value = options[name]
-        if (
-            not isinstance(value, str)
-            or (value and not _IDENTIFIER.fullmatch(value))
-            or (name == "prefix" and not value)
-        ):
-            raise ConfigurationError(
-                f"the {name} of the recovery log is {value!r}",
-                do="use up to 40 ASCII letters, digits and '_', not beginning with a digit",
-            )
-    unsafe = options.get("allow_unsafe", default.allow_unsafe)
-    if str(unsafe).lower() not in ("true", "false"):
-        raise ConfigurationError(f"allow_unsafe of the recovery log is {unsafe!r}", do="use true or false")
-    return LogOptions(
-        options["log"], options["schema"], options["prefix"], _timeout(options.get("timeout", default.timeout)),
-        str(unsafe).lower() == "true",
-    )  # fmt: skip
-
-
 def split_options(
     url: ServerUrl, names: tuple[str, ...], known: tuple[str, ...] = ()
 ) -> tuple[ServerUrl, dict[str, str]]:
@@ -148,15 +98,3 @@ def split_options(
                 do=f"did you mean {near!r}?" if near else f"use only {', '.join(sorted((*known, *names)))}",
             )
     return ServerUrl(url.scheme, url.place, rest), own
-
-
-def _timeout(value: object) -> timedelta:
-    try:
-        timeout = parse_duration(value)
-    except ValueError as error:
-        raise ConfigurationError(
-            "the timeout of the recovery log is invalid", why=str(error), do="use for example '60 seconds'"
-        ) from None
-    if timeout > _LONGEST_TIMEOUT:
-        raise ConfigurationError(f"the timeout of the recovery log is {timeout}", do="use at most 10 minutes")
-    return timeout

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from outfall import first_contact
 from outfall.dynamodb import DynamoDBSink
@@ -27,12 +28,12 @@ from outfall.errors import OutfallError, TerminalError, TransientError, reason
 from outfall.kafka import KafkaRecoveryConfig, KafkaSink
 from outfall.kinesis import FirehoseSink, KinesisSink
 from outfall.mysql import MySQLRecoveryConfig, MySQLSink
-from outfall.mysql.connection import MySQLServer
+from outfall.mysql.database import MySQLDatabase
+from outfall.mysql.options import MySQLOptions
 from outfall.opensearch import OpenSearchSink
 from outfall.postgres import PostgresRecoveryConfig, PostgresSink
 from outfall.redis import RedisSink
 from outfall.s3 import S3Sink
-from outfall.sql.log_location import ServerUrl
 from outfall.testing import LocalDriver
 from tests.integration.support.certificates import self_signed
 from tests.integration.support.servers import free_port
@@ -236,7 +237,8 @@ def test_an_authority_of_the_system_is_trusted_without_a_variable(
     expected |= {"opensearch": "TerminalError: .*Status 400"}
     with server(HTTP, certificate) as port:
         check(tmp_path, HERE, port, expected | {"s3": "TerminalError: .*AWS_CA_BUNDLE"}, tls=True)
-    context = MySQLServer(ServerUrl("mysql", "u@db.example/d", {}), None)._tls()["ssl"]
+    options = MySQLOptions(dsn=SecretStr("mysql://u@db.example/d"), table="t")
+    context = MySQLDatabase(options)._tls()["ssl"]
     assert any(HERE in str(each["subject"]) for each in context.get_ca_certs())
 
 

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from outfall.errors import ConfigurationError
-from outfall.mysql.connection import MySQLServer
+from outfall.mysql.database import MySQLDatabase
+from outfall.mysql.options import MySQLOptions
 from outfall.sql.log_location import ServerUrl
 
 LONG_PASSWORD, PROTOCOL_41, SECURE_CONNECTION, PLUGIN_AUTH = 1, 1 << 9, 1 << 15, 1 << 19
@@ -40,6 +42,10 @@ def asking_for(plugin: bytes, received: list[bytes]) -> tuple[int, Callable[[], 
     return listener.getsockname()[1], lambda: thread.join(10)
 
 
+def database(place: str, tls: dict[str, str]) -> MySQLDatabase:
+    return MySQLDatabase(MySQLOptions(dsn=SecretStr(str(ServerUrl("mysql", place, tls))), table="t"))
+
+
 def packet(number: int, payload: bytes) -> bytes:
     return struct.pack("<I", len(payload))[:3] + bytes([number]) + payload
 
@@ -50,7 +56,7 @@ def test_a_password_is_not_sent_in_clear(plugin: bytes, tls: dict[str, str], mon
     monkeypatch.setenv("MYSQL_PWD", "tulip")
     received: list[bytes] = []
     port, ended = asking_for(plugin, received)
-    server = MySQLServer(ServerUrl("mysql", f"app@127.0.0.1:{port}/db", tls), timeout=10)
+    server = database(f"app@127.0.0.1:{port}/db", tls)
     with pytest.raises(Exception, match=r"asks for the password in clear \(\w+\), without TLS"), server.connection():
         pass
     ended()
@@ -62,6 +68,6 @@ def test_a_password_is_not_sent_in_clear(plugin: bytes, tls: dict[str, str], mon
     [({}, "cannot be read"), ({"tls": "prefer"}, "tls=prefer and tls_ca"), ({"tls": "off"}, "tls=off")],
 )
 def test_an_authority_is_used_or_refused_and_never_ignored(tls: dict[str, str], problem: str, tmp_path: Path) -> None:
-    url = ServerUrl("mysql", "app@127.0.0.1:1/db", {**tls, "tls_ca": str(tmp_path / "ca.pem")})
-    with pytest.raises(ConfigurationError, match=problem), MySQLServer(url, timeout=10).connection():
+    server = database("app@127.0.0.1:1/db", {**tls, "tls_ca": str(tmp_path / "ca.pem")})
+    with pytest.raises(ConfigurationError, match=problem), server.connection():
         pass

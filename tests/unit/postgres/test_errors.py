@@ -11,8 +11,8 @@ from pydantic import SecretStr
 
 from outfall.errors import OutfallError, TargetError, TransientError, ValueRefusedError
 from outfall.postgres.connection.database import PostgresDatabase
-from outfall.postgres.connection.errors import is_rows_fault, is_transient, translated
 from outfall.postgres.options import PostgresOptions
+from outfall.sql.database import Means
 
 DATABASE = PostgresDatabase(PostgresOptions(dsn=SecretStr("host=db user=u dbname=d"), table="t"))
 
@@ -39,16 +39,17 @@ def made(code: str | None) -> psycopg.Error:
 def test_a_code_is_of_one_kind(codes: list[str], passing: bool, a_rows: bool, kind: type[OutfallError]) -> None:
     for code in codes:
         error = made(code)
-        assert (is_transient(error), is_rows_fault(error)) == (passing, a_rows), code
-        translated_error = translated(DATABASE, "publishing to t", error)
+        means = DATABASE.means(error)
+        assert (Means.PASSES in means, Means.ROW in means) == (passing, a_rows), code
+        translated_error = DATABASE.translated("publishing to t", error)
         assert type(translated_error) is kind
         assert f"(SQLSTATE {code})" in str(translated_error)
 
 
 def test_an_error_without_a_code_may_pass_unless_it_is_a_mistake_of_ours() -> None:
-    assert is_transient(made(None))
-    assert is_transient(psycopg.InterfaceError("the connection is closed"))
-    assert not is_transient(psycopg.ProgrammingError("too few values"))
+    assert DATABASE.is_transient(made(None))
+    assert DATABASE.is_transient(psycopg.InterfaceError("the connection is closed"))
+    assert not DATABASE.is_transient(psycopg.ProgrammingError("too few values"))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_an_error_without_a_code_may_pass_unless_it_is_a_mistake_of_ours() -> No
     ],
 )
 def test_what_to_do_is_told(code: str, advice: str) -> None:
-    assert advice in str(translated(DATABASE, "publishing to t", made(code)))
+    assert advice in str(DATABASE.translated("publishing to t", made(code)))
 
 
 @pytest.mark.parametrize("code", ["53100", "53200", "25006", "55P03"])

@@ -19,7 +19,6 @@ from outfall.capability_checks import check_sink, resolve
 from outfall.errors import ConfigurationError, TargetError, TransientError, ValueRefusedError
 from outfall.postgres import PostgresSink, sink_from_options
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase, set_timeouts
-from outfall.postgres.connection.errors import is_transient, translated
 from outfall.postgres.names import TableName
 from outfall.postgres.offsets.part_writer import PartRows
 from outfall.postgres.words import PostgresWords
@@ -348,7 +347,7 @@ def test_an_authority_that_the_environment_names_is_asked(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(("dsn", "told"), [(DSN, True), (f"{DSN}?sslmode=require", False), ("dbname=x", False)])
 def test_who_did_not_choose_to_verify_is_told_why_a_connection_failed(dsn: str, told: bool) -> None:
     error = psycopg.OperationalError("server does not support SSL, but SSL was required")
-    assert ("sslmode=prefer" in str(translated(PostgresSink(dsn, "t").delegate.database, "writing", error))) is told
+    assert ("sslmode=prefer" in str(PostgresSink(dsn, "t").delegate.database.translated("writing", error))) is told
 
 
 # --- names
@@ -452,14 +451,9 @@ class Failed(psycopg.Error):
     ],
 )  # fmt: skip
 def test_codes_say_whether_trying_again_may_help(code: str, passes: bool, kind: type[Exception]) -> None:
-    error = Failed(code)
-    assert is_transient(error) is passes
-    made = translated(PostgresSink(DSN, "t").delegate.database, "writing", error)
+    error, database = Failed(code), PostgresSink(DSN, "t").delegate.database
+    assert database.is_transient(error) is passes
+    made = database.translated("writing", error)
     assert type(made) is kind
     assert f"SQLSTATE {code}" in str(made)
     assert "hunter2" not in str(made)
-
-
-def test_errors_of_the_client_are_those_of_connections() -> None:
-    assert is_transient(psycopg.OperationalError("connection refused"))
-    assert not is_transient(psycopg.ProgrammingError("wrong"))

@@ -10,16 +10,15 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from outfall.capabilities import CommitRequest, CommitterInitContext
-from outfall.errors import OutfallError, TargetError
 from outfall.row_logging import RowLog
-from outfall.sql.database import SqlDatabase
+from outfall.sql.database import Means, SqlDatabase
 from outfall.sql.dead_letters import dead_letters
 from outfall.sql.dialect import Dialect, SqlName, StagedRows, among, compose
 from outfall.sql.keyed import Move, PositionedRows
@@ -100,26 +99,27 @@ class SqliteSession:
 class SqliteDatabase(SqlDatabase):
     errors = sqlite3.Error
     locks = "the list of processes"
+    sink = "SqliteSink"
 
     def __init__(self, options: SqlOptions) -> None:
         self.options = options
-        self.connection = sqlite3.connect(":memory:", isolation_level=None)
-        self.connection.execute("ATTACH ':memory:' AS outfall")
-        self.connection.create_function("greatest", 2, max)
-        self.connection.create_function("now", 0, lambda: 0)
-        self.session = SqliteSession(self.connection)
+        connection = sqlite3.connect(":memory:", isolation_level=None)
+        connection.execute("ATTACH ':memory:' AS outfall")
+        connection.create_function("greatest", 2, max)
+        connection.create_function("now", 0, lambda: 0)
+        self.session = SqliteSession(connection)
         self.commits: list[Callable[[], None]] = []
         """What happens at the next COMMITs, after each has taken effect."""
 
     @contextmanager
     def transaction(self, *, undo: bool = False) -> Iterator[SqliteSession]:
-        self.connection.execute("BEGIN")
+        self.session.connection.execute("BEGIN")
         try:
             yield self.session
         except BaseException:
-            self.connection.execute("ROLLBACK")
+            self.session.connection.execute("ROLLBACK")
             raise
-        self.connection.execute("ROLLBACK" if undo else "COMMIT")
+        self.session.connection.execute("ROLLBACK" if undo else "COMMIT")
         if self.commits and not undo:
             self.commits.pop(0)()
 
@@ -127,27 +127,36 @@ class SqliteDatabase(SqlDatabase):
     def making(self, session: Any, names: Sequence[str]) -> Iterator[None]:
         yield
 
-    def name(self) -> str:
+    def address(self) -> tuple[str, str]:
+        return "", ""
+
+    def database_name(self) -> str:
         return "here"
 
-    server = database_name = name
+    def connection(self) -> AbstractContextManager[SqliteSession]:
+        return nullcontext(self.session)
 
     def log_url(self) -> None:
         return None
 
-    def is_transient(self, error: BaseException, *, starting: bool = False) -> bool:
-        return "lost" in str(error)
+    def means(self, error: BaseException) -> Means:
+        parts = {"lost": Means.PASSES, "no such table": Means.ABSENT, "no ": Means.MISMATCH}
+        found = Means.ROW if isinstance(error, sqlite3.IntegrityError) else Means(0)
+        for part, means in parts.items():
+            found |= means if part in str(error) else Means(0)
+        return found
 
-    def waited_for_lock(self, error: BaseException | None) -> bool:
-        return False
-
-    def reason(self, error: Any) -> str:
+    def said(self, error: Any, *, full: bool) -> str:
         return str(error)
 
-    remedy = reason
+    def remedy(self, error: Any) -> None:
+        return None
 
-    def translated(self, doing: str, error: Any, step: str | None = None) -> OutfallError:
-        return TargetError(f"{doing} failed", step=step, why=str(error), do="correct it")
+    def unavailable(self) -> str:
+        return "look for it"
+
+    def access(self, error: Any) -> str:
+        return "correct it"
 
 
 class SqliteWords(Words):
@@ -320,9 +329,9 @@ class SqliteDialect(Dialect):
         return f"SELECT json_object({pairs}) FROM {staging.sql} WHERE rowid = {place}"
 
     def faults(self, error: Exception) -> frozenset[Any]:
-        text = str(error)
-        found = {"rows": isinstance(error, sqlite3.IntegrityError), "table": "no such table" in text}
-        return frozenset(name for name, is_so in (found | {"mismatch": "no " in text}).items() if is_so)
+        found = self.database.means(error)
+        names = {"rows": Means.ROW, "table": Means.ABSENT, "mismatch": Means.MISMATCH}
+        return frozenset(name for name, means in names.items() if means in found)
 
     def refusal(self, error: Exception) -> SqliteRefusal:
         return SqliteRefusal(str(error), "19")

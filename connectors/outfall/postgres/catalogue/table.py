@@ -16,9 +16,10 @@ from outfall.postgres.catalogue.columns import read_columns
 from outfall.postgres.catalogue.conflict import Arbiter, arbiters, conflicts
 from outfall.postgres.catalogue.relation import Relation, read_relation
 from outfall.postgres.connection.database import PostgresConnection
-from outfall.postgres.connection.errors import describe, lacks_right
+from outfall.postgres.connection.errors import describe, means
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
+from outfall.sql.database import Means
 
 
 def check_relation(options: PostgresOptions, connection: PostgresConnection, name: TableName) -> None:
@@ -126,7 +127,8 @@ def check_unique(
         with connection.transaction():
             found = arbiters(connection, table, columns, where)
     except psycopg.ProgrammingError as error:
-        if lacks_right(error) or (where is None and not isinstance(error, psycopg.errors.InvalidColumnReference)):
+        expected = where is not None or isinstance(error, psycopg.errors.InvalidColumnReference)
+        if Means.DENIED in means(error) or not expected:
             raise
         problem = error
     deferrable = [index.name for index in found if not index.immediate]

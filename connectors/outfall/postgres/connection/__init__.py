@@ -1,1 +1,1 @@
-"""Access to the server: one connection per process and target, transactions with retries, translated errors."""
+"""The port to a server: connections, transactions, what a DSN says, why one is refused, what errors mean."""

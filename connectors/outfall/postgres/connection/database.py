@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import re
-import select
-import socket
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import psycopg
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import PollingStatus
 
-from outfall.errors import ConfigurationError, OutfallError
-from outfall.first_contact import UnexpectedProtocolError
 from outfall.idle import Idle
 from outfall.options import resolve_secret
-from outfall.postgres.connection.errors import (
-    ConnectionRefusedByServerError,
-    describe,
-    is_transient,
-    quotes_rows,
-    remedy,
-    translated,
-)
+from outfall.postgres.connection.dsn import Dsn
+from outfall.postgres.connection.errors import describe, means, remedy
+from outfall.postgres.connection.refusal import refusal
 from outfall.postgres.options import PostgresOptions
-from outfall.redaction import Redaction
-from outfall.sql.database import SqlDatabase
+from outfall.sql.database import NO_ROWS_LOST, Means, SqlDatabase, lent
 from outfall.sql.log_location import ServerUrl
-from outfall.tls import system_authorities
 
 T = TypeVar("T")
 
@@ -42,9 +26,6 @@ T = TypeVar("T")
 _LONGEST_SILENCE = 60.0
 _SLACK = 60.0
 """Seconds after the server's own timeout at which the client gives up."""
-
-_KEEPALIVES = {"keepalives_idle": 60, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 90_000}
-"""These detect a vanished host after a minute and a half, which otherwise takes hours (manual, 32.1.2)."""
 
 _TIMEOUTS = {
     "statement_timeout": 0,
@@ -61,7 +42,7 @@ _SERVERS_KEEPALIVES = {
     "keepalives_count": "tcp_keepalives_count",
     "tcp_user_timeout": "tcp_user_timeout",
 }
-"""By parameter of `_KEEPALIVES`: the setting by which the server notices that the client's host vanished. By default it
+"""By libpq's parameter: the setting by which the server notices that the client's host vanished. By default it
 takes two hours, in which the session keeps its locks: a COPY that waits for rows has no other timeout."""
 
 _MAKING = "outfall: making"
@@ -69,12 +50,6 @@ _MAKING = "outfall: making"
 
 _LONGEST_WAIT = 2.0
 """Seconds for one lock. A waiting lock request blocks all later ones, including those of readers."""
-
-_HERE = ("localhost", "127.0.0.1", "::1")
-
-_HOST = re.compile(r"[A-Za-z0-9.-]+")
-_VARIABLES = {"password": "PGPASSWORD", "sslpassword": "PGSSLPASSWORD"}
-"""Variables for the secrets of a recovery location."""
 
 _AT_ONCE = 5000
 """Rows of one fetch."""
@@ -86,6 +61,7 @@ class PostgresDatabase(SqlDatabase):
 
     errors = psycopg.Error
     locks = "pg_locks and pg_stat_activity"
+    sink = "PostgresSink"
 
     options: PostgresOptions
     allowed: int | None = None
@@ -99,96 +75,66 @@ class PostgresDatabase(SqlDatabase):
         has = f"; the server's max_connections is {self.allowed}" if self.allowed else ""
         return f"one connection per {tasks} and one for the driver{has}"
 
-    def name(self) -> str:
-        """Return host, port and database, without secrets."""
-        given = self._parameters()
-        host = given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST") or "localhost"
-        port = given.get("port") or os.environ.get("PGPORT") or 5432
-        return f"{host}:{port}/{_database_of(given)}"
+    def address(self) -> tuple[str, str]:
+        return self._dsn().address()
 
     def database_name(self) -> str:
-        """Return the name of the database, without the server."""
-        return _database_of(self._parameters())
+        return self._dsn().database()
 
     def server(self) -> str:
-        """Return the name of the server, without secrets. All addresses of this machine have the same name."""
-        given = self._parameters()
-        service = given.get("service") or os.environ.get("PGSERVICE") or ""
-        host = str(given.get("host") or given.get("hostaddr") or os.environ.get("PGHOST") or "")
-        port = given.get("port") or os.environ.get("PGPORT") or 5432
-        return f"{service} {'localhost' if _is_here(host) else host.lower()}:{port}"
+        return f"{self._dsn().service()} {super().server()}"
 
     def log_url(self) -> ServerUrl | None:
-        """Return the location of a recovery log in this database, without secrets; `None` with a service file."""
-        given = {name: str(value) for name, value in self._parameters().items()}
-        if "service" in given or os.environ.get("PGSERVICE"):
-            return None
-        user, database = given.pop("user", ""), _database_of(given)
-        given.pop("dbname", None)
-        given |= {name: f"env:{_VARIABLES[name]}" for name in _VARIABLES if name in given}
-        place = f"{quote(user, safe='')}@" if user else ""
-        host, port = given.get("host", ""), given.get("port", "")
-        if _HOST.fullmatch(host):
-            place += host + (f":{port}" if port else "")
-            given = {name: value for name, value in given.items() if name not in ("host", "port")}
-        return ServerUrl("postgresql", f"{place}/{quote(database, safe='')}", given)
+        return self._dsn().log_url()
 
     def tls_advice(self) -> str:
-        """Return advice about TLS if the certificate is verified by default; otherwise an empty string."""
-        if not self._verified():
+        if not self._dsn().is_verified():
             return ""
         return (
             "; the dsn has no sslmode, so the server's certificate is verified (sslmode=verify-full): set"
             " sslrootcert=FILE for a private authority, or sslmode=prefer for a server without TLS"
         )
 
-    @contextmanager
-    def connection(self) -> Iterator[PostgresConnection]:
-        """Lend this process's connection, or a new one if that is in use. After an error, it is closed.
+    def connection(self) -> AbstractContextManager[PostgresConnection]:
+        conninfo, patience = self._conninfo(), self.options.connect_timeout.total_seconds()
+        return lent(_IDLE, conninfo, lambda kept: kept.answers(patience), lambda: self._connect(conninfo))
 
-        Raises `psycopg.OperationalError` if no connection could be established.
-        """
-        conninfo = self._conninfo()
-        patience = self.options.connect_timeout.total_seconds()
-        connection = _IDLE.take(conninfo, {}, lambda kept: kept.answers(patience)) or self._connect(conninfo)
-        connection.patience = None
-        try:
-            yield connection
-        except BaseException:
-            with suppress(psycopg.Error):
-                connection.close()
-            raise
-        if connection.closed or connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-            connection.close()
-        else:
-            _IDLE.keep(conninfo, {}, connection)
+    def means(self, error: BaseException) -> Means:
+        return means(error)
 
-    def translated(self, doing: str, error: Any, step: str | None = None) -> OutfallError:
-        return translated(self, doing, error, step)
+    def said(self, error: psycopg.Error, *, full: bool) -> str:
+        return describe(error, full=full)
 
-    def hides(self, error: Any) -> bool:
-        return quotes_rows(error) and self.options.log_rows != "full"
+    def remedy(self, error: psycopg.Error) -> str | None:
+        return remedy(error)
 
-    def reason(self, error: Any) -> str:
-        return describe(error)
-
-    def remedy(self, error: Any) -> str:
-        return remedy(error) or (
+    def unavailable(self) -> str:
+        return (
             "check why the server does not respond or has no connection left: the sink needs"
             f" {self.connections_wanted()}{self.tls_advice()}"
         )
+
+    def access(self, error: psycopg.Error) -> str:
+        return (
+            "correct user, password and database in the dsn, or give the user access (pg_hba.conf, CREATE ROLE, CREATE"
+            " DATABASE)"
+        )
+
+    def again(self, error: psycopg.Error) -> str:
+        named = remedy(error)
+        do = f"{named}; {NO_ROWS_LOST}" if named else NO_ROWS_LOST
+        if error.sqlstate is None or Means.REFUSED in means(error):
+            # For a wrong DSN, poolers return codes of a broken connection, and hosts without a server return none.
+            do += (
+                "; otherwise correct the dsn, or raise max_connections of the server to what the sink needs:"
+                f" {self.connections_wanted()}{self.tls_advice()}"
+            )
+        return do
 
     def retry_reason(self, error: BaseException) -> str:
         # Only the client's message distinguishes a server without TLS from an unavailable one.
         advice = self.tls_advice() if isinstance(error, psycopg.Error) and error.sqlstate is None else ""
         return f"{super().retry_reason(error)}{advice}"
-
-    def is_transient(self, error: BaseException, *, starting: bool = False) -> bool:
-        refused = starting and isinstance(error, ConnectionRefusedByServerError)
-        return isinstance(error, psycopg.Error) and is_transient(error) and not refused
-
-    def waited_for_lock(self, error: BaseException | None) -> bool:
-        return isinstance(error, psycopg.errors.LockNotAvailable)
 
     @contextmanager
     def transaction(self, *, undo: bool = False) -> Iterator[PostgresConnection]:
@@ -229,58 +175,20 @@ class PostgresDatabase(SqlDatabase):
         try:
             # Prepared statements belong to a session, and a pooler may use another one for each transaction.
             connection = PostgresConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
-            connection.add_notice_handler(connection.note)
-            return connection
         except psycopg.OperationalError as error:
-            # The server has received the password, and its message may repeat it.
-            given = conninfo_to_dict(conninfo)
-            hidden = Redaction(str(given.get(name) or "") for name in ("password", "sslpassword"))
-            error.args = tuple(hidden.hide(str(said)) for said in error.args)
-            error.__cause__ = _cause(str(error))
-            # libpq reports no code for errors while connecting. A ping shows whether a server runs (manual, PQping).
-            wrong = error.__cause__ is not None
-            if not wrong and (_answers(conninfo) or (self._verified() and _answers(_without_tls(given)))):
-                refused = ConnectionRefusedByServerError(*error.args)
-                refused.sqlstate = _refusal(conninfo, self.options.connect_timeout.total_seconds())
-                raise refused from error
-            raise
+            seconds = self.options.connect_timeout.total_seconds()
+            refused = refusal(error, conninfo, verified=self._dsn().is_verified(), seconds=seconds)
+            if refused is None:
+                raise
+            raise refused from error
+        connection.add_notice_handler(connection.note)
+        return connection
 
-    def _parameters(self) -> dict[str, Any]:
-        dsn = resolve_secret(self.options.dsn)
-        try:
-            given = conninfo_to_dict(dsn)
-        except psycopg.ProgrammingError:
-            given = None
-        if given is None or _is_misread(dsn, given):
-            # Without a quote and without a cause, because the unreadable text may be a password.
-            raise ConfigurationError(
-                "the dsn is a URL of JDBC" if dsn.strip().startswith("jdbc:") else "the dsn cannot be parsed",
-                do="write postgresql://user@host:5432/database, with user and password percent-encoded (@ as %40, / as"
-                " %2F, % as %25), or key=value pairs",
-            )
-        return given
+    def _dsn(self) -> Dsn:
+        return Dsn.parse(resolve_secret(self.options.dsn))
 
     def _conninfo(self) -> str:
-        given = self._parameters()
-        fixed: dict[str, Any] = {
-            "connect_timeout": max(1, int(self.options.connect_timeout.total_seconds())),
-            "application_name": given.get("application_name") or "outfall",
-            "client_encoding": "UTF8",  # the encoding of COPY data
-        }
-        if self._verified():
-            rooted = "sslrootcert" in given or os.environ.get("PGSSLROOTCERT")
-            fixed |= {"sslmode": "verify-full"} | ({} if rooted else {"sslrootcert": system_authorities() or "system"})
-        # Parameters here would take precedence over those of a service file.
-        named = "service" in given or os.environ.get("PGSERVICE")
-        return make_conninfo(**(({} if named else _KEEPALIVES) | given | fixed))
-
-    def _verified(self) -> bool:
-        """Return whether the certificate is verified by default."""
-        given = self._parameters()
-        hosts = (given.get(name) or os.environ.get(f"PG{name.upper()}") for name in ("host", "hostaddr"))
-        host = next((str(found) for found in hosts if found), "")
-        said = "sslmode" in given or os.environ.get("PGSSLMODE")
-        return bool(host) and not said and not all(map(_is_here, host.split(",")))
+        return self._dsn().conninfo(self.options.connect_timeout)
 
 
 def set_timeouts(connection: PostgresConnection, **milliseconds: int) -> None:
@@ -332,7 +240,7 @@ class TaskTransaction:
     def close(self) -> None:
         """Return the connection, or close it if its transaction is open, which rolls back all changes."""
         connection, self.connection = self.connection, None
-        if connection is not None and connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        if connection is not None and connection.is_busy():
             connection.close()
         self._lent.close()
 
@@ -367,12 +275,18 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
         self.patience = patience
         with suppress(psycopg.Error):
             self.execute("SELECT 1")
+            self.patience = None
             return True
         return False
 
+    def is_busy(self) -> bool:
+        """Return whether it is closed, or in a transaction."""
+        return self.closed or self.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+
     def shut(self) -> None:
-        """Close it, between two uses."""
-        self.close()
+        """Close it, whether or not the server responds."""
+        with suppress(psycopg.Error):
+            self.close()
 
     def execute(self, query: Any, params: Any = None, *, prepare: bool | None = None, binary: bool = False) -> Any:
         """Execute a statement. One that is text always has parameters, and its % are doubled."""
@@ -444,91 +358,7 @@ _IDLE: Idle[PostgresConnection] = Idle(4)
 """The idle connections of this process, one per target, for the targets that it used last."""
 
 
-def _refusal(conninfo: str, seconds: float) -> str | None:
-    """Return the SQLSTATE with which a server rejects a connection; `None` if it does not, or if it is not available.
-
-    libpq does not report the code, and the server's message may be localized. The protocol trace has the code (manual,
-    PQtrace). The trace may contain a password, so it never leaves the memory.
-    """
-    if not hasattr(os, "memfd_create"):
-        return None
-    with open(os.memfd_create("outfall"), "r+b") as written, suppress(psycopg.Error, OSError):
-        client = psycopg.pq.PGconn.connect_start(conninfo.encode())
-        try:
-            client.trace(written.fileno())
-            _connect_until(client, time.monotonic() + seconds)
-            if client.needs_password:
-                return psycopg.errors.InvalidPassword.sqlstate
-        finally:
-            client.untrace()
-            client.finish()
-        written.seek(0)
-        found = re.search(rb'ErrorResponse\t.*? C "(\w{5})"', written.read())
-        return found[1].decode() if found else None
-    return None
-
-
-def _cause(text: str) -> OSError | None:
-    """Return why a server cannot be reached, as the other drivers report it. psycopg and libpq only say it."""
-    if unresolved := re.match(r"failed to resolve host .*\[Errno (-?\d+)\]", text):
-        return socket.gaierror(int(unresolved[1]), "the name of the host cannot be resolved")
-    if "invalid response to SSL negotiation" in text or "expected authentication request from server" in text:
-        return UnexpectedProtocolError("the server does not speak PostgreSQL's protocol")
-    return None
-
-
-def _answers(conninfo: str) -> bool:
-    return psycopg.pq.PGconn.ping(conninfo.encode()) == psycopg.pq.Ping.OK
-
-
-def _without_tls(given: dict[str, Any]) -> str:
-    """Return the address of a server that may lack TLS, without the user."""
-    kept = {name: given[name] for name in ("host", "hostaddr", "port", "connect_timeout") if name in given}
-    return make_conninfo(**kept, sslmode="prefer", user="outfall", dbname="outfall")
-
-
-def _connect_until(client: psycopg.pq.abc.PGconn, deadline: float) -> None:
-    """Poll until the connection is established, is rejected or times out."""
-    events = {PollingStatus.READING: select.POLLIN, PollingStatus.WRITING: select.POLLOUT}
-    while (left := deadline - time.monotonic()) > 0 and (event := events.get(PollingStatus(client.connect_poll()))):
-        waiting = select.poll()
-        waiting.register(client.socket, event)
-        waiting.poll(left * 1000)
-
-
 def max_connections(connection: PostgresConnection) -> int:
     """Return the server's `max_connections`."""
     found = connection.execute("SELECT current_setting('max_connections')::int").fetchone()
     return int(found[0]) if found else 0
-
-
-def _database_of(given: dict[str, Any]) -> str:
-    """Return the database's name like libpq (manual, 32.1.2 and 32.15), but without reading a service file."""
-    environment = os.environ.get("PGDATABASE")
-    if "service" in given or os.environ.get("PGSERVICE"):
-        return str(given.get("dbname") or given.get("user") or environment or "")
-    return str(given.get("dbname") or environment or given.get("user") or _default_user())
-
-
-def _default_user() -> str:
-    """Return libpq's default user: PGUSER, or the user of the operating system."""
-    defaults = {option.keyword: option.val for option in psycopg.pq.Conninfo.get_defaults()}
-    return (defaults.get(b"user") or b"").decode()
-
-
-def _is_misread(dsn: str, given: dict[str, Any]) -> bool:
-    """Return whether a password with @ or / was parsed as a host, port or database, which would be printed.
-
-    Blanks are rejected as by libpq 17; older versions accept them.
-    """
-    scheme, found, rest = dsn.partition("://")
-    if found and scheme in ("postgresql", "postgres"):
-        authority, _, path = rest.partition("/")
-        if authority.count("@") > 1 or "@" in path.partition("?")[0] or re.search(r"\s", dsn.strip()):
-            return True
-    ports = str(given.get("port") or "").split(",")
-    return "://" in str(given.get("dbname") or "") or any(port and not port.isdecimal() for port in ports)
-
-
-def _is_here(host: str) -> bool:
-    return not host or host.startswith(("/", "@")) or host in _HERE

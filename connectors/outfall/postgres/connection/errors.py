@@ -1,25 +1,35 @@
-"""Classifies PostgreSQL's errors (manual, appendix A), and translates them to Outfall's errors."""
+"""What PostgreSQL's errors mean (manual, appendix A), and say without values of rows."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import psycopg
 
-from outfall.errors import OutfallError, TargetError, TransientError, ValueRefusedError
 from outfall.postgres.copy.values import RefusedRowError
 from outfall.row_logging import RowLog
+from outfall.sql.database import Means
 
-if TYPE_CHECKING:
-    from outfall.postgres.connection.database import PostgresDatabase
+_DENIED = "42501"
+_QUOTING = ("23", "44")
+"""The classes of constraints, and of a view's WITH CHECK OPTION. Their details may quote a row."""
 
-_MAY_PASS = (
+_PASSING = (
     "08", "57P", "40001", "40P01", "53000", "53100", "53200", "53300", "55P03", "25006", "25P03", "25P04",
 )  # fmt: skip
 """Connection lost, server stopping or starting, serialization failure, deadlock, out of disk, memory or connections,
 lock not available, read-only server after a failover, and transaction idle or open for too long."""
+
+_MEANS = {
+    Means.PASSES: _PASSING,
+    Means.ROW: ("22", *_QUOTING),
+    Means.TAKEN: ("23505",),
+    Means.MISMATCH: ("42P01", "42703", "42804", "42883", "428C9", "23502"),
+    Means.ABSENT: ("42P01", "3F000"),
+    Means.LOCKED: ("55P03",),
+}
+"""By what an error means: how its code begins."""
 
 _WITHOUT_VALUES = frozenset(
     ("08", "0A", "21", "25", "26", "28", "2B", "3D", "3F", "40", "42", "53", "54", "55", "57", "58")
@@ -102,15 +112,10 @@ def hides_message(error: psycopg.Error) -> bool:
     if code is None or diagnosis.message_primary is None:
         return False
     source = diagnosis.source_file or ""
-    if code[:2] in ("23", "44"):
+    if code.startswith(_QUOTING):
         return source not in _CONSTRAINT_CHECKS
     language = source.startswith("pl") and not source.startswith("plan")  # plancat.c is the planner's
     return code[:2] not in _WITHOUT_VALUES or language or diagnosis.internal_query is not None
-
-
-def quotes_rows(error: psycopg.Error) -> bool:
-    """Return whether any field of an error may quote a row: its message, its detail or its context."""
-    return hides_message(error) or (error.sqlstate or "")[:2] in ("23", "44")
 
 
 def _name(code: str | None) -> str:
@@ -121,82 +126,51 @@ def _name(code: str | None) -> str:
     return re.sub("(?<!^)(?=[A-Z])", " ", name).lower()
 
 
-def is_transient(error: psycopg.Error) -> bool:
-    """Return whether the same transaction may succeed later.
+def means(error: BaseException) -> Means:
+    """Return what an error means.
 
-    An error without a code comes from the client: the connection broke, or could not be established.
+    One without a code comes from the client: the connection broke, or could not be established.
     """
+    found = Means(0)
+    if not isinstance(error, psycopg.Error):
+        return found
+    if isinstance(error, ConnectionRefusedByServerError):
+        found |= Means.REFUSED
     code = error.sqlstate
     if code is None:
-        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return code.startswith(_MAY_PASS)
+        broken = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+        return found | Means.PASSES if broken else found
+    for each, codes in _MEANS.items():
+        if code.startswith(codes):
+            found |= each
+    if code == _DENIED and not _breaks_policy(error):
+        found |= Means.DENIED
+    if hides_message(error) or code.startswith(_QUOTING):
+        found |= Means.QUOTES
+    return found
 
 
 def is_rows_fault(error: psycopg.Error) -> bool:
-    """Return whether rows caused the error: a value, a constraint, or a view's WITH CHECK OPTION."""
-    return (error.sqlstate or "")[:2] in ("22", "23", "44")
+    """Return whether rows caused the error."""
+    return Means.ROW in means(error)
 
 
 def may_be_mismatch(error: psycopg.Error) -> bool:
     """Return whether the table may be missing or have other columns than those of the statement."""
-    return error.sqlstate in ("42P01", "42703", "42804", "42883", "428C9", "23502")
+    return Means.MISMATCH in means(error)
 
 
-def lacks_right(error: psycopg.Error) -> bool:
-    """Return whether a privilege is missing."""
-    return error.sqlstate == "42501" and not breaks_policy(error)
-
-
-def breaks_policy(error: psycopg.Error) -> bool:
+def _breaks_policy(error: psycopg.Error) -> bool:
     """Return whether a policy of the table (row-level security) excludes a row."""
-    return error.sqlstate == "42501" and error.diag.source_function == _POLICY
+    return error.sqlstate == _DENIED and error.diag.source_function == _POLICY
 
 
 def remedy(error: psycopg.Error) -> str | None:
     """Return what to do about an error of the server's resources or limits."""
     code = error.sqlstate or ""
+    if _breaks_policy(error):
+        return "correct or leave out the row, change the policy, or give the sink's user BYPASSRLS"
     return _REMEDIES.get(code) or _REMEDIES.get(code[:2])
-
-
-def translated(database: PostgresDatabase, doing: str, error: psycopg.Error, step: str | None = None) -> OutfallError:
-    """Return Outfall's error for one of psycopg's."""
-    kind, do = _meaning(database, error)
-    full = database.options.log_rows == "full"
-    why = describe(error, full=full)
-    if quotes_rows(error) and not full:
-        # A traceback shows the text of the cause too.
-        error.args = (why,)
-    return kind(f"{doing} in {database.name()} failed", step=step, why=why, do=do)
-
-
-def _meaning(database: PostgresDatabase, error: psycopg.Error) -> tuple[type[OutfallError], str]:
-    """Return the kind of an error, and its remedy."""
-    refused = isinstance(error, ConnectionRefusedByServerError)
-    if is_transient(error):
-        do = "if the query has failed, start it again: no rows are lost"
-        if named := remedy(error):
-            do = f"{named}; {do}"
-        if refused or error.sqlstate is None:
-            # For a wrong DSN, poolers return codes of a broken connection, and hosts without a server return none.
-            do += (
-                "; otherwise correct the dsn, or raise max_connections of the server to what the sink needs:"
-                f" {database.connections_wanted()}{database.tls_advice()}"
-            )
-        return TransientError, do
-    if is_rows_fault(error):
-        return ValueRefusedError, "correct or leave out the row, or change the table"
-    if lacks_right(error):
-        do = "grant the privilege to the sink's user; PostgresSink.ddl() prints SQL that a DBA can run beforehand"
-    elif refused:
-        do = (
-            "correct user, password and database in the dsn, or give the user access (pg_hba.conf, CREATE ROLE, CREATE"
-            " DATABASE)"
-        )
-    elif breaks_policy(error):
-        do = "correct or leave out the row, change the policy, or give the sink's user BYPASSRLS"
-    else:
-        do = remedy(error) or "correct the table, the options or the server"
-    return TargetError, do
 
 
 @dataclass(frozen=True)

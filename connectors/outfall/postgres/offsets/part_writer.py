@@ -17,12 +17,13 @@ from outfall.errors import ConfigurationError, TerminalError, TransientError
 from outfall.part_ledger.checks import PartContext, PartCount, PartRow, check_step, missing_parts
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
 from outfall.postgres.connection.database import PostgresConnection, TaskTransaction
-from outfall.postgres.connection.errors import is_transient
+from outfall.postgres.connection.errors import means
 from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, copy_command
 from outfall.postgres.dialect import PostgresDialect
 from outfall.postgres.offsets.ledger import PartLedger
 from outfall.postgres.options import PostgresOptions
 from outfall.sinks import StatefulSinkPartition
+from outfall.sql.database import Means
 from outfall.sql.dialect import compose
 from outfall.sql.target import StepTables
 from outfall.sql.writer import check_same_columns
@@ -274,7 +275,7 @@ class PartTask:
             connection.execute("COMMIT")
         except psycopg.Error as error:
             connection.close()
-            if not is_transient(error) or not self._committed(wanted):
+            if Means.PASSES not in means(error) or not self._committed(wanted):
                 raise
             self._context.metrics.add("commits_settled")
 

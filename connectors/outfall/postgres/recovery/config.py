@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import ClassVar
 
 from outfall.sql.log_config import SqlRecoveryConfig
 from outfall.sql.log_database import LogDatabase
-from outfall.sql.log_location import LogOptions, ServerUrl
-
-_DEFAULT = LogOptions(schema="outfall")
 
 
 @dataclass(frozen=True)
@@ -26,28 +22,25 @@ class PostgresRecoveryConfig(SqlRecoveryConfig):
             resolved on the host that connects.
         log: A name for the logs of one query. Queries whose steps have the same id, such as the default `sink`, need
             one each.
-        schema: The schema of the tables. It is created if it is missing.
         prefix: The prefix of the tables' names.
         timeout: How long a call is retried after errors that may pass; at most 10 minutes.
         allow_unsafe: Whether to use a server with `fsync=off`, which loses acknowledged entries if its host fails.
+        schema: The schema of the tables. It is created if it is missing.
 
     Raises:
         ConfigurationError: An argument is invalid. The text contains no secret.
     """
 
-    schema: str = _DEFAULT.schema
-    prefix: str = _DEFAULT.prefix
-    timeout: timedelta | float | str = _DEFAULT.timeout
-    allow_unsafe: bool = False
+    schema: str = "outfall"
 
     _scheme: ClassVar[str] = "postgresql"
-    _default: ClassVar[LogOptions] = _DEFAULT
     _secrets: ClassVar[tuple[str, ...]] = ("password", "sslpassword")
+    _names: ClassVar[tuple[str, ...]] = ("schema", "prefix")
 
-    def _database(self, server: ServerUrl, options: LogOptions) -> LogDatabase:
+    def _database(self) -> LogDatabase:
         from outfall.postgres.recovery.database import PostgresLogDatabase
 
-        return PostgresLogDatabase(server, options)
+        return PostgresLogDatabase(self)
 
 
 def recovery_from_url(url: str) -> PostgresRecoveryConfig:

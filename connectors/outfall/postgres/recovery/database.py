@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pydantic import SecretStr
 
-from outfall.errors import ConfigurationError, OutfallError, TransientError
+from outfall.errors import ConfigurationError
+from outfall.options import parse_duration
 from outfall.postgres.connection.database import PostgresDatabase
-from outfall.postgres.connection.errors import (
-    ConnectionRefusedByServerError,
-    describe,
-    is_transient,
-    lacks_right,
-    remedy,
-)
+from outfall.postgres.connection.dsn import SECRETS
 from outfall.postgres.options import PostgresOptions
 from outfall.sql.log_database import LogDatabase, LogSession
-from outfall.sql.log_location import LogOptions, ServerUrl
+from outfall.sql.log_location import ServerUrl
+
+if TYPE_CHECKING:
+    from outfall.postgres.recovery.config import PostgresRecoveryConfig
 
 _SYNCHRONOUS = """
 SELECT set_config('synchronous_commit', 'on', true)
@@ -56,27 +54,28 @@ _LOCK = 0x4F757466_4C6F67
 class PostgresLogDatabase(LogDatabase):
     """The tables of one location."""
 
-    errors = psycopg.Error
     loses = "its host fails"
     correct = "correct its configuration"
     allow = (
         "correct its configuration, or add allow_unsafe=true to the location, if a crash of the server may lose entries"
         " that it has acknowledged"
     )
+    access = (
+        "correct user and database in the recovery location, give the password (PGPASSWORD, PGPASSFILE, or"
+        " ?password=env:NAME), or give the user access (pg_hba.conf, CREATE ROLE, CREATE DATABASE)"
+    )
 
-    _server: PostgresDatabase
+    _config: PostgresRecoveryConfig
+    _database: PostgresDatabase
 
-    def __init__(self, url: ServerUrl, options: LogOptions) -> None:
+    def __init__(self, config: PostgresRecoveryConfig) -> None:
         """Resolve the secrets on this host. Connects to nothing."""
-        database = PostgresOptions(
-            dsn=SecretStr(_dsn(url)),
-            table=f'"{options.schema}"."{options.tables()[0]}"',
-            statement_timeout=options.timeout,
-            retry_deadline=options.timeout,
-        )
-        super().__init__(url, options, PostgresDatabase(database))
-        self._answered = False
-        """Whether the server has accepted a connection: a rejection may pass only then."""
+        dsn, timeout = SecretStr(_dsn(config.server())), parse_duration(config.timeout)
+        options = PostgresOptions(
+            dsn=dsn, table=f'"{config.schema}"."{config.tables()[0]}"', statement_timeout=timeout,
+            retry_deadline=timeout,
+        )  # fmt: skip
+        super().__init__(config, PostgresDatabase(options))
 
     def server(self, session: LogSession) -> str:
         ((system, standby, timeline, database),) = session.run(_SERVER)
@@ -84,29 +83,13 @@ class PostgresLogDatabase(LogDatabase):
             raise psycopg.errors.ReadOnlySqlTransaction("the server is a standby, which accepts no writes")
         return f"PostgreSQL system {system} timeline {timeline} database {database}"
 
-    def passes(self, error: BaseException) -> bool:
-        refused = isinstance(error, ConnectionRefusedByServerError) and not self._answered
-        return isinstance(error, psycopg.Error) and is_transient(error) and not refused
-
-    def is_taken(self, error: Exception) -> bool:
-        return isinstance(error, psycopg.errors.UniqueViolation)
-
-    def is_absent(self, error: Exception) -> bool:
-        return isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName)
-
-    def reason(self, error: BaseException) -> str:
-        said = describe(error) if isinstance(error, psycopg.Error) else type(error).__name__
-        unanswered = isinstance(error, psycopg.Error) and error.sqlstate is None
-        return said + (self._server.tls_advice() if unanswered else "")
-
     def _quoted(self, table: str) -> str:
-        return sql.Identifier(self._options.schema, table).as_string(None)
+        return sql.Identifier(self._config.schema, table).as_string(None)
 
     def _begin(self, session: LogSession, *, snapshot: bool) -> None:
-        self._answered = True
         # In the first statement of the transaction, because the default of a role may be another one.
         session.run(f"BEGIN ISOLATION LEVEL {'REPEATABLE READ' if snapshot else 'READ COMMITTED'}")
-        self._server.limit(session.connection)
+        self._database.limit(session.connection)
         session.run(_SYNCHRONOUS)
 
     def _why_unsafe(self, session: LogSession) -> str | None:
@@ -114,19 +97,19 @@ class PostgresLogDatabase(LogDatabase):
         return None if durable == "on" else "its setting fsync is off"
 
     def _found(self, session: LogSession) -> Collection[str]:
-        kinds = dict(session.run(_TABLES, self._options.schema, list(self._tables.values())))
+        kinds = dict(session.run(_TABLES, self._config.schema, list(self._tables.values())))
         for name, persistence in kinds.items():
             if persistence != "p":
                 raise ConfigurationError(
                     f"the table {name} of the recovery log in {self.name()} is not a permanent table",
                     why="a crash of the server empties an unlogged table",
-                    do=f"run ALTER TABLE {self._options.schema}.{name} SET LOGGED",
+                    do=f"run ALTER TABLE {self._config.schema}.{name} SET LOGGED",
                 )
         return kinds
 
     def _create(self) -> None:
-        schema = self._options.schema
-        with self.transaction(snapshot=False) as session:
+        schema = self._config.schema
+        with self._transaction(snapshot=False) as session:
             session.run("SELECT pg_advisory_xact_lock(%s)", _LOCK)
             if not session.run("SELECT 1 FROM pg_namespace WHERE nspname = %s", schema):
                 session.run(f"CREATE SCHEMA {sql.Identifier(schema).as_string(None)}")
@@ -135,30 +118,20 @@ class PostgresLogDatabase(LogDatabase):
                 if name not in found:
                     session.run(_CREATE[kind])
 
-    def _said(self, error: psycopg.Error) -> str:
-        return describe(error)
+    def _access(self) -> str:
+        return f"{self.access}{self._database.tls_advice()}"
 
-    def _meaning(self, error: psycopg.Error) -> tuple[type[OutfallError], str]:
-        if isinstance(error, ConnectionRefusedByServerError):
-            return ConfigurationError, (
-                "correct user and database in the recovery location, give the password (PGPASSWORD, PGPASSFILE, or"
-                " ?password=env:NAME), or give the user access (pg_hba.conf, CREATE ROLE, CREATE DATABASE)"
-                f"{self._server.tls_advice()}"
-            )
-        if is_transient(error):
-            return TransientError, remedy(error) or f"check why the server does not respond{self._server.tls_advice()}"
-        if lacks_right(error):
-            tables = ", ".join(f"{self._options.schema}.{name}" for name in self._tables.values())
-            return ConfigurationError, (
-                f"grant USAGE on the schema {self._options.schema}, and SELECT, INSERT, UPDATE and DELETE on {tables};"
-                " without tables also CREATE on the schema, and without schema CREATE on the database"
-            )
-        return ConfigurationError, remedy(error) or "correct the tables, the server, or the recovery location"
+    def _rights(self) -> str:
+        tables = ", ".join(f"{self._config.schema}.{name}" for name in self._tables.values())
+        return (
+            f"grant USAGE on the schema {self._config.schema}, and SELECT, INSERT, UPDATE and DELETE on {tables};"
+            " without tables also CREATE on the schema, and without schema CREATE on the database"
+        )
 
 
 def _dsn(url: ServerUrl) -> str:
     """Return the conninfo of a URL with its secrets."""
-    secrets: dict[str, Any] = {name: url.secret(name) for name in ("password", "sslpassword") if name in url.parameters}
+    secrets: dict[str, Any] = {name: url.secret(name) for name in SECRETS if name in url.parameters}
     try:
         given = conninfo_to_dict(str(url))
     except psycopg.ProgrammingError as error:

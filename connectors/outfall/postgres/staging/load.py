@@ -17,11 +17,12 @@ from outfall.dead_letter import DeadLetter
 from outfall.errors import ValueRefusedError
 from outfall.postgres.catalogue.conflict import nulls_are_equal
 from outfall.postgres.connection.database import TaskTransaction, set_timeouts
-from outfall.postgres.connection.errors import RowRefusal, is_rows_fault
+from outfall.postgres.connection.errors import RowRefusal, means
 from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, copy_command
 from outfall.postgres.copy.values import RefusedRowError
 from outfall.postgres.names import TableName
 from outfall.sql.changes import Problem
+from outfall.sql.database import Means
 from outfall.sql.dead_letters import batch_row_name, row_log
 from outfall.sql.dialect import Load, isolate
 from outfall.sql.writer import set_aside, staging_columns
@@ -137,7 +138,7 @@ class StagingCopy(Load):
         except RefusedRowError as error:
             return RowRefusal.of(error)
         except psycopg.Error as error:
-            if not is_rows_fault(error):
+            if Means.ROW not in means(error):
                 raise
             return RowRefusal.of(error)
         self._bytes += len(data)
@@ -194,7 +195,7 @@ class StreamingCopy(StagingCopy):
             self._copy.abort()
 
     def _named(self, error: RefusedRowError | psycopg.Error) -> Exception:
-        if isinstance(error, psycopg.Error) and not is_rows_fault(error):
+        if isinstance(error, psycopg.Error) and Means.ROW not in means(error):
             return error
         try:
             found = self._find(error)
