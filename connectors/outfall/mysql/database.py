@@ -44,7 +44,8 @@ _SLACK = 60.0
 _LONGEST_WAIT = 2
 """Seconds for one lock of a table. A waiting lock request blocks all later ones, including those of readers."""
 _PASSWORD = "env:MYSQL_PWD"  # noqa: S105 - a variable, as of the server's own client
-_RECORDS = re.compile(rb"Records: (\d+)")
+_RECORDS = re.compile(rb"\d+")
+"""The first number of "Records: 3  Duplicates: 0  Warnings: 0", which is in the language of the server."""
 _ACCOUNT = re.compile(r"'[^']*'@'[^']*'")
 
 
@@ -87,7 +88,7 @@ class MySQLSession(LoadConnection):
         """The number of rows that the last INSERT was given, whether it inserted or updated them."""
         message = (self._result.message if self._result else None) or b""
         found = _RECORDS.search(message)
-        return int(found[1]) if found else 0
+        return int(found[0]) if found else 0
 
     @property
     def is_mariadb(self) -> bool:

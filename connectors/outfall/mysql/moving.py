@@ -83,8 +83,8 @@ class RowsByOrder(_StagedPositions):
         session.execute(compose("DROP TEMPORARY TABLE IF EXISTS {}", _RANKS))
         statement = compose(
             "CREATE TEMPORARY TABLE {} (place BIGINT PRIMARY KEY, stage BIGINT, number BIGINT) ENGINE = InnoDB SELECT"
-            " ROW_NUMBER() OVER (ORDER BY {order}, {stage}, {row}) - 1 AS place, {stage} AS stage, {row} AS number"
-            " FROM {} WHERE {}",
+            " ROW_NUMBER() OVER (ORDER BY staged.{order}, {stage}, {row}) - 1 AS place, {stage} AS stage,"
+            " {row} AS number FROM {} AS staged WHERE {}",
             _RANKS, move.staging.sql, move.all.condition, order=order, stage=_STAGE, row=_ROW,
         )  # fmt: skip
         session.execute(statement)

@@ -146,7 +146,7 @@ def pass_over(statements: Statements) -> str:
     """Return the statement that takes stale changes out of the ranking. Its row count is their number."""
     return statements.filled(
         "UPDATE {ranks} AS ranks SET rank = NULL FROM {staging} AS latest WHERE latest.ctid = ranks.place"
-        " AND rank IS NOT NULL AND {stale}",
+        " AND ranks.rank IS NOT NULL AND {stale}",
         ranks=RANKS, stale=statements.stale(),
     )  # fmt: skip
 

@@ -94,7 +94,8 @@ class Move:
         survey, given = self._survey(session), self._given(session, rows)
         bury, remove, write = statements.moving(rows)
         tombstones = self._changed(session, bury, given) if survey.removals else 0
-        removed = self._changed(session, remove, given) if tombstones else 0
+        # Not by the number of tombstones, which is only what the server says.
+        removed = self._changed(session, remove, given) if survey.removals else 0
         written = self._changed(session, write, given) if survey.writes else 0
         self.stale = survey.writes + survey.removals - tombstones - written
         return removed + written

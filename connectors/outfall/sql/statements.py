@@ -172,11 +172,11 @@ class Statements:
         Those that may be tied share the newest sequence of their key with another one.
         """
         return self.filled(
-            "SELECT count(CASE WHEN number = 1 AND NOT removed THEN 1 END),"
-            " count(CASE WHEN number = 1 AND removed THEN 1 END), count(CASE WHEN newest = 1 AND alike > 1 THEN 1 END),"
-            " {clock} FROM (SELECT {is_removal} AS removed, row_number() OVER of_key AS number, {ranked}"
+            "SELECT count(CASE WHEN {number} = 1 AND NOT {removed} THEN 1 END),"
+            " count(CASE WHEN {number} = 1 AND {removed} THEN 1 END), count(CASE WHEN {alike} THEN 1 END), {clock}"
+            " FROM (SELECT {is_removal} AS {removed}, row_number() OVER of_key AS {number}, {ranked}"
             " FROM {staging} WHERE {these} WINDOW of_key AS (PARTITION BY {keys} ORDER BY {sequence} DESC)) AS ranked",
-            rows, clock=self.words.clock, ranked=_RANKED,
+            rows, clock=self.words.clock, ranked=_RANKED, alike=_ALIKE,
         )  # fmt: skip
 
     def tied(self, rows: Selection) -> str:
@@ -193,14 +193,14 @@ class Statements:
             " max(content) OVER of_key AS greatest FROM (SELECT {places}, staged.{stage}, {own}, {content} AS content"
             " FROM (SELECT {address}, {aliased}, {ranked} FROM {staging} WHERE {these}"
             " WINDOW of_key AS (PARTITION BY {keys} ORDER BY {sequence} DESC)) AS ranked"
-            " JOIN {staging} AS staged ON {joined} WHERE newest = 1 AND alike > 1) AS candidates"
+            " JOIN {staging} AS staged ON {joined} WHERE {alike}) AS candidates"
             " WINDOW of_key AS (PARTITION BY {own})) AS found WHERE least <> greatest ORDER BY {places} LIMIT %(most)s",
             rows, place=words.place.format(*places.values()), places=", ".join(places.values()),
             address=", ".join(f"{column} AS {place}" for column, place in places.items()),
             joined=" AND ".join(f"staged.{column} = ranked.{place}" for column, place in places.items()),
             own=", ".join(own.values()), aliased=", ".join(f"{quote(key)} AS {name}" for key, name in own.items()),
             content=words.content(self.is_removal, [f"staged.{quote(name)}" for name in self.columns]),
-            ranked=_RANKED,
+            ranked=_RANKED, alike=_ALIKE,
         )  # fmt: skip
 
     def stale(self) -> str:
@@ -252,8 +252,10 @@ class Statements:
         return found
 
 
-_RANKED = "rank() OVER of_key AS newest, count(*) OVER of_key AS alike"
+# MariaDB takes a name in ORDER BY of a window for that of a new column, if there is one, before that of the table.
+_RANKED = "rank() OVER of_key AS _outfall_newest, count(*) OVER of_key AS _outfall_alike"
 """The rank of a row in its key, and up to its equals the number of rows: those with rank 1 if it has rank 1."""
+_ALIKE = "_outfall_newest = 1 AND _outfall_alike > 1"
 
 
 def _is_removal(words: Words, options: SqlOptions) -> str:

@@ -129,6 +129,23 @@ def test_changes_that_no_sequence_orders_are_found_and_the_others_of_their_key_a
     assert "same sequence" in str(request.outcome.error)
 
 
+def test_a_removal_does_not_depend_on_what_the_server_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Keyed(**CHANGES)
+    monkeypatch.setattr(step.tables.dialect, "rows_changed", lambda *_: 0)
+    step.publish([(1, "a", 1, "c")])
+    step.publish([(1, None, 2, "d")])
+    assert step.rows == []
+
+
+def test_columns_may_have_the_words_of_statements_as_names() -> None:
+    step = Keyed(**CHANGES, **LETTERS)
+    for name in ("alike", "newest", "number", "removed", "rank", "place", "content", "least", "stored", "latest"):
+        step.execute(f"ALTER TABLE t ADD COLUMN {name} INT")
+        step.execute(f"ALTER TABLE outfall.staging ADD COLUMN {name} INT")
+    step.publish([(1, "a", 2, "c"), (1, "b", 2, "u"), (2, "c", 1, "c"), (3, None, 1, "d")])
+    assert step.execute("SELECT id, text, n FROM t") == [(2, "c", 1)]
+
+
 def test_changes_that_the_table_rejects_are_set_aside_and_the_others_applied() -> None:
     step = Keyed(**CHANGES, **LETTERS)
     step.execute("INSERT INTO t VALUES (5, 'z', 1)")

@@ -7,7 +7,7 @@ INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FR
 ROLLBACK TO SAVEPOINT outfall_1
 SELECT `_outfall_stage`, count(*) FROM `db`.`staging_t_sink_0123456789ab` WHERE `_outfall_stage` IN (1234567890) GROUP BY 1
 DROP TEMPORARY TABLE IF EXISTS _outfall_ranks
-CREATE TEMPORARY TABLE _outfall_ranks (place BIGINT PRIMARY KEY, stage BIGINT, number BIGINT) ENGINE = InnoDB SELECT ROW_NUMBER() OVER (ORDER BY `version`, `_outfall_stage`, `_outfall_row`) - 1 AS place, `_outfall_stage` AS stage, `_outfall_row` AS number FROM `db`.`staging_t_sink_0123456789ab` WHERE `_outfall_stage` IN (1234567890)
+CREATE TEMPORARY TABLE _outfall_ranks (place BIGINT PRIMARY KEY, stage BIGINT, number BIGINT) ENGINE = InnoDB SELECT ROW_NUMBER() OVER (ORDER BY staged.`version`, `_outfall_stage`, `_outfall_row`) - 1 AS place, `_outfall_stage` AS stage, `_outfall_row` AS number FROM `db`.`staging_t_sink_0123456789ab` AS staged WHERE `_outfall_stage` IN (1234567890)
 SELECT COUNT(*) FROM _outfall_ranks
 SAVEPOINT outfall_2
 DELETE target FROM `db`.`t` AS target JOIN `db`.`staging_t_sink_0123456789ab` AS removed ON target.`id` = removed.`id` WHERE (`_outfall_stage`, `_outfall_row`) IN (SELECT stage, number FROM _outfall_ranks WHERE place >= 0 AND place < 4) AND removed.`_outfall_delete` AND (target.`version` IS NULL OR target.`version` <= removed.`version`)
