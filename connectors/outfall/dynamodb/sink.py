@@ -336,6 +336,7 @@ _CONDITION = "ConditionalCheckFailedException"
 _OLDER = "attribute_not_exists(#v) OR #v < :v"
 _NUMBER = 16
 """Length of the number in a version, in hexadecimal digits: a string, because all services compare strings alike."""
+_OURS = re.compile(f"[0-9a-f]{{{_NUMBER}}}")
 _RUN = 32
 """Length of number and token."""
 _VERSION = 100
@@ -346,10 +347,8 @@ _PASSING = {"TransactionConflict", "ThrottlingError", "ProvisionedThroughputExce
 
 def _parsed(text: str) -> tuple[Version, str]:
     """Return version and rank of the text in an item. What Outfall has not written counts as newer."""
-    try:
-        number = int(text[:_NUMBER], 16)
-    except ValueError:
-        number = 1 << 64
+    # As texts, other numbers have another order than as numbers, and the service compares texts.
+    number = int(text[:_NUMBER], 16) if _OURS.match(text) else 1 << 64
     return Version(number, text[_NUMBER:_RUN]), text[_RUN:]
 
 

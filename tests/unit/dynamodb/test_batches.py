@@ -32,6 +32,6 @@ def test_an_answer_without_what_is_left_is_unreadable() -> None:
         left({})
 
 
-@pytest.mark.parametrize("foreign", ["", "version 3"])
+@pytest.mark.parametrize("foreign", ["", "version 3", "7", "1_0", "A" * 16])
 def test_a_version_that_outfall_has_not_written_ends_the_comparison(foreign: str) -> None:
     assert Version(1 << 60, "t").answer("a", *_parsed(foreign)) is Answer.STALE
