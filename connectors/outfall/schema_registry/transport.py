@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from urllib3.exceptions import HTTPError, ProxyError, SSLError
 
 from outfall.async_sink.responses import bounded_heads, read_body
 from outfall.errors import ConfigurationError, TargetError, TransientError
+from outfall.first_contact import causes_of
 from outfall.options import known_values, resolve_secret
 from outfall.redaction import Redaction
 from outfall.schema_registry.options import SchemaRegistryOptions
@@ -125,7 +127,7 @@ class RegistryTransport:
 
     def _unreachable(self, url: str, error: HTTPError) -> Exception:
         why = self._hidden(str(error))
-        if isinstance(error, SSLError):
+        if isinstance(error, SSLError) and not any(isinstance(cause, ssl.SSLEOFError) for cause in causes_of(error)):
             do = "correct url, ca_bundle or client_certificate of schema_registry"
             return TargetError(f"{url} has no trusted certificate", why=why, do=do)
         proxy = isinstance(error, ProxyError)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
+import ssl
 from typing import Any
 
 import pytest
+from urllib3 import PoolManager
+from urllib3.exceptions import SSLError
 
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.schema_registry import SchemaRegistryOptions, client
@@ -151,6 +154,25 @@ def test_an_outage_is_waited_for() -> None:
     asked = SchemaRegistry(OPTIONS.model_copy(update={"retry_deadline": SchemaRegistryOptions.model_fields[
         "retry_deadline"].default}), transport)  # fmt: skip
     assert asked.version("s").id == 7
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        (ssl.SSLEOFError(8, "EOF occurred in violation of protocol"), TransientError),
+        (ssl.SSLCertVerificationError("self-signed"), TargetError),
+    ],
+    ids=["a server that closes the connection", "an untrusted certificate"],
+)
+def test_a_broken_handshake_is_an_outage(
+    cause: Exception, kind: type[OutfallError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise SSLError(cause)
+
+    monkeypatch.setattr(PoolManager, "request", fail)
+    with pytest.raises(kind):
+        RegistryTransport(SchemaRegistryOptions.parse("https://registry.test")).send("GET", "/subjects", None)
 
 
 SECRET = {"url": "https://a, https://b/path/", "username": "me", "password": "hunter2", "headers": {"X-Key": "hunter3"}}
