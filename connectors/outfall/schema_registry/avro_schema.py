@@ -213,6 +213,7 @@ def avro_of_value(field: pa.Field, name: str) -> Schema:
 
 
 def _record(columns: list[pa.Field], name: str, path: str) -> dict[str, Any]:
+    space, _, short = name.rpartition(".")
     fields = []
     for column in columns:
         where = f"{path}{column.name}"
@@ -222,10 +223,10 @@ def _record(columns: list[pa.Field], name: str, path: str) -> dict[str, Any]:
                 why="names have letters of ASCII, digits and underscores, and begin with no digit",
                 do="rename the column",
             )
-        kind = _avro_type(column.type, where, f"{name}_{column.name}")
+        # Without the namespace, which inner records inherit: registries with Avro for Java return them without it.
+        kind = _avro_type(column.type, where, f"{short}_{column.name}")
         nullable = {"type": ["null", kind], "default": None}
         fields.append({"name": column.name} | (nullable if column.nullable else {"type": kind}))
-    space, _, short = name.rpartition(".")
     return {"type": "record", "name": short} | ({"namespace": space} if space else {}) | {"fields": fields}
 
 
