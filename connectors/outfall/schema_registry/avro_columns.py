@@ -81,15 +81,17 @@ def check_resolution(writer: AvroType, reader: AvroType, path: str = "") -> None
 
     What depends on the values, such as NULL for a type without it, is seen when they are read.
     """
+    where = path or "the value"
+    if writer.kind == "union":
+        # Which of the types a value has is seen when it is read, but not what a number means.
+        for branch in writer.branches:
+            if not branch.name and branch.base in (reader.base, *_PROMOTIONS.get(reader.base, ())):
+                _check_meaning(branch, reader, where)
     if "union" in (writer.kind, reader.kind):
         return
-    where = path or "the value"
     if writer.base != reader.base and writer.base not in _PROMOTIONS.get(reader.base, ()):
         raise UnreadableTypeError(f"{where} was written as {writer.base}, and the reader's schema has {reader.base}")
-    if writer.kind != writer.base and reader.kind != reader.base and _meaning(writer) != _meaning(reader):
-        raise UnreadableTypeError(
-            f"{where} was written as {_named(writer)}, and the reader's schema has {_named(reader)}"
-        )
+    _check_meaning(writer, reader, where)
     known = (reader.short_name, *(each.rpartition(".")[2] for each in reader.aliases))
     if reader.base in ("record", "enum", "fixed") and writer.short_name not in known:
         raise UnreadableTypeError(
@@ -106,6 +108,14 @@ def check_resolution(writer: AvroType, reader: AvroType, path: str = "") -> None
                 raise UnreadableTypeError(f"it was written without {_inner(path, field.name)}, which has no default")
         else:
             check_resolution(writer.fields[found].type, field.type, _inner(path, field.name))
+
+
+def _check_meaning(writer: AvroType, reader: AvroType, where: str) -> None:
+    """Raise `UnreadableTypeError` if both types are logical ones that differ."""
+    if writer.kind != writer.base and reader.kind != reader.base and _meaning(writer) != _meaning(reader):
+        raise UnreadableTypeError(
+            f"{where} was written as {_named(writer)}, and the reader's schema has {_named(reader)}"
+        )
 
 
 def written_field(writer: AvroType, field: AvroField) -> int | None:

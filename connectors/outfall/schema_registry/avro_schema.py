@@ -25,7 +25,8 @@ _WRONG = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOGICAL = {
     "date": "int", "time-millis": "int", "time-micros": "long", "timestamp-millis": "long",
-    "timestamp-micros": "long", "local-timestamp-millis": "long", "local-timestamp-micros": "long", "uuid": "string",
+    "timestamp-micros": "long", "timestamp-nanos": "long", "local-timestamp-millis": "long",
+    "local-timestamp-micros": "long", "local-timestamp-nanos": "long", "uuid": "string",
 }  # fmt: skip
 """Logical types without arguments, and their bases."""
 

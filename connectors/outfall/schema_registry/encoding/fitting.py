@@ -154,6 +154,8 @@ def _default(avro: AvroType, value: Any) -> Any:
         return value.encode("latin-1")
     if avro.kind == "decimal" and isinstance(value, str):
         return _as_decimal(avro, value.encode("latin-1"))
+    if avro.kind == "enum" and value is not None and value not in avro.symbols:
+        raise ValueError(f"the enum has no symbol {value!r}")
     if avro.kind == "record":
         given = {field.name: value.get(field.name, field.default) for field in avro.fields}
         return {field.name: _default(field.type, given[field.name]) for field in avro.fields}
@@ -301,6 +303,8 @@ _ACCEPTED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "timestamp-micros": (_is_instant, _TOO_FINE),
     "local-timestamp-millis": (_is_local, _TOO_FINE),
     "local-timestamp-micros": (_is_local, _TOO_FINE),
+    "timestamp-nanos": (_is_integer, _TOO_LARGE),
+    "local-timestamp-nanos": (_is_integer, _TOO_LARGE),
 }
 """By type: the Arrow types of columns, and what a value is that does not fit."""
 
