@@ -149,6 +149,35 @@ def test_types_that_only_fastavro_writes_and_defaults() -> None:
     assert str(row["key"]) == "9e2c4a41-6f3b-4d0e-9c85-0a1b2c3d4e5f"
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "record", "name": "R", "namespace": "shop.Outer$", "fields": [{"name": "x", "type": "long"}]},
+        {"type": "record", "name": "R", "fields": [
+            {"name": "x", "type": {"type": "long", "logicalType": "timestamp-nanos"}}]},
+    ],
+    ids=["name", "nanoseconds"],
+)  # fmt: skip
+def test_what_the_fast_encoder_refuses_is_left_to_fastavro(schema: dict[str, Any]) -> None:
+    batch = pa.RecordBatch.from_pydict({"x": pa.array([-1, 64])})
+    assert [message[5:] for message in encoded(schema, batch)] == [b"\x01", b"\x80\x01"]
+
+
+@pytest.mark.parametrize("fast", [None, False])
+@pytest.mark.parametrize(
+    ("avro", "default"),
+    [("int", 2**31), ({"type": "enum", "name": "E", "symbols": ["a"]}, "b")],
+    ids=["range", "symbol"],
+)
+def test_a_default_that_is_no_value_is_an_error_before_the_first_row(
+    avro: Any, default: Any, fast: bool | None
+) -> None:
+    fields = [{"name": "n", "type": "long"}, {"name": "x", "type": avro, "default": default}]
+    schema = Schema(json.dumps({"type": "record", "name": "R", "fields": fields}))
+    with pytest.raises(ConfigurationError, match="the default of the field 'x' is no value"):
+        AvroEncoder(RegisteredSchema(1, schema), {}, pa.schema([("n", pa.int64())]), fast=fast)
+
+
 def test_the_derived_schema_takes_the_rows_that_it_was_derived_from() -> None:
     inner = pa.struct([("a", pa.int16()), ("day", pa.date32())])
     batch = pa.RecordBatch.from_pydict(

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.errors import ConfigurationError
-from outfall.schema_registry.avro_schema import AvroSchema, AvroType, parse_avro
+from outfall.schema_registry.avro_schema import AvroField, AvroSchema, AvroType, parse_avro
 from outfall.schema_registry.encoding.fitting import arrow_of, fit, fit_record, rebuilt
 from outfall.schema_registry.encoding.places import Place
 from outfall.schema_registry.schemas import RegisteredSchema, Schema
@@ -61,7 +61,7 @@ class AvroEncoder:
         self.schema = pa.schema([one for one in columns if one.name != optional or one.name in names])
         self.type = schema.type
         self._avro = schema
-        self.fast = is_fast(schema) if fast is None else fast
+        self.fast = is_fast(schema, schema.type, registered.schema.text) if fast is None else fast
         self._fields = fit_record(schema.type, list(self.schema), None, plain=not self.fast)
         self._head = pa.scalar(head(registered.id), pa.binary())
         self._text = registered.schema.text
@@ -90,7 +90,8 @@ class AvroKeyEncoder:
         # A record of one field has the bytes of the field.
         alone = json.dumps({"type": "record", "name": "outfall_key", "fields": [
             {"name": _KEY, "type": json.loads(registered.schema.text)}]})  # fmt: skip
-        self._fast = is_fast(schema) if fast is None else fast
+        row = AvroType("record", fields=(AvroField(_KEY, schema.type),))
+        self._fast = is_fast(schema, row, alone) if fast is None else fast
         self._parsed = parse_avro(Schema(alone), referenced).parsed
         self._text = alone
         self._fit = fit(schema.type, column.type, Place(column.name), plain=not self._fast)
@@ -109,9 +110,20 @@ class AvroKeyEncoder:
         return found.take(pc.if_else(valid, positions, pa.scalar(None, pa.int64())))
 
 
-def is_fast(schema: AvroSchema) -> bool:
-    """Whether the fast encoder is installed and writes all types of a schema as fastavro does."""
-    return has_pyruhvro() and schema.alone and _all_fast(schema.type)
+def is_fast(schema: AvroSchema, row: AvroType, text: str) -> bool:
+    """Whether the fast encoder is installed, writes all types as fastavro does, and takes the text of rows' schema."""
+    return has_pyruhvro() and schema.alone and _all_fast(row) and _is_parsed(row, text)
+
+
+def _is_parsed(row: AvroType, text: str) -> bool:
+    """Whether pyruhvro parses a schema: it refuses more than fastavro, such as `$` in a namespace."""
+    import pyruhvro
+
+    try:
+        pyruhvro.serialize_record_batch(_as_batch(pa.array([], arrow_of(row, plain=False))), text, 1)
+    except ValueError:
+        return False
+    return True
 
 
 @cache

@@ -50,6 +50,9 @@ def fit_record(avro: AvroType, columns: list[pa.Field], place: Place | None, *, 
             why=f"the columns are {', '.join(given)}",
             do="add or rename a column, or register a version of the schema with a default",
         )
+    for name, field in fields.items():
+        if name not in given:
+            _check_default(field, plain)
     return [
         None if field.name not in given else fit(field.type, given[field.name].type,
             place.inside(field.name) if place else Place(field.name), plain=plain)
@@ -91,6 +94,18 @@ def default_array(field: AvroField, count: int, *, plain: bool) -> pa.Array:
     return pa.repeat(pa.scalar(_default(field.type, field.default), kind), count)
 
 
+def _check_default(field: AvroField, plain: bool) -> None:
+    """Raise `ConfigurationError` for a default that is no value of its type: fastavro checks its kind only."""
+    try:
+        default_array(field, 1, plain=plain)
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise ConfigurationError(
+            f"the default of the field {field.name!r} is no value of the Avro type {_shown(field.type)}",
+            why=str(error),
+            do="correct the default in the schema, or add a column for the field",
+        ) from error
+
+
 def arrow_of(avro: AvroType, *, plain: bool) -> pa.DataType:
     """Return the Arrow type that encoders expect for a type."""
     if avro.kind == "record":
@@ -124,6 +139,8 @@ _ARROW: dict[str, tuple[pa.DataType, pa.DataType]] = {
     "timestamp-micros": (UTC_MICROS, pa.int64()),
     "local-timestamp-millis": (pa.timestamp("ms"), pa.int64()),
     "local-timestamp-micros": (pa.timestamp("us"), pa.int64()),
+    "timestamp-nanos": (pa.int64(), pa.int64()),
+    "local-timestamp-nanos": (pa.int64(), pa.int64()),
 }
 """By type: what a fast encoder expects, and with `plain` a number in place of a date or time."""
 
