@@ -82,11 +82,35 @@ def test_a_column_that_does_not_fit_is_an_error_before_the_first_row(
         (an_object(x={}) | {"required": ["x"]}, pa.array([1, None]), "'x' is NULL, in row 1"),
         (an_object(x={"enum": ["a", 1]}), pa.array(["a", "b"]), "'x' is not in the enum, in row 1"),
         (an_object(x={"type": "number"}), pa.array([None, float("inf")]), "'x' is NaN or infinite, in row 1"),
+        (an_object() | {"required": ["x"]}, pa.array([1, None]), "'x' is NULL, in row 1"),
+        (an_object(x=an_object(z={}) | {"required": ["z"]}), pa.array([None, {"z": None}, {"z": 1}]), "'x.z' is NULL"),
+        (
+            an_object(x={"type": "array", "items": {"enum": ["a"]}}),
+            pa.array([["a"], None, ["b"]]),
+            "'x.element' is not",
+        ),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused(schema: Any, column: pa.Array, message: str) -> None:
     with pytest.raises(ValueRefusedError, match=message):
         encoded(schema, pa.RecordBatch.from_pydict({"x": column}))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([[1.0], [float("nan")]]),
+        pa.array([[("k", 1.0)], [("k", float("inf"))]], pa.map_(pa.string(), pa.float64())),
+        pa.array([[{"f": 1.0}], [{"f": float("nan")}]]),
+    ],
+    ids=["array", "map", "structs"],
+)
+def test_nan_inside_of_a_value_is_refused_by_the_derived_schema_too(column: pa.Array) -> None:
+    schema = json.loads(json_schema_of(pa.schema([("x", column.type)]), "R").text)
+    batch = pa.RecordBatch.from_pydict({"x": column})
+    assert len(encoded(schema, batch.slice(0, 1))) == 1
+    with pytest.raises(ValueRefusedError, match="NaN or infinite"):
+        encoded(schema, batch)
 
 
 def test_what_a_schema_does_not_say_is_allowed() -> None:

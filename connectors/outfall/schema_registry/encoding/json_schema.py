@@ -7,7 +7,8 @@ object lacks. Other constraints of JSON Schema are left to readers, as Confluent
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from outfall.values import spark_type
 
 _OPTIONS = FormatOptions(format="jsonl")
 _TEXT = pa.string()
+_Values = Callable[[pa.Array], pa.Array]
 
 
 class JsonSchemaEncoder:
@@ -44,14 +46,17 @@ class JsonSchemaEncoder:
         self.schema = pa.schema([one for one in columns if one.name != optional or one.name in known])
         check_object(schema, list(self.schema), None)
         self._json = JsonlEncoder(_OPTIONS, self.schema)
-        self._checks = [_Check(known[one.name], one, one.name in _required(schema)) for one in self.schema
-                        if isinstance(known.get(one.name), dict)]  # fmt: skip
+        checks = {
+            one.name: _Check(known.get(one.name), one.type, Place(one.name), required=one.name in _required(schema))
+            for one in self.schema
+        }
+        self._checks = {name: check for name, check in checks.items() if check.needed}
         self._head = pa.scalar(head(registered.id), pa.large_binary())
 
     def encode(self, batch: pa.RecordBatch) -> pa.Array:
         """Return a message for each row. Raises `ValueRefusedError` for a value that the schema does not allow."""
-        for check in self._checks:
-            check(batch.column(check.name))
+        for name, check in self._checks.items():
+            check(batch.column(name))
         return _message(self._head, self._json.objects(batch))
 
 
@@ -63,26 +68,31 @@ class JsonSchemaKeyEncoder:
         check_json_type(column.type, column.name)
         _check_type(schema, column.type, Place(column.name))
         self._json = JsonlEncoder(_OPTIONS, pa.schema([column]))
-        self._check = _Check(schema, column, required=False)
+        self._name, self._check = column.name, _Check(schema, column.type, Place(column.name))
         self._head = pa.scalar(head(registered.id), pa.large_binary())
 
     def encode(self, column: pa.Array) -> pa.Array:
         """Return a message for each value; NULL for none. Raises `ValueRefusedError`."""
         self._check(column)
-        return _message(self._head, self._json.values(column, self._check.name))
+        return _message(self._head, self._json.values(column, self._name))
 
 
 class _Check:
-    """What is checked of the values of a column."""
+    """What is checked of the values of a column, and of those inside of them."""
 
-    def __init__(self, schema: Any, column: pa.Field, required: bool) -> None:
-        self.name = column.name
-        self._place = Place(column.name)
-        self._required = required
-        symbols = schema.get("enum") if isinstance(schema, dict) else None
-        texts = [one for one in symbols if isinstance(one, str)] if isinstance(symbols, list) else None
-        self._symbols = texts if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) else None
-        self._finite = pa.types.is_floating(column.type) and "string" not in _types(schema, "number")
+    def __init__(self, schema: Any, kind: Any, place: Place, *, required: bool = False) -> None:
+        self._place, self._required = place, required
+        part = _branch(schema, kind)
+        symbols = part.get("enum") if pa.types.is_string(kind) or pa.types.is_large_string(kind) else None
+        self._symbols = [one for one in symbols if isinstance(one, str)] if isinstance(symbols, list) else None
+        says = isinstance(schema, dict)
+        self._finite = says and pa.types.is_floating(kind) and "string" not in _types(schema, "number")
+        self._inner = [(values, check) for values, check in _inner_checks(part, kind, place) if check.needed]
+
+    @property
+    def needed(self) -> bool:
+        """Whether any value may be refused."""
+        return self._required or self._finite or self._symbols is not None or bool(self._inner)
 
     def __call__(self, column: pa.Array) -> None:
         if self._required and column.null_count:
@@ -94,6 +104,38 @@ class _Check:
         if self._finite:
             odd = pc.fill_null(pc.invert(pc.is_finite(column)), False)
             self._place.refuse(odd, "is NaN or infinite", "remove such rows, or allow a string, which JSON has for it")
+        for values, check in self._inner:
+            check(values(column.drop_null()))
+
+
+def _inner_checks(schema: Mapping[str, Any], kind: Any, place: Place) -> Iterator[tuple[_Values, _Check]]:
+    """Yield the checks of fields, elements or values, and how a column without NULL becomes a column of these."""
+    if pa.types.is_struct(kind):
+        for field in (kind.field(index) for index in range(kind.num_fields)):
+            required, inside = field.name in _required(schema), place.inside(field.name)
+            found = _Check(_properties(schema).get(field.name), field.type, inside, required=required)
+            yield partial(pc.struct_field, indices=[field.name]), found
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        yield pc.list_flatten, _Check(schema.get("items"), kind.value_type, place.inside("element"))
+    elif pa.types.is_map(kind):
+        yield _map_values, _Check(schema.get("additionalProperties"), kind.item_type, place.inside("value"))
+
+
+def _map_values(column: pa.Array) -> pa.Array:
+    """Return the values of maps. Copied, since those of a slice are the whole buffer's."""
+    return column.take(pa.array(range(len(column)), pa.int64())).items
+
+
+def _branch(schema: Any, kind: Any) -> Mapping[str, Any]:
+    """Return the part of a schema for a column, such as the one besides null."""
+    if not isinstance(schema, dict):
+        return {}
+    written = _json_type(kind)["type"]
+    for several in ("oneOf", "anyOf"):
+        found = [one for one in schema.get(several) or () if written in _types(one, "")]
+        if len(found) == 1:
+            return found[0]  # type: ignore[no-any-return]
+    return schema
 
 
 def json_schema_of(columns: pa.Schema, name: str) -> Schema:
