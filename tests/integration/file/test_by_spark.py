@@ -121,7 +121,7 @@ def test_avro_without_its_package_is_refused_before_a_row_moves(
 
 @pytest.mark.faults
 def test_a_full_disk_fails_the_epoch_and_more_room_lets_it_run(spark: SparkSession, tmp_path: Path) -> None:
-    rows, log = spark.range(100_000), str(tmp_path / "log")
+    rows, log = spark.range(1_000_000), str(tmp_path / "log")
     with memory_disk(tmp_path / "memory", "size=1m") as memory:
         out = memory.path / "out"
         with pytest.raises(Exception, match="No space left on device"):
@@ -129,7 +129,7 @@ def test_a_full_disk_fails_the_epoch_and_more_room_lets_it_run(spark: SparkSessi
         assert [path for path in out.rglob("*") if path.name.startswith("part-")] == []
         memory.remount("size=32m")
         write(rows, FileSink(out, format="parquet", writer="spark"), epoch=0, recovery=log)
-        assert found_ids(out) == list(range(100_000))
+        assert found_ids(out) == list(range(1_000_000))
         assert list((out / "_outfall" / "staging").iterdir()) == []
 
 
