@@ -145,7 +145,11 @@ class FileOptions(StorageOptions, _DirectoryOptions):
     def _fits_the_writer(self) -> Self:
         if not self.by_spark:
             if self.writer_options:
-                raise ValueError('writer_options are those of Spark\'s writer: pass writer="spark"')
+                if self.format in _OF_SPARK:
+                    raise ValueError('writer_options are those of Spark\'s writer: pass writer="spark"')
+                raise ValueError(
+                    f"writer_options are those of Spark's writer, for {', '.join(_OF_SPARK)}: leave writer_options out"
+                )
             return self
         if self.parts is not None:
             raise ValueError("parts needs files that can grow, and Spark's writer writes whole files: leave parts out")
@@ -153,9 +157,9 @@ class FileOptions(StorageOptions, _DirectoryOptions):
             raise ValueError("Spark's writer needs a disk that all hosts share, or HDFS: leave writer out")
         if self.format not in _OF_SPARK:
             raise ValueError(
-                f'writer="spark" is for {", ".join(_OF_SPARK)}, but the format is {self.format}: leave writer out. For'
-                " options that only Spark has for JSON and CSV, write the column that to_json or to_csv returns with"
-                ' format="text"'
+                f'writer="spark" is for {", ".join(_OF_SPARK)}, but the format is {self.format}: leave out'
+                " writer and writer_options. For options that only Spark has for JSON and CSV, write the column that"
+                ' to_json or to_csv returns with format="text"'
             )
         for name in _NOT_OF_SPARK:
             if getattr(self, name) is not None:

@@ -278,13 +278,13 @@ def test_options_reach_the_writer_of_spark(out: Path) -> None:
     [
         ({"parts": 2}, "parts"),
         ({"path": "s3://bucket/out"}, "a disk that all hosts share"),
-        ({"format": "csv", "header": True}, "csv: leave writer out.*to_csv"),
-        ({"format": "jsonl"}, "jsonl: leave writer out"),
+        ({"format": "csv", "header": True}, "csv: leave out writer and writer_options.*to_csv"),
+        ({"format": "jsonl"}, "jsonl: leave out writer"),
         ({"roll_bytes": 1}, "roll_bytes.*maxRecordsPerFile"),
         ({"directory_pattern": "'dt='yyyy"}, "directory_pattern"),
         ({"writer_options": {"Compression": "gzip"}}, "compression"),
         ({"writer": "outfall", "format": "orc"}, 'orc.*writer="spark"'),
-        ({"writer": "outfall", "format": "csv", "writer_options": {"a": 1}}, "writer_options"),
+        ({"writer": "outfall", "format": "csv", "writer_options": {"a": 1}}, "leave writer_options out"),
         ({"writer": "hive"}, "writer"),
     ],
 )
