@@ -108,7 +108,7 @@ def parse_avro(schema: Schema, referenced: Mapping[str, Schema]) -> AvroSchema:
         raise ConfigurationError(
             "the Avro schema cannot be parsed",
             why=f"{type(error).__name__}: {error}",
-            do="correct the schema in the registry; types that contain themselves are not supported",
+            do="correct the schema; types that contain themselves are not supported",
         ) from error
     return AvroSchema(type_, parsed, not referenced)
 

@@ -194,15 +194,17 @@ class SchemaRegistry:
                 why=why,
                 do="correct the credentials in schema_registry, or permit this user to use the subject",
             )
-        if response.status == 404 and response.code is not None:
+        # 404 is also the code for a path that the server does not know: nothing is said of the schema then.
+        if response.status == 404 and response.code not in (None, 404):
             return NotRegisteredError(
-                f"{where} does not have {what}", why=why, do="register the schema, or correct the name"
+                f"{where} does not have {what}", why=why, do="register it, or correct the subject, version or id"
             )
         if response.status in (409, 422):
             return SchemaRefusedError(
                 f"{where} refuses {what}",
                 why=why,
-                do="change the columns or the schema, or the subject's compatibility",
+                do="change the columns, the name of the record (value_record, key_record), or the subject's"
+                " compatibility; or leave out register_schemas, to write with the registered schema",
             )
         return TargetError(
             f"{where} did not return {what}",

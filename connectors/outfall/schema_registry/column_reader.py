@@ -82,6 +82,9 @@ def column_reader(
         )
     try:
         kind = reader.type()
+    except ConfigurationError as error:
+        raise ConfigurationError.because_of(error, f"{name} cannot be the reader's schema") from error
+    try:
         check_defaults(kind)
         return ColumnReader(options, reader, column_type(kind))
     except UnreadableTypeError as error:

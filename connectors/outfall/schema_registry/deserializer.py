@@ -48,6 +48,8 @@ class RegistryDeserializer:
                 "RegistryDeserializer needs the reader's schema, by its subject or as text",
                 do="pass either subject= or schema=",
             )
+        if schema is not None and not isinstance(schema, str):
+            raise ConfigurationError(f"schema is a {type(schema).__name__}", do="pass text, such as json.dumps(schema)")
         if version is not None and (type(version) is not int or version < 1 or subject is None):
             raise ConfigurationError(
                 f"version is {version!r}", do="pass an integer from 1, with subject=; omit it for the latest version"

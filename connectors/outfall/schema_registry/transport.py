@@ -128,6 +128,8 @@ class RegistryTransport:
     def _unreachable(self, url: str, error: HTTPError) -> Exception:
         why = self._hidden(str(error))
         if isinstance(error, SSLError) and not any(isinstance(cause, ssl.SSLEOFError) for cause in causes_of(error)):
+            if "WRONG_VERSION_NUMBER" in why or "RECORD_LAYER_FAILURE" in why:
+                return TargetError(f"{url} does not speak TLS", why=why, do="set a url with http://, or another port")
             do = "correct url, ca_bundle or client_certificate of schema_registry"
             return TargetError(f"{url} has no trusted certificate", why=why, do=do)
         proxy = isinstance(error, ProxyError)

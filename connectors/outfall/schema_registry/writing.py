@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.errors import ConfigurationError, ValueRefusedError, cause_and_remedy
 from outfall.schema_registry.avro_schema import avro_of, avro_of_value
 from outfall.schema_registry.client import NotRegisteredError, SchemaRegistry, registry_of
 from outfall.schema_registry.encoding.avro import AvroEncoder, AvroKeyEncoder
@@ -27,6 +27,12 @@ from outfall.schema_registry.settings import RegistryFormat, SchemaSettings
 from outfall.schema_registry.subjects import Role, record_name, subject
 
 _KINDS: dict[RegistryFormat, SchemaKind] = {"avro": "AVRO", "json_schema": "JSON"}
+_OTHER_KIND: dict[SchemaKind, str] = {
+    "AVRO": 'set {role}_format="avro", or select a JSON Schema with {role}_schema',
+    "JSON": 'set {role}_format="json_schema", or select an Avro schema with {role}_schema',
+    "PROTOBUF": "select an Avro schema or a JSON Schema with {role}_schema, or write to another topic: Protobuf is not"
+    " supported",
+}
 _MOST = 1000
 """Schemas that one writer keeps: one per topic."""
 _Encoder = AvroEncoder | AvroKeyEncoder | JsonSchemaEncoder | JsonSchemaKeyEncoder
@@ -128,7 +134,7 @@ class SchemaWriter:
         if found.schema.kind != _KINDS[settings.format]:
             raise ConfigurationError(
                 f"{self._named(found)} is {found.schema.kind}, and {settings.role}_format is {settings.format}",
-                do=f"set {settings.role}_format, or another subject",
+                do=_OTHER_KIND[found.schema.kind].format(role=settings.role),
             )
         return _Found(found, registry.referenced(found.schema))
 
@@ -137,8 +143,10 @@ class SchemaWriter:
         try:
             return registry.version(name, self._settings.choice.version)
         except NotRegisteredError as error:
-            raise NotRegisteredError.because_of(
-                error, f"there is no schema for the {self._settings.role} of the topic {topic or '*'}"
+            raise NotRegisteredError(
+                f"there is no schema for the {self._settings.role} of the topic {topic or '*'}",
+                why=cause_and_remedy(error)[0],
+                do="register it or set register_schemas=True, or correct the topic or the version",
             ) from error
 
     def _subject(self, topic: str) -> str:

@@ -72,6 +72,10 @@ def deserialize(
     on_error = in_own_case(on_error, ("fail", "null"))
     if on_error not in ("fail", "null"):
         raise ConfigurationError(f"on_error is {on_error!r}", do='pass "fail" or "null"')
+    if not callable(getattr(deserializer, "open", None)):
+        raise ConfigurationError(
+            f"the deserializer is a {type(deserializer).__name__}", do="pass RegistryDeserializer(url, subject=…)"
+        )
     columns, reason = RowColumns(df.columns), f"{column}_error"
     require_columns(columns.names, {"column": column})
     columns.check_unique(column)
@@ -129,5 +133,6 @@ class DeserializeFunction(PickledWithVersion):
         return SerializationError(
             f"a message in the column {self.column!r} cannot be read{f': {where}' if where else ''}",
             why=errors[first],
-            do='pass on_error="null" to get NULL and the reason in a column, and handle such rows there',
+            do="check that the deserializer is the one for this column; to go on without such messages, pass"
+            ' on_error="null" to get NULL and the reason in a column, and handle these rows there',
         )

@@ -198,7 +198,9 @@ def test_which_schema_is_taken(kafka: str, registry: ModelRegistry, tmp_path: Pa
         (COLUMNS.remove(0), {}, ConfigurationError, "the field 'id' of the record com.example.Flight has no column"),
         (COLUMNS.set(0, pa.field("id", pa.string())), {}, ConfigurationError,
          "column 'id' of type string does not fit the Avro type long"),
-        (COLUMNS, {"value_schema": 7}, TargetError, "no schema for the value of the topic .*Version 7 not found"),
+        (COLUMNS, {"value_schema": 7}, TargetError,
+         "no schema for the value of the topic .*Version 7 not found.*register_schemas"),
+        (COLUMNS, {"value_schema": "id:2"}, ConfigurationError, "is PROTOBUF.*avro.*Protobuf is not supported"),
         (COLUMNS, {"value_schema": "id:77"}, TargetError, "Schema 77 not found"),
         (COLUMNS, {"key_column": "id", "key_format": "avro"}, TargetError, "no schema for the key of the topic"),
         (COLUMNS, {"key_column": "no", "key_format": "avro"}, ConfigurationError, "key_column"),
@@ -214,6 +216,7 @@ def test_what_does_not_fit_is_an_error_before_the_first_row(
 ) -> None:
     topic = name()
     registry.register(f"{topic}-value", json.dumps(FLIGHT))
+    registry.register("other", 'syntax = "proto3";', "PROTOBUF")
     with pytest.raises(kind, match=f"(?i){message}"):
         sink(kafka, topic, registry, **options).check_schema(columns)
 

@@ -67,6 +67,11 @@ def test_a_token_of_oauth_is_fetched_once_and_again_after_it_is_refused() -> Non
         assert [path for _, path in running.requests].count("/oauth/token") == 2
 
 
+def test_a_registry_without_tls_is_not_taken_for_one_that_is_not_trusted(registry: ModelRegistry) -> None:
+    with pytest.raises(TargetError, match=r"does not speak TLS.*http://"):
+        client(registry.url.replace("http:", "https:")).version("s")
+
+
 def test_the_authority_of_the_registry_must_be_trusted(tmp_path: Path) -> None:
     certificate = tmp_path / "server.pem"
     certificate.write_bytes(self_signed("127.0.0.1"))

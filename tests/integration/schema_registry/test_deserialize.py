@@ -147,6 +147,8 @@ def test_settings_are_checked_before_the_first_row(spark: SparkSession, registry
     for frame, given, options, text in refused:
         with pytest.raises(ConfigurationError, match=text):
             deserialize(frame, given, **options)
+    with pytest.raises(ConfigurationError, match=r"the deserializer is a str.*RegistryDeserializer"):
+        deserialize(rows, registry.url)  # type: ignore[arg-type]
 
 
 def test_a_column_is_read_by_parts(registry: ModelRegistry) -> None:
@@ -174,6 +176,10 @@ def test_a_schema_of_another_kind_is_no_readers_schema(registry: ModelRegistry) 
         RegistryDeserializer(registry.url)
     with pytest.raises(ConfigurationError, match="version is 0"):
         RegistryDeserializer(registry.url, subject="object", version=0)
+    with pytest.raises(ConfigurationError, match=r"schema is a dict.*json.dumps"):
+        RegistryDeserializer(registry.url, schema=NEW)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"the given schema cannot be the reader's schema.*cannot be parsed"):
+        RegistryDeserializer(registry.url, schema="{").open()
 
 
 def test_references_are_followed(registry: ModelRegistry) -> None:

@@ -128,6 +128,7 @@ def test_a_schema_that_refers_to_itself_is_an_error() -> None:
         ((401, {"error_code": 401, "message": "who?"}), ConfigurationError, "denies access to the subject s"),
         ((403, {"error_code": 40301, "message": "no"}), ConfigurationError, "denies access"),
         (missing(40401), NotRegisteredError, "does not have the subject s"),
+        (missing(404), TargetError, "did not return the subject s.*path"),
         ((404, "<html>"), TargetError, "did not return the subject s.*path"),
         ((409, {"error_code": 409, "message": "incompatible"}), SchemaRefusedError, "incompatible"),
         ((422, {"error_code": 42201, "message": "invalid"}), SchemaRefusedError, "invalid"),
