@@ -41,9 +41,10 @@ class AvroText:
     text: str
     referenced: tuple[str, ...] = ()
 
-    def type(self) -> AvroType:
-        """Return what it describes. Raises `ConfigurationError` if it is invalid, or contains itself."""
-        return parse_avro(Schema(self.text), {each: Schema(each) for each in self.referenced}).type
+    def type(self, *, recursive: bool = False) -> AvroType:
+        """Return what it describes. Raises `ConfigurationError` as `parse_avro` does."""
+        referenced = {each: Schema(each) for each in self.referenced}
+        return parse_avro(Schema(self.text), referenced, recursive=recursive).type
 
     def parsed(self) -> Any:
         """Return it as fastavro needs it, without logical types."""
@@ -61,15 +62,11 @@ class AvroReader:
         self._reader = reader.type()
         self._type, self._encoded = column_type(self._reader), encoded_type(self._reader)
         self._fast = ""
-        try:
-            self._writer = writer.type()
-        except ConfigurationError:
-            # One that contains itself. What the reader keeps of it may be readable.
-            self._writer = self._reader
-        else:
-            check_resolution(self._writer, self._reader)
-            if self._writer.kind == "record" and _is_fast(self._writer) and _is_fast_to_read(self._reader):
-                self._fast = json.dumps(_encoded_form(self._writer, iter(range(1 << 30))))
+        # A writer's may contain itself: what the reader keeps of it may be readable.
+        self._writer = writer.type(recursive=True)
+        check_resolution(self._writer, self._reader)
+        if self._writer.kind == "record" and _is_fast(self._writer) and _is_fast_to_read(self._reader):
+            self._fast = json.dumps(_encoded_form(self._writer, iter(range(1 << 30))))
         try:
             # Resolving a schema to itself would take twice the time.
             self._schemas = writer.parsed(), None if writer == reader else reader.parsed()

@@ -92,10 +92,11 @@ class AvroSchema:
     """Whether it refers to no other schema."""
 
 
-def parse_avro(schema: Schema, referenced: Mapping[str, Schema]) -> AvroSchema:
+def parse_avro(schema: Schema, referenced: Mapping[str, Schema], *, recursive: bool = False) -> AvroSchema:
     """Parse a schema after those that it refers to, directly or indirectly.
 
-    Raises `ConfigurationError` for an invalid schema, or a type that contains itself.
+    With `recursive`, a type is inside of itself a union without branches. Raises `ConfigurationError` for an invalid
+    schema, or without `recursive` for a type that contains itself.
     """
     named: dict[str, Any] = {}
     try:
@@ -103,7 +104,7 @@ def parse_avro(schema: Schema, referenced: Mapping[str, Schema]) -> AvroSchema:
             fastavro.schema.parse_schema(json.loads(each.text), named_schemas=named)
         given = json.loads(schema.text)
         parsed = fastavro.schema.parse_schema(given, named_schemas=dict(named))
-        type_ = _Types(named).of(given, "")
+        type_ = _Types(named, recursive).of(given, "")
     except (SchemaParseException, UnknownType, *_WRONG) as error:
         raise ConfigurationError(
             "the Avro schema cannot be parsed",
@@ -116,8 +117,9 @@ def parse_avro(schema: Schema, referenced: Mapping[str, Schema]) -> AvroSchema:
 class _Types:
     """Reads types, with the named ones that come before."""
 
-    def __init__(self, named: Mapping[str, Any]) -> None:
+    def __init__(self, named: Mapping[str, Any], recursive: bool) -> None:
         self._named: dict[str, AvroType] = {}
+        self._recursive = recursive
         self._texts = named
         self._open: set[str] = set()
 
@@ -153,6 +155,8 @@ class _Types:
         for known in (full, name):
             if known in self._named:
                 return self._named[known]
+            if known in self._open and self._recursive:
+                return AvroType("union", name=known)
             if known in self._texts and known not in self._open:
                 return self.of(self._texts[known], "")
         raise ValueError(f"the type {full} is not defined before its use, or contains itself")

@@ -268,8 +268,13 @@ def test_what_the_readers_schema_lacks_is_an_error_of_the_row() -> None:
             record(field("t", {"type": "long", "logicalType": "timestamp-micros"})),
             "t was written as timestamp-millis",
         ),
+        (
+            record(field("t", {"type": "long", "logicalType": "timestamp-millis"}), field("next", ["null", "R"])),
+            record(field("t", {"type": "long", "logicalType": "timestamp-micros"})),
+            "t was written as timestamp-millis",
+        ),
     ],
-    ids=["no default", "type", "name", "unit", "nanoseconds", "unit in a union"],
+    ids=["no default", "type", "name", "unit", "nanoseconds", "unit in a union", "unit beside itself"],
 )
 def test_a_writer_whom_the_reader_would_misread_is_refused(writer: Any, reader: Any, reason: str) -> None:
     assert reason in str(avro_reader(text(writer), text(reader)))
