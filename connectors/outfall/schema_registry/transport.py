@@ -163,8 +163,10 @@ class RegistryTransport:
         split = urlsplit(url)
         if proxy_bypass(split.netloc):
             return None
-        found = getproxies()
-        return found.get(split.scheme) or found.get("all")
+        proxies = getproxies()
+        found = proxies.get(split.scheme) or proxies.get("all")
+        # Without a scheme as curl reads it, whose variables these are.
+        return f"http://{found}" if found and "://" not in found else found
 
     def _headers(self) -> dict[str, str]:
         """Return the headers of a request, whose secrets are read again each time: files may be exchanged."""

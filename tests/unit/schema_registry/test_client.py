@@ -176,6 +176,14 @@ def test_a_broken_handshake_is_an_outage(
         RegistryTransport(SchemaRegistryOptions.parse("https://registry.test")).send("GET", "/subjects", None)
 
 
+def test_a_proxy_of_the_process_needs_no_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "me:hunter2@127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "")
+    with pytest.raises(TransientError, match="Unable to connect to proxy") as caught:
+        RegistryTransport(SchemaRegistryOptions.parse("https://registry.test")).send("GET", "/subjects", None)
+    assert "hunter2" not in str(caught.value)
+
+
 SECRET = {"url": "https://a, https://b/path/", "username": "me", "password": "hunter2", "headers": {"X-Key": "hunter3"}}
 
 
