@@ -18,7 +18,7 @@ from urllib3.exceptions import HTTPError, ProxyError, SSLError
 
 from outfall.async_sink.responses import bounded_heads, read_body
 from outfall.errors import ConfigurationError, TargetError, TransientError
-from outfall.first_contact import causes_of
+from outfall.first_contact import UNTRUSTED, causes_of, never_passes
 from outfall.options import known_values, resolve_secret
 from outfall.redaction import Redaction
 from outfall.schema_registry.options import SchemaRegistryOptions
@@ -128,8 +128,9 @@ class RegistryTransport:
     def _unreachable(self, url: str, error: HTTPError) -> Exception:
         why = self._hidden(str(error))
         if isinstance(error, SSLError) and not any(isinstance(cause, ssl.SSLEOFError) for cause in causes_of(error)):
-            if "WRONG_VERSION_NUMBER" in why or "RECORD_LAYER_FAILURE" in why:
-                return TargetError(f"{url} does not speak TLS", why=why, do="set a url with http://, or another port")
+            wrong = never_passes(error)
+            if wrong is not None and wrong is not UNTRUSTED:
+                return TargetError(f"{url} cannot be reached", why=f"{wrong.reason}: {why}", do=wrong.do)
             do = "correct url, ca_bundle or client_certificate of schema_registry"
             return TargetError(f"{url} has no trusted certificate", why=why, do=do)
         proxy = isinstance(error, ProxyError)
