@@ -227,8 +227,8 @@ class Statements:
     def _newer(self) -> list[str]:
         """Return the conditions that the table, and a tombstone, has the sequence of a change, or a newer one."""
         columns = {self.table: self._parts["sequence"], self._parts["tombstones"]: self._parts["buried"]}
-        same = " AND ".join(f"stored.{self.words.quote(key)} = latest.{self.words.quote(key)}" for key in self.keys)
-        text = "EXISTS (SELECT 1 FROM {} AS stored WHERE {} AND stored.{} >= latest.{})"
+        same = " AND ".join(f"held.{self.words.quote(key)} = latest.{self.words.quote(key)}" for key in self.keys)
+        text = "EXISTS (SELECT 1 FROM {} AS held WHERE {} AND held.{} >= latest.{})"
         return [compose(text, table, same, column, self._parts["sequence"]) for table, column in columns.items()]
 
     def _delete(self, source: str, same: str, conditions: Sequence[str]) -> str:
