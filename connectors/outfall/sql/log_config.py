@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from datetime import timedelta
 from typing import Any, ClassVar, Self
 
@@ -29,6 +29,7 @@ class SqlRecoveryConfig(RecoveryConfig):
 
     dsn: str
     log: str = ""
+    _: KW_ONLY
     prefix: str = "recovery"
     timeout: timedelta | float | str = timedelta(seconds=60)
     allow_unsafe: bool = False
