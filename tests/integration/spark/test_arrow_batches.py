@@ -204,7 +204,7 @@ def test_wide_rows_need_no_more_memory_than_with_spark_s_limits(tmp_path: Path) 
     assert ours["jvm"] <= own["jvm"] + (128 << 10), (ours, own)
 
 
-@COUNTED
+@pytest.mark.skipif(pyspark_version() < (4, 1), reason="Spark's own batches of 256 MB do not fit into a JVM of 512 MB")
 @pytest.mark.parametrize("epoch", [0, 1])
 def test_the_widest_rows_are_written_at_the_second_attempt(tmp_path: Path, epoch: int) -> None:
     widest = f"{epoch}:30:20000000"
