@@ -82,6 +82,7 @@ PEER_BENCHMARKS = {
     "jvm_merge": (),
     "jvm_kafka": ("kafka-4.3",),
     "jvm_flink": (),
+    "jvm_avro": (),
 }
 
 FLINK = "apache-flink-libraries==2.3.0"
