@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from outfall.errors import ConfigurationError, OutfallError, TargetError
+from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.process_clients import ProcessClients
 from outfall.retry_log import RetryLog
 from outfall.retry_loop import patiently
@@ -181,7 +181,12 @@ class SchemaRegistry:
             self.requests += 1
             return self._transport.send(method, path, data)
 
-        response = patiently(_retries, self.where, f"requesting {what}", attempt, self._deadline)
+        try:
+            response = patiently(_retries, self.where, f"requesting {what}", attempt, self._deadline)
+        except TransientError as error:
+            raise TransientError.because_of(
+                error, f"the schema registry did not return {what} for {self._deadline:g} s (retry_deadline)"
+            ) from error
         if response.status < 300:
             return response.content
         raise self._failure(response, what)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import ssl
 import time
 from collections.abc import Callable, Mapping
@@ -32,6 +33,8 @@ PASSING = (408, 429, 500, 502, 503, 504)
 _LARGEST = 16 << 20
 """Bytes of a response. Confluent's registry accepts schemas of up to 1 MB by default."""
 _LARGEST_TOKEN = 1 << 16
+_CONNECTION = re.compile(r"^\w+\(host=.*?, port=\d+\): ")
+"""How urllib3 begins its texts, with the name of a class."""
 _SHOWN = 500
 _TYPE = "application/vnd.schemaregistry.v1+json"
 
@@ -126,7 +129,7 @@ class RegistryTransport:
         return response.status, found.data
 
     def _unreachable(self, url: str, error: HTTPError) -> Exception:
-        why = self._hidden(str(error))
+        why = self._hidden(_CONNECTION.sub("", str(error)))
         if isinstance(error, SSLError) and not any(isinstance(cause, ssl.SSLEOFError) for cause in causes_of(error)):
             wrong = never_passes(error)
             if wrong is not None and wrong is not UNTRUSTED:
