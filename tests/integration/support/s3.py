@@ -19,6 +19,8 @@ from tests.integration.support.servers import OwnServer, free_port, free_ports, 
 ENDPOINT = "OUTFALL_TEST_S3_ENDPOINT"
 _GRPC = 10_000
 """How far above a port SeaweedFS puts that for gRPC."""
+_VOLUMES = 10_000
+"""Volumes that SeaweedFS may create. Each bucket takes one, and by default it creates one per gigabyte of free disk."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class SeaweedFS(OwnServer):
         self.catalog = f"http://{host}:{ports['s3.port.iceberg']}"
         command = [
             _executable("weed"), "mini", f"-dir={directory}", f"-ip={host}", f"-ip.bind={host}", "-webdav=false",
-            "-admin.ui=false", "-s3.port.lance=0", f"-tableBucket={self.table_bucket}",
+            "-admin.ui=false", "-s3.port.lance=0", f"-volume.max={_VOLUMES}", f"-tableBucket={self.table_bucket}",
             *(f"-{name}{'' if '.' in name else '.port'}={port}" for name, port in ports.items()),
         ]  # fmt: skip
         super().__init__(
