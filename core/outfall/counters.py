@@ -55,7 +55,7 @@ PHASES = {"task_ms": "tasks", "commit_ms": "commit"}
 
 WIDEST_ROW = "max_row_bytes"
 """Peak of the Python API: the bytes per row in the widest Arrow batch that a task received. A completed epoch has that
-of an earlier one, less a tenth for each epoch since, if that is more."""
+of an earlier one with the same columns, less a tenth for each epoch since, if that is more."""
 
 SINK_COUNTER = StepCounter(
     "",

@@ -185,7 +185,7 @@ class EpochCommit:
     def _record_completed(self) -> Completed:
         reached("before COMPLETED")
         view = self._journal.view
-        if view.widest_row:
+        if view.widest_row and view.begin is not None and view.begin.columns == view.row_columns:
             self._metrics.peak(WIDEST_ROW, view.widest_row * 9 // 10)
         counts = self._metrics.counts
         task_seconds, commit_seconds = self._prepared.seconds, self._step.clock.now() - self._started

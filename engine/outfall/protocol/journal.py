@@ -85,6 +85,8 @@ class JournalView:
     """The sums of counts since the first epoch: see `Completed.totals`."""
     widest_row: int = 0
     """The bytes per row in the widest batch of the last epochs: see `outfall.counters.WIDEST_ROW`."""
+    row_columns: str = ""
+    """The digest of the columns of those rows: see `Begin.columns`."""
     moved_to: str | None = None
     """The location where the step continues."""
     before: JournalView | None = field(default=None, repr=False)
@@ -191,6 +193,7 @@ class JournalView:
             published=entry.published,
             totals=entry.totals,
             widest_row=entry.counts.get(WIDEST_ROW, 0),
+            row_columns="" if self.begin is None else self.begin.columns,
         )
 
     def _begun(self, number: int, entry: Begin) -> JournalView:

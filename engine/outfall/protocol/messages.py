@@ -68,7 +68,10 @@ class Ticket:
     begun_before: bool = False
     """Whether the epoch was begun before this generation and not completed."""
     widest_row: int = 0
-    """The bytes per row in the widest batch of the last epochs; 0 if unknown. See `outfall.counters.WIDEST_ROW`."""
+    """The bytes per row in the widest batch of the last epochs with the same columns; 0 if unknown.
+
+    See `outfall.counters.WIDEST_ROW`.
+    """
 
     def epoch_of(self, batch: int) -> int:
         """Return the epoch number of a batch."""

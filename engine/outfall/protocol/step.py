@@ -41,6 +41,8 @@ class EpochOptions:
     worker_count: int = 0
     key: str | None = None
     """The routing column, if there is one."""
+    columns: str = ""
+    """A digest of the columns of the rows; empty if unknown."""
     started: float | None = None
     """The Unix time at which this run of the query was started; `None` if unknown."""
     final: bool = False

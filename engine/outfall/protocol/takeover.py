@@ -187,6 +187,7 @@ def begin_epoch(
         writer_states=_adopted_writer_states(step, view),
         drain=drain,
         drains=view.drains,
+        columns="" if drain else step.options.columns,
         children=_children(sink, view),
         row_identity=sink.row_identity(),
     )
@@ -224,7 +225,7 @@ def make_ticket(step: Step, view: JournalView, epoch: int | None, parts: tuple[s
         end_of_input=step.options.end_of_input,
         token=view.token,
         begun_before=bool(view.lost),
-        widest_row=view.widest_row,
+        widest_row=view.widest_row if view.row_columns == step.options.columns else 0,
     )
 
 

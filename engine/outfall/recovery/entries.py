@@ -172,6 +172,8 @@ class Begin(_OfSink, _Entry):
     """Whether this epoch has no batch and delivers the buffered rows of earlier epochs."""
     drains: Count = 0
     """The number of earlier drains: the epoch's number is the batch id plus this number."""
+    columns: str = ""
+    """A digest of the columns of the epoch's rows; empty if the driver does not know them."""
     children: dict[str, ChildRecord] = {}
     """The sinks in a composite sink by name; those of an inner composite sink as `child.grandchild`."""
 

@@ -70,7 +70,7 @@ class Job:
     begun_before: bool = False
     """Whether the epoch was begun before and not completed."""
     widest_row: int = 0
-    """The bytes per row in the widest batch of the step's last epochs; 0 if unknown."""
+    """The bytes per row in the widest batch of the step's last epochs with these columns; 0 if unknown."""
     resumable: bool = True
     """Whether the step has a log that outlives the job."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
 from collections.abc import Iterator
@@ -133,11 +134,19 @@ class EpochWriter:
             end_of_input=self._end_of_input,
             worker_count=self._settings.workers or 0,
             key=self._settings.key,
+            columns=self._columns(),
             started=self._started,
             final=self._final,
             make_source_durable=None if checkpoint is None else checkpoint.make_durable,
         )
         return EpochCoordinator(self._sink, self._settings.step_id, self._recovery, options=options, run=query.run)
+
+    def _columns(self) -> str:
+        """Return a digest of the columns that were last checked, and of the one that is written as the value."""
+        if self._checked is None:
+            return ""
+        text = f"{self._settings.value or ''} {self._checked.simpleString()}"
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _recorded(self, query: RunningQuery, epoch: int | None = None) -> AbstractContextManager[None]:
         """Store an error as the last one of the step, unless its log is deleted."""

@@ -75,6 +75,9 @@ def test_a_sink_gets_joined_batches_and_nothing_else_has_the_limits(spark: Spark
             assert limits(out) == expected
             assert [note["rows"] for note in seen(out)] == [JOINED_ROWS] * 5 + [300]
             assert [note["first"] for note in seen(out)] == [str(n * JOINED_ROWS) for n in range(6)]
+        other = tmp_path / "other columns"
+        write(df.withColumn("more", sf.lit("")), SeenSink(other), epoch=2, recovery=str(tmp_path / "recovery"))
+        assert limits(other) == AT_FIRST
     finally:
         done.set()
         thread.join()

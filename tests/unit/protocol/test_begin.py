@@ -250,9 +250,13 @@ def test_a_plain_sink_repeats_what_a_lost_attempt_wrote_and_is_declared_so(caplo
 # What decides on the size of batches.
 
 
-def written(setup: Staging, epoch: int, *widths: int) -> None:
+def driver_of(setup: Staging, columns: str = "id") -> LocalDriver:
+    return LocalDriver(setup.sink(), setup.recovery, options=EpochOptions(columns=columns))
+
+
+def written(setup: Staging, epoch: int, *widths: int, columns: str = "id") -> None:
     """Write an epoch whose tasks received rows of these widths."""
-    driver = setup.driver()
+    driver = driver_of(setup, columns)
     coordinator = driver.coordinator()
     ticket = coordinator.begin(epoch)
     answers = driver.run_tasks(ticket, epoch, setup.tasks(content(epoch)))
@@ -264,11 +268,20 @@ def written(setup: Staging, epoch: int, *widths: int) -> None:
 
 def test_a_ticket_has_the_widest_row_of_the_last_epochs_which_fades() -> None:
     setup = completed(0)
-    found = [setup.driver().coordinator().begin(0).widest_row]
+    found = [driver_of(setup).coordinator().begin(0).widest_row]
     for epoch, widths in enumerate([(10, 1000, 0), (20, 20, 20), (0, 0, 0), (2000, 1, 1)]):
         written(setup, epoch, *widths)
-        found.append(setup.driver().coordinator().begin(epoch + 1).widest_row)
+        found.append(driver_of(setup).coordinator().begin(epoch + 1).widest_row)
     assert found == [0, 1000, 900, 810, 2000]
+
+
+def test_a_width_counts_only_for_the_columns_that_had_it() -> None:
+    setup = completed(0)
+    written(setup, 0, 1000, 1000, 1000)
+    assert driver_of(setup, "id, text").coordinator().begin(1).widest_row == 0
+    written(setup, 1, 10, 10, 10, columns="id, text")
+    assert driver_of(setup, "id, text").coordinator().begin(2).widest_row == 10
+    assert driver_of(setup).coordinator().begin(2).widest_row == 0
 
 
 @pytest.mark.parametrize(
