@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.formats.strings import TEXT, concat, first_row, literal
+from outfall.formats.strings import TEXT, RefusedRowError, concat, first_row, literal
 
 ISO = "0000-00-00 00:00:00.000000"
 """The template from which patterns take slices."""
@@ -151,8 +151,9 @@ def check_years(array: pa.Array, path: str) -> None:
     if low is None or (low >= first and high < end):
         return
     row = first_row(pc.or_(pc.less(counts, first), pc.greater_equal(counts, end)))
-    raise ValueRefusedError(
-        f"column {path!r} contains a year outside 1 to 9999, in row {row} of the batch",
+    raise RefusedRowError(
+        f"column {path!r} contains a year outside 1 to 9999",
+        row,
         why="such a year does not have four digits, so the date could not be read back",
         do="correct the value, or cast the column to a string",
     )

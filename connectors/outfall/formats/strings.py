@@ -14,6 +14,25 @@ TEXT = pa.large_string()
 """The type of all intermediate arrays. It has 64-bit offsets, because escapes can lengthen a batch sixfold."""
 
 
+class RefusedRowError(ValueRefusedError):
+    """A value of one row of a batch cannot be written."""
+
+    def __init__(self, problem: str, row: int, *, why: str, do: str) -> None:
+        """Create the error of the row with this index in its batch. `problem` does not name the row."""
+        super().__init__(f"{problem}, in row {row} of the batch", why=why, do=do)
+        self.row, self.problem = row, problem
+        self.do = do
+
+    @property
+    def reason(self) -> str:
+        """The problem and the reason, without the row."""
+        return f"{self.problem}: {self.why}"
+
+    def in_row(self, row: int) -> RefusedRowError:
+        """Return the same error for another row: of the batch that its batch is a part of."""
+        return RefusedRowError(self.problem, row, why=self.why or "", do=self.do or "")
+
+
 def literal(text: str) -> pa.Scalar:
     """Return a string scalar that can be joined with arrays of `TEXT`."""
     return pa.scalar(text, TEXT)
@@ -44,7 +63,7 @@ def refuse_rows(mask: pa.Array, what: str, why: str, do: str) -> None:
     """Raise `ValueRefusedError` for the first row where the mask is true, if there is one."""
     row = first_row(mask)
     if row >= 0:
-        raise ValueRefusedError(f"{what}, in row {row} of the batch", why=why, do=do)
+        raise RefusedRowError(what, row, why=why, do=do)
 
 
 def refuse_breaks(array: pa.Array, data: bytes, column: str, why: str) -> None:
@@ -72,8 +91,9 @@ def check_utf8(array: pa.Array, column: str) -> None:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
         row = first_failing(array, lambda some: some.validate(full=True))
-        raise ValueRefusedError(
-            f"column {column!r} contains a string that is not UTF-8, in row {row} of the batch",
+        raise RefusedRowError(
+            f"column {column!r} contains a string that is not UTF-8",
+            row,
             why="text files are UTF-8, and readers would not return the bytes",
             do="decode the column with its encoding, or write it with Base64 encoding",
         ) from error

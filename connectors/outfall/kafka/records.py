@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.formats import Encoder, FormatOptions, check_schema, encoder
-from outfall.formats.strings import refuse_rows
+from outfall.formats.strings import RefusedRowError, refuse_rows
 from outfall.kafka.options import TOPIC, KafkaOptions
 from outfall.values import require_columns, spark_type
 
@@ -219,7 +219,10 @@ def _encoded(writer: SchemaWriter, batch: pa.RecordBatch, topics: list[str] | st
     pieces, rows = [], []
     for number, topic in enumerate(encoded.dictionary.to_pylist()):
         of_topic = pc.indices_nonzero(pc.equal(encoded.indices, number))
-        pieces.append(writer.encode(topic, batch.take(of_topic), topic_of_row=True))
+        try:
+            pieces.append(writer.encode(topic, batch.take(of_topic), topic_of_row=True))
+        except RefusedRowError as error:
+            raise error.in_row(of_topic[error.row].as_py()) from error
         rows.append(of_topic)
     return pa.concat_arrays(pieces).take(pc.array_sort_indices(pa.concat_arrays(rows)))
 

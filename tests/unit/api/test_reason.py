@@ -20,7 +20,7 @@ from outfall.errors import (
     raise_together,
     reason,
 )
-from outfall.postgres.copy.values import RefusedRowError
+from outfall.formats.strings import RefusedRowError
 
 
 def not_empty() -> TargetNotEmptyError:

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from outfall.postgres.copy.values import RefusedRowError, ValueContext, fitted
+from outfall.formats.strings import RefusedRowError
+from outfall.postgres.copy.values import ValueContext, fitted
 from tests.unit.support.postgres_columns import kind
 
 INVALID = pa.array([b"ok", b"\xff"]).view(pa.string())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import psycopg
 
-from outfall.postgres.copy.values import RefusedRowError
+from outfall.formats.strings import RefusedRowError
 from outfall.row_logging import RowLog
 from outfall.sql.database import Means
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from outfall.errors import ValueRefusedError
 from outfall.formats.jsonl import JsonlEncoder
 from outfall.formats.options import FormatOptions
-from outfall.formats.strings import TEXT, data_of, first_failing, first_row
+from outfall.formats.strings import TEXT, RefusedRowError, data_of, first_failing, first_row
 from outfall.postgres.catalogue.columns import Kind
 from outfall.postgres.catalogue.types import is_json, is_list
 from outfall.postgres.copy.rounding import coarse, precision_and_scale, rounded_floats, rounded_text
@@ -66,18 +66,6 @@ _YEAR_IN_JSON = (
     "JSON text has four digits for the year, so it could not be read back",
     "correct the value, or cast the field to a string",
 )
-
-
-class RefusedRowError(ValueRefusedError):
-    """A column cannot hold a value of one row of a batch."""
-
-    def __init__(self, problem: str, row: int, *, why: str, do: str) -> None:
-        """Create the error of the row with this index in its batch. `problem` does not name the row."""
-        super().__init__(f"{problem}, in row {row} of the batch", why=why, do=do)
-        self.row = row
-        self.reason = f"{problem}: {why}"
-        """The problem and the reason, without the row."""
-        self.do = do
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from outfall.capabilities import WriterInitContext
 from outfall.dead_letter import DeadLetter
 from outfall.errors import ValueRefusedError
+from outfall.formats.strings import RefusedRowError
 from outfall.postgres.catalogue.conflict import nulls_are_equal
 from outfall.postgres.connection.database import TaskTransaction, set_timeouts
 from outfall.postgres.connection.errors import RowRefusal, means
 from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, copy_command
-from outfall.postgres.copy.values import RefusedRowError
 from outfall.postgres.names import TableName
 from outfall.sql.changes import Problem
 from outfall.sql.database import Means

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from outfall.errors import ValueRefusedError
-from outfall.formats.strings import first_row
+from outfall.formats.strings import RefusedRowError, first_row
 
 
 @dataclass(frozen=True)
@@ -29,5 +29,7 @@ class Place:
 
     def refuse_row(self, row: int, what: str, do: str) -> None:
         """Raise `ValueRefusedError` for the value with this number."""
-        where = "" if self.nested else f", in row {row} of the batch"
-        raise ValueRefusedError(f"column {self.path!r} {what}{where}", why="the schema does not allow it", do=do)
+        problem, why = f"column {self.path!r} {what}", "the schema does not allow it"
+        if self.nested:
+            raise ValueRefusedError(problem, why=why, do=do)
+        raise RefusedRowError(problem, row, why=why, do=do)
