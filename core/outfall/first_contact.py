@@ -65,16 +65,31 @@ def first_read(step_id: str) -> Iterator[None]:
 
     An error of the body that no outage explains becomes a `ConfigurationError`.
     """
-    with _bounded("A query in its first batch waits {:g} s for its recovery log, not until its timeout."):
+    note = "A query in its first batch waits {:g} s for its recovery log, not until its timeout."
+    with _as_configuration("the recovery log cannot be reached", note, step=step_id):
+        yield
+
+
+@contextmanager
+def while_defined(what: str) -> Iterator[None]:
+    """Bound the retries like `first_contact`, while a query is defined: no row has moved that an outage could hold up.
+
+    An error of the body that no outage explains becomes a `ConfigurationError` that begins with `what`.
+    """
+    with _as_configuration(what, "A query waits {:g} s while it is defined, and its tasks until retry_deadline."):
+        yield
+
+
+@contextmanager
+def _as_configuration(what: str, note: str, step: str | None = None) -> Iterator[None]:
+    with _bounded(note):
         try:
             yield
         except TransientError as error:
             found = never_passes(error)
             if found is None:
                 raise
-            raise ConfigurationError("the recovery log cannot be reached", step=step_id, **_wrong(found, error)) from (
-                error.__cause__ or error
-            )
+            raise ConfigurationError(what, step=step, **_wrong(found, error)) from (error.__cause__ or error)
 
 
 @contextmanager

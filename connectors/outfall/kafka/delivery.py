@@ -20,6 +20,7 @@ from outfall.capabilities import (
 )
 from outfall.contexts import WriterInitContext
 from outfall.errors import ConfigurationError, TargetError, require_extra
+from outfall.first_contact import one_attempt
 from outfall.idle import Idle
 from outfall.kafka.options import KafkaOptions, ProducerOptions
 from outfall.kafka.records import KafkaRecordMaker
@@ -53,6 +54,8 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
         """The topic's maximum batch size in bytes, after the driver has queried it. Tasks get it from the driver."""
         self._tried = False
         """Whether the driver has created a producer with the options."""
+        self._unchecked: pa.Schema | None = None
+        """The columns whose schemas the registry has not returned yet."""
         self._looked = False
         """Whether the driver has checked the topic, beyond its existence."""
 
@@ -80,7 +83,11 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
         return ("topics with min.insync.replicas of 2 or more, and no unclean leader election",)
 
     def check_schema(self, schema: pa.Schema) -> None:
-        self.maker().check_schema(schema)
+        """Reject columns that cannot become records. The registry is waited for only by `check_target`."""
+        self._unchecked = schema
+        with one_attempt():
+            self.maker().check_schema(schema)
+            self._unchecked = None
 
     def maker(self) -> KafkaRecordMaker:
         """Create a converter of rows to records, for one task."""
@@ -94,8 +101,14 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
         self.make_topic()
 
     def check_topic(self) -> None:
-        """Reject a topic that is missing and must not be created, or that this user may not write to."""
+        """Reject a topic that is missing and must not be created, or that this user may not write to.
+
+        And columns that do not fit the schemas of the registry, if it has not responded until now.
+        """
         self._check_options()
+        if self._unchecked is not None:
+            self.maker().check_schema(self._unchecked)
+            self._unchecked = None
         topic = self.options.topic
         if topic is not None:
             with self.clients() as clients:

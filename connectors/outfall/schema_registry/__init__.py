@@ -16,6 +16,7 @@ deserializer        how to read messages: which registry, which reader's schema
 column_reader       a column of messages: the reader's schema on the driver, the writers' schemas in tasks
 avro_columns        Arrow types of Avro, and a writer's column as a reader's
 avro_reading        decodes the values of one writer's schema
+avro_bytes          checks values before the reference decodes them
 ```
 """
 

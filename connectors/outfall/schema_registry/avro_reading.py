@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyruhvro
 
 from outfall.errors import ConfigurationError
+from outfall.schema_registry.avro_bytes import BrokenValueError, value_check
 from outfall.schema_registry.avro_columns import (
     UnreadableTypeError,
     check_resolution,
@@ -67,6 +68,7 @@ class AvroReader:
         check_resolution(self._writer, self._reader)
         if self._writer.kind == "record" and _is_fast(self._writer) and _is_fast_to_read(self._reader):
             self._fast = json.dumps(_encoded_form(self._writer, iter(range(1 << 30))))
+        self._check = value_check(self._writer)
         try:
             # Resolving a schema to itself would take twice the time.
             self._schemas = writer.parsed(), None if writer == reader else reader.parsed()
@@ -97,7 +99,8 @@ class AvroReader:
         writer, reader = self._schemas
         for index, each in enumerate(values):
             try:
-                found.append(_decoded(each, writer, reader))
+                self._check(each)
+                found.append(fastavro.schemaless_reader(io.BytesIO(each), writer, reader))
             except Exception as error:
                 found.append(None)
                 errors[index] = _reason(error)
@@ -149,16 +152,9 @@ def _is_fast_to_read(kind: AvroType) -> bool:
     return kind.kind != "union" and all(map(_is_fast_to_read, parts))
 
 
-def _decoded(value: bytes, writer: Any, reader: Any) -> Any:
-    """Decode with fastavro, which skips fields of which the bytes are absent: a byte more shows it."""
-    data = io.BytesIO(value + b"\0")
-    found = fastavro.schemaless_reader(data, writer, reader)
-    if data.tell() > len(value):
-        raise EOFError("the bytes end before the value does")
-    return found
-
-
 def _reason(error: Exception) -> str:
+    if isinstance(error, BrokenValueError):
+        return str(error)
     text = " ".join(str(error).split())[:200]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

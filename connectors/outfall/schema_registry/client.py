@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
+from outfall.first_contact import fails_at_once, patience
 from outfall.process_clients import ProcessClients
 from outfall.retry_log import RetryLog
 from outfall.retry_loop import patiently
@@ -25,6 +27,9 @@ from outfall.schema_registry.transport import RegistryResponse, RegistryTranspor
 
 _MOST_SCHEMAS = 1000
 _MOST_REFERENCES = 1000
+_MOST_RECENT = 10_000
+_ABSENT_SECONDS = 30.0
+"""How long an id is not asked for again that the registry did not have: messages of others may have thousands."""
 _KINDS: tuple[SchemaKind, ...] = ("AVRO", "JSON", "PROTOBUF")
 
 _retries = RetryLog(logging.getLogger(__name__))
@@ -36,6 +41,38 @@ class NotRegisteredError(TargetError):
 
 class SchemaRefusedError(ConfigurationError):
     """The registry does not accept a schema: it is invalid, or incompatible with the subject's earlier ones."""
+
+
+class _Recent:
+    """What a registry has said lately, also that it does not have something. Bounded; threads share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._said: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
+
+    def get(self, key: Hashable, seconds: float, ask: Callable[[], Any], *, only_absent: bool = False) -> Any:
+        """Return what was said of a key in the last seconds, or ask again. Raises `NotRegisteredError` as it was.
+
+        With `only_absent` nothing else is kept.
+        """
+        with self._lock:
+            found = self._said.get(key)
+        if found is None or time.monotonic() - found[0] >= seconds:
+            try:
+                found = time.monotonic(), ask()
+                if only_absent:
+                    return found[1]
+            except NotRegisteredError as error:
+                found = time.monotonic(), error
+            with self._lock:
+                self._said[key] = found
+                self._said.move_to_end(key)
+                while len(self._said) > _MOST_RECENT:
+                    self._said.popitem(last=False)
+        said = found[1]
+        if isinstance(said, NotRegisteredError):
+            raise NotRegisteredError(said.what, why=said.why, do=said.do)
+        return said
 
 
 class SchemaRegistry:
@@ -52,6 +89,7 @@ class SchemaRegistry:
         self._deadline = options.retry_deadline.total_seconds()
         self._lock = threading.Lock()
         self._by_id: OrderedDict[int, Schema] = OrderedDict()
+        self._recent = _Recent()
         self.requests = 0
         """Requests so far, of which the last ones may have been repeated."""
 
@@ -61,31 +99,49 @@ class SchemaRegistry:
         return self._transport.where
 
     def schema(self, schema_id: int) -> RegisteredSchema:
-        """Return the schema of an id, from the cache if this process has seen it. Raises `NotRegisteredError`."""
+        """Return the schema of an id, from the cache if this process has seen it. Raises `NotRegisteredError`.
+
+        An id that the registry did not have is asked for again after half a minute.
+        """
         with self._lock:
             known = self._by_id.get(schema_id)
             if known is not None:
                 self._by_id.move_to_end(schema_id)
                 return RegisteredSchema(schema_id, known)
         what = f"the schema with the id {schema_id}"
-        found = self._ask("GET", f"/schemas/ids/{schema_id}", what)
-        return RegisteredSchema(schema_id, self._known(schema_id, self._schema_in(found, what)))
 
-    def version(self, subject: str, version: int | None = None) -> RegisteredSchema:
+        def ask() -> Schema:
+            found = self._ask("GET", f"/schemas/ids/{schema_id}", what)
+            return self._known(schema_id, self._schema_in(found, what))
+
+        return RegisteredSchema(schema_id, self._recent.get(schema_id, _ABSENT_SECONDS, ask, only_absent=True))
+
+    def version(self, subject: str, version: int | None = None, *, within: float = 0.0) -> RegisteredSchema:
         """Return a version of a subject, `None` for the latest one at this moment. Raises `NotRegisteredError`.
 
-        Raises `TargetError` if the registry has another schema for its id.
+        `within`: or in the last seconds, if this process has asked since. Raises `TargetError` if the registry has
+        another schema for its id.
         """
+        return self._recent.get(  # type: ignore[no-any-return]
+            (subject, version), within, lambda: self._version(subject, version)
+        )
+
+    def _version(self, subject: str, version: int | None) -> RegisteredSchema:
         name = "latest" if version is None else str(version)
         what = f"the version {version} of the subject {subject}" if version else f"the subject {subject}"
         found = self._ask("GET", f"/subjects/{quote(subject, safe='')}/versions/{name}", what)
         return self._confirmed(found, self._schema_in(found, what), subject, what)
 
-    def register(self, subject: str, schema: Schema) -> RegisteredSchema:
-        """Return a schema of a subject, registered if the subject does not have it yet.
+    def register(self, subject: str, schema: Schema, *, within: float = 0.0) -> RegisteredSchema:
+        """Return a schema of a subject, registered if the subject does not have it yet. `within` as of `version`.
 
         Raises `SchemaRefusedError` with the registry's words.
         """
+        return self._recent.get(  # type: ignore[no-any-return]
+            (subject, schema), within, lambda: self._register(subject, schema)
+        )
+
+    def _register(self, subject: str, schema: Schema) -> RegisteredSchema:
         path, what = f"/subjects/{quote(subject, safe='')}", f"a schema for the subject {subject}"
         body: dict[str, Any] = {"schema": schema.text}
         if schema.kind != "AVRO":
@@ -101,13 +157,14 @@ class SchemaRegistry:
             found = self._ask("POST", f"{path}/versions", what, body)
         return self._confirmed(found, schema, subject, what)
 
-    def referenced(self, schema: Schema) -> Mapping[str, Schema]:
+    def referenced(self, schema: Schema, *, within: float = 0.0) -> Mapping[str, Schema]:
         """Return all schemas that a schema refers to, also indirectly, by name; each after those that it refers to.
 
-        Raises `NotRegisteredError` if one does not exist, and `TargetError` if they are too many.
+        `within` as of `version`. Raises `NotRegisteredError` if one does not exist, and `TargetError` if they are too
+        many.
         """
         found: dict[str, Schema] = {}
-        self._add_referenced(schema, found, ())
+        self._add_referenced(schema, found, (), within)
         return found
 
     def subjects(self) -> int:
@@ -117,7 +174,9 @@ class SchemaRegistry:
             raise self._unreadable("the list of subjects")
         return len(found)
 
-    def _add_referenced(self, schema: Schema, found: dict[str, Schema], above: tuple[Reference, ...]) -> None:
+    def _add_referenced(
+        self, schema: Schema, found: dict[str, Schema], above: tuple[Reference, ...], within: float
+    ) -> None:
         for one in schema.references:
             if one in above or len(found) >= _MOST_REFERENCES:
                 raise TargetError(
@@ -126,8 +185,8 @@ class SchemaRegistry:
                     do="correct the references of the schema",
                 )
             if one.name not in found:
-                inner = self.version(one.subject, one.version).schema
-                self._add_referenced(inner, found, (*above, one))
+                inner = self.version(one.subject, one.version, within=within).schema
+                self._add_referenced(inner, found, (*above, one), within)
                 found[one.name] = inner
 
     def _confirmed(self, found: Any, schema: Schema, subject: str, what: str) -> RegisteredSchema:
@@ -184,8 +243,10 @@ class SchemaRegistry:
         try:
             response = patiently(_retries, self.where, f"requesting {what}", attempt, self._deadline)
         except TransientError as error:
+            limit = patience(self._deadline)
+            waited = f" for {limit:g} s" + (" (retry_deadline)" if limit == self._deadline else "")
             raise TransientError.because_of(
-                error, f"the schema registry did not return {what} for {self._deadline:g} s (retry_deadline)"
+                error, f"the schema registry did not return {what}{'' if fails_at_once(error) else waited}"
             ) from error
         if response.status < 300:
             return response.content

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from outfall.errors import ConfigurationError, require_extra
+from outfall.first_contact import while_defined
 from outfall.schema_registry.options import SchemaRegistryOptions
 
 if TYPE_CHECKING:
@@ -63,11 +64,13 @@ class RegistryDeserializer:
         """Return what tasks run, with the reader's schema of this moment. Called once per query, on the driver.
 
         Raises:
-            ConfigurationError: The registry denies access, the schema is not Avro, or a type has no column type.
+            ConfigurationError: The registry denies access, its address is wrong, the schema is not Avro, or a type has
+                no column type.
             TargetError: The registry does not have the subject or the version.
-            TransientError: The registry does not respond.
+            TransientError: The registry does not respond for 20 seconds, or `retry_deadline` if that is shorter.
         """
         require_extra("kafka", "fastavro", "pyruhvro", "urllib3")
         from outfall.schema_registry.column_reader import column_reader
 
-        return column_reader(self.schema_registry, self.subject, self.version, self.schema)
+        with while_defined("the schema registry cannot be reached"):
+            return column_reader(self.schema_registry, self.subject, self.version, self.schema)

@@ -35,6 +35,8 @@ _OTHER_KIND: dict[SchemaKind, str] = {
 }
 _MOST = 1000
 """Schemas that one writer keeps: one per topic."""
+_TASKS_TRUST = 60.0
+"""Seconds for which tasks of one process take what one of them has asked for: each task has a writer of its own."""
 _Encoder = AvroEncoder | AvroKeyEncoder | JsonSchemaEncoder | JsonSchemaKeyEncoder
 
 
@@ -72,8 +74,9 @@ class SchemaWriter:
         Raises `ConfigurationError` if they differ, or the registry refuses the schema or the credentials, and
         `TargetError` if there is none.
         """
-        self._found.pop(self._place(topic), None)
         self._encoders.clear()
+        self._found.pop(self._place(topic), None)
+        self._found[self._place(topic)] = self._look_up(topic, columns, within=0.0)
         self._encoder(topic, columns)
 
     def encode(self, topic: str, batch: pa.RecordBatch, *, topic_of_row: bool = False) -> pa.Array:
@@ -108,7 +111,7 @@ class SchemaWriter:
         if place not in self._found:
             if len(self._found) >= _MOST:
                 self._found.clear()
-            self._found[place] = self._look_up(topic, columns)
+            self._found[place] = self._look_up(topic, columns, within=_TASKS_TRUST)
         found, settings = self._found[place], self._settings
         try:
             return _encoder(found, settings, columns)
@@ -122,26 +125,26 @@ class SchemaWriter:
         version = "" if registered.version is None else f", version {registered.version}"
         return f"the schema of the subject {registered.subject}{version} (id {registered.id})"
 
-    def _look_up(self, topic: str, columns: pa.Schema) -> _Found:
+    def _look_up(self, topic: str, columns: pa.Schema, *, within: float) -> _Found:
         settings, registry = self._settings, registry_of(self._settings.registry)
         self.lookups += 1
         if settings.register:
-            found = registry.register(self._subject(topic), self._derived(topic, columns))
+            found = registry.register(self._subject(topic), self._derived(topic, columns), within=within)
         elif settings.choice.id is not None:
             found = registry.schema(settings.choice.id)
         else:
-            found = self._version(registry, topic)
+            found = self._version(registry, topic, within)
         if found.schema.kind != _KINDS[settings.format]:
             raise ConfigurationError(
                 f"{self._named(found)} is {found.schema.kind}, and {settings.role}_format is {settings.format}",
                 do=_OTHER_KIND[found.schema.kind].format(role=settings.role),
             )
-        return _Found(found, registry.referenced(found.schema))
+        return _Found(found, registry.referenced(found.schema, within=within))
 
-    def _version(self, registry: SchemaRegistry, topic: str) -> RegisteredSchema:
+    def _version(self, registry: SchemaRegistry, topic: str, within: float) -> RegisteredSchema:
         name = self._subject(topic)
         try:
-            return registry.version(name, self._settings.choice.version)
+            return registry.version(name, self._settings.choice.version, within=within)
         except NotRegisteredError as error:
             raise NotRegisteredError(
                 f"there is no schema for the {self._settings.role} of the topic {topic or '*'}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import secrets
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,45 @@ def test_rows_with_topics_of_their_own_have_the_schema_of_their_topic(
         assert sorted(each["id"] for each in decoded) == wanted
 
 
+def test_a_rejected_row_has_its_number_in_the_batch_and_topics_are_asked_for_once_per_process(
+    kafka: str, registry: ModelRegistry
+) -> None:
+    first, second = name(), name()
+    for topic in (first, second):
+        registry.register(f"{topic}-value", json.dumps(FLIGHT))
+    made = sink(kafka, None, registry, topic_column="to")
+    given = [row | {"to": topic} for row, topic in zip(rows("AA", "UA", "XX"), [first, second, second], strict=True)]
+    batch = pa.RecordBatch.from_pylist(given, schema=COLUMNS.append(pa.field("to", pa.string())))
+    for _ in range(2):
+        with pytest.raises(ValueRefusedError, match=r"is no symbol of the enum .*, in row 2 of the"):
+            pickle.loads(pickle.dumps(made)).delegate.maker().make(batch)  # as in a task
+    assert len([path for _, path in registry.requests if path.endswith("/versions/latest")]) == 2
+
+
+def test_a_registry_that_never_responded_is_waited_for_by_the_first_epoch(
+    kafka: str, registry: ModelRegistry, tmp_path: Path
+) -> None:
+    topic = name()
+    registry.register(f"{topic}-value", json.dumps(FLIGHT))
+    made = sink(kafka, topic, registry)
+    registry.stop()
+    made.check_schema(COLUMNS)
+    registry.start()
+    assert written(tmp_path, made, rows("AA"))["sent"] == 1
+    # What could not be compared before is compared by the epoch.
+    other = sink(kafka, topic, registry)
+    registry.stop()
+    other.check_schema(COLUMNS.append(pa.field("seat", pa.string())))
+    registry.start()
+    with pytest.raises(ConfigurationError, match="column 'seat' is not in the schema"):
+        written(tmp_path, other, rows("AA"), epoch=1)
+    unknown = {"url": "http://registry.invalid", "retry_deadline": "10 minutes"}
+    lost = sink(kafka, topic, registry, schema_registry=unknown)
+    lost.check_schema(COLUMNS)
+    with pytest.raises(TargetError, match="The name of the host is unknown"):
+        written(tmp_path / "other", lost, rows("AA"))
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("strategy", "subject"), [("record", "com.example.Flight"), ("topic_record", "{}-com.example.Flight")]
@@ -245,7 +285,9 @@ def test_a_new_version_is_taken_at_the_next_start(kafka: str, registry: ModelReg
     made = sink(kafka, topic, registry)
     made.check_schema(COLUMNS)
     second = registry.register(f"{topic}-value", json.dumps(newer))
-    for epoch, each in enumerate([made, made, sink(kafka, topic, registry)]):
+    started = sink(kafka, topic, registry)
+    started.check_schema(COLUMNS)
+    for epoch, each in enumerate([made, made, started]):
         written(tmp_path, each, rows("AA"), epoch=epoch)
     found = [int.from_bytes((record.value or b"")[1:5]) for record in read(kafka, topic)]
     assert sorted(found) == [first, first, second]

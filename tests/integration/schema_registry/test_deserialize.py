@@ -182,6 +182,22 @@ def test_a_schema_of_another_kind_is_no_readers_schema(registry: ModelRegistry) 
         RegistryDeserializer(registry.url, schema="{").open()
 
 
+def test_an_unknown_host_is_an_error_at_once() -> None:
+    options = {"url": "http://registry.invalid", "retry_deadline": "10 minutes"}
+    with pytest.raises(ConfigurationError, match=r"cannot be reached\. The name of the host is unknown\. [^_]*$"):
+        RegistryDeserializer(options, subject="s").open()
+
+
+def test_ids_of_others_are_asked_for_once(registry: ModelRegistry) -> None:
+    written(registry)
+    reader = RegistryDeserializer(registry.url, subject="flights-value").open()
+    values = pa.array([head(1000 + at % 20) + b"x" for at in range(100)])
+    for _ in range(2):
+        column, errors = reader.column(values)
+        assert (column.null_count, len(errors)) == (100, 100)
+    assert len([path for _, path in registry.requests if path.startswith("/schemas/ids/10")]) == 20
+
+
 def test_references_are_followed(registry: ModelRegistry) -> None:
     airport = {"type": "record", "name": "Airport", "fields": [{"name": "code", "type": "string"}]}
     route = {"type": "record", "name": "Route", "fields": [{"name": "start", "type": "Airport"}]}

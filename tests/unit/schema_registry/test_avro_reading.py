@@ -218,8 +218,18 @@ VALUE = encoded(PAIR, [{"a": 1, "b": "x"}])[0]
         (PAIR, b"\x02\x02\xff"),
         (PAIR, b"\x80\x80\x80\x80\x20" + VALUE[1:]),  # an int of 33 bits
         (record(field("a", "int"), field("b", ["null", "string"])), b"\x02\x04\x02x"),
+        (record(field("a", "int"), field("b", ["null", "string"])), b"\x02\x01\x02x"),
+        (PAIR, b"\x02\x01"),
     ],
-    ids=["short", "empty", "not UTF-8", "int of a long", "branch that there is not"],
+    ids=[
+        "short",
+        "empty",
+        "not UTF-8",
+        "int of a long",
+        "branch that there is not",
+        "branch before the first one",
+        "negative length",
+    ],
 )
 def test_a_value_that_cannot_be_read_is_alone_without_a_value(schema: Any, wrong: bytes) -> None:
     good = encoded(schema, [{"a": 1, "b": "x"}])[0]
@@ -236,6 +246,42 @@ def test_a_value_that_ends_early_is_an_error_also_where_nothing_is_read(kind: st
     column, errors = found.column([value, *(value[:end] for end in range(len(value)))])
     assert column.to_pylist() == [{"a": 1}] + [None] * len(value)
     assert list(errors) == list(range(1, len(value) + 1))
+
+
+FIXED, EMPTY = {"type": "fixed", "name": "F", "size": 2}, {"type": "record", "name": "Empty", "fields": []}
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["read", "skipped"])
+@pytest.mark.parametrize("items", ["null", "boolean", "float", "double", "bytes", FIXED, EMPTY], ids=str)
+def test_a_forged_number_of_items_keeps_no_task_busy(items: Any, kept: bool) -> None:
+    array = field("b", {"type": "array", "items": items})
+    # Bytes go no fast way.
+    writer = record(field("a", "bytes"), array)
+    readable = kept and items not in ("null", EMPTY)
+    reader = record(field("a", "bytes"), array) if readable else record(field("a", "bytes"))
+    blocks = [b"\x80" * 8 + b"\x20", b"\xff" * 8 + b"\x1f\x02"]
+    values = [b"\x02x" + block + b"\0" for block in blocks]
+    (good,) = encoded(writer, [{"a": b"x", "b": []}])
+    column, errors = AvroReader(text(writer), text(reader)).column([good, *values])
+    assert [each is None for each in column.to_pylist()] == [False, True, True]
+    assert set(errors.values()) <= {
+        "the bytes end before the value does", "an array has more than 100,000 items without bytes"
+    }  # fmt: skip
+
+
+def test_an_enum_has_no_symbol_before_the_first_one() -> None:
+    schema = record(field("e", {"type": "enum", "name": "E", "symbols": ["A", "B"]}), field("f", "bytes"))
+    column, errors = AvroReader(text(schema), text(schema)).column([b"\x02\0", b"\x01\0", b"\x04\0"])
+    assert column.to_pylist() == [{"e": "B", "f": b""}, None, None]
+    assert errors == {1: "the enum has no position -1", 2: "the enum has no position 2"}
+
+
+def test_a_union_of_many_types_has_none_before_the_first_one() -> None:
+    writer = record(field("a", "int"), field("b", ["null", "string", "bytes"]))
+    column, errors = AvroReader(text(writer), text(record(field("a", "int")))).column(
+        [b"\x02\x02\x02x", b"\x02\x03\x02x"]
+    )
+    assert (column.to_pylist(), errors) == ([{"a": 1}, None], {1: "the union has no position -2"})
 
 
 def test_what_the_readers_schema_lacks_is_an_error_of_the_row() -> None:

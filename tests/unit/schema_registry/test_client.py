@@ -83,6 +83,46 @@ def test_only_so_many_schemas_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [seen[-1] for seen in transport.seen] == ["1", "2", "3", "2"]
 
 
+def test_an_id_that_the_registry_does_not_have_is_asked_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr(client, "_MOST_RECENT", 2)
+    absent = {f"GET__/schemas/ids/{n}": missing(40403) for n in (2, 3)}
+    asked, transport = registry(**{"GET__/schemas/ids/1": [missing(40403), {"schema": LONG}], **absent})
+    for _ in range(3):
+        with pytest.raises(NotRegisteredError, match="does not have the schema with the id 1"):
+            asked.schema(1)
+    assert len(transport.seen) == 1
+    now += 31
+    assert asked.schema(1).schema.text == LONG
+    for number in (2, 3, 2, 3):
+        with pytest.raises(NotRegisteredError):
+            asked.schema(number)
+    assert [seen[-1] for seen in transport.seen] == ["1", "1", "2", "3"]
+
+
+def test_what_was_said_lately_is_not_asked_again_by_who_accepts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    latest = {"version": 1, "id": 7, "schema": LONG}
+    asked, transport = registry(
+        **{
+            "GET__/subjects/s/versions/latest": [latest, latest | {"version": 2}],
+            "GET__/schemas/ids/7": {"schema": LONG},
+            "GET__/subjects/t/versions/latest": missing(40401),
+            "POST__/subjects/s": {"id": 7, "version": 1},
+        }
+    )
+    for _ in range(3):
+        assert asked.version("s", within=60).version == 1
+        assert asked.register("s", Schema(LONG), within=60).id == 7
+        with pytest.raises(NotRegisteredError):
+            asked.version("t", within=60)
+    assert len(transport.seen) == 4
+    now += 61
+    assert asked.version("s", within=60).version == 2
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_schema_is_registered_only_if_its_subject_does_not_have_it(known: bool) -> None:
     wanted = Schema('{"type": "object"}', "JSON", (Reference("r", "other", 2),))
