@@ -2,7 +2,8 @@
 
 The Python API, on Spark 3.5 and later: `write_stream`, `for_each_batch`, `write`, `drain`, `CommitPolicy`.
 `df.writeStream.format("outfall")`, on Spark 4.1 and later, which requires no registration.
-The way in: `deserialize`, which reads messages of Kafka with the schemas of a registry.
+The way in: `deserialize`, which reads messages of Kafka with the schemas of a registry, and the package
+`debezium`, which makes rows of Debezium's events.
 For both APIs: `EpochListener`, which adds Outfall's counters to the progress that Spark reports.
 """
 

@@ -57,11 +57,10 @@ class KafkaRecoveryConfig(RecoveryConfig):
     timeout: timedelta | float | str = timedelta(seconds=60)
 
     def __post_init__(self) -> None:
-        options = self.client_options
         object.__setattr__(self, "brokers", check_brokers(self.brokers))
-        object.__setattr__(self, "client_options", options if isinstance(options, ClientOptions) else _options(options))
+        object.__setattr__(self, "client_options", client_options(self.client_options))
         object.__setattr__(self, "replication_factor", _replication(self.replication_factor))
-        object.__setattr__(self, "timeout", _timeout(self.timeout))
+        object.__setattr__(self, "timeout", client_timeout(self.timeout))
         if not isinstance(self.topic_prefix, str) or not _PREFIX.fullmatch(self.topic_prefix):
             raise ConfigurationError(
                 f"{self.topic_prefix!r} is not a valid prefix of a topic name",
@@ -164,7 +163,10 @@ def _but(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, value in given.items() if name not in names}
 
 
-def _options(options: object) -> ClientOptions:
+def client_options(options: object) -> ClientOptions:
+    """Return the properties of clients. Raises `ConfigurationError` if they are invalid."""
+    if isinstance(options, ClientOptions):
+        return options
     if not isinstance(options, Mapping):
         raise ConfigurationError("client_options is not a mapping", do="give {'security.protocol': 'SASL_SSL', …}")
     return ClientOptions(options)
@@ -179,7 +181,8 @@ def _replication(value: object) -> int | None:
     return int(text)
 
 
-def _timeout(value: object) -> timedelta:
+def client_timeout(value: object) -> timedelta:
+    """Return how long brokers are waited for. Raises `ConfigurationError` if it is invalid."""
     try:
         timeout = parse_duration(value)
     except ValueError as error:

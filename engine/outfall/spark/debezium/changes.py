@@ -1,0 +1,203 @@
+"""Records of a topic as changes of one table, by expressions of Spark: no row passes through Python before the sink.
+
+```
+record ──> event ──> operation, row ──> columns of the table ──> operation, sequence, columns
+               events                     values                       order
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from outfall.errors import ConfigurationError
+from outfall.options import in_own_case
+from outfall.spark.debezium.events import EVENT, Envelopes, Events, FlatEvents, literal, quoted
+from outfall.spark.debezium.order import DeliveryOrder, TopicLife, found, sequence
+from outfall.spark.debezium.values import Times, check_times, converted, unit_of, why_not
+from outfall.values import require_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+Form = Literal["envelope", "flat"]
+OnTruncate = Literal["fail", "ignore"]
+OnError = Literal["fail", "null"]
+T = TypeVar("T", bound=str)
+
+_PLACE = ("topic", "partition", "offset")
+_RECORD = ("key", *_PLACE)
+_OWN = "_outfall_{}".format
+_OPERATION, _ROW, _REASON, _NUMBER = map(_OWN, ("operation", "row", "reason", "value_{}"))
+
+
+def changes(
+    records: DataFrame,
+    columns: str | StructType,
+    *,
+    order: int | DeliveryOrder,
+    table: str | None = None,
+    form: Form = "envelope",
+    times: Times = None,
+    on_truncate: OnTruncate = "fail",
+    on_error: OnError = "fail",
+    operation_column: str = "op",
+    sequence_column: str = "seq",
+) -> DataFrame:
+    """Return the changes of one table that a topic of Debezium's has: its columns, the operation and the sequence.
+
+    For streams and batch jobs, classic sessions and Spark Connect. A sink with `write_mode="changes"` applies them, in
+    whatever order they arrive. Left out are tombstones, heartbeats, transaction metadata, logical messages and changes
+    of the schema.
+
+    Args:
+        records: The records of one topic, as Spark's Kafka source has them: `key`, `value`, `topic`, `partition` and
+            `offset`. `value` is JSON, binary or a string, with or without its schema, or a struct, which
+            `outfall.spark.deserialize` makes of messages with schemas of a registry.
+        columns: The columns of the table with Spark's types, such as `"id BIGINT, city STRING"`. Other fields of the
+            events are left out.
+        order: The generation of the topic: 1, and 1 more after it was created again or got more partitions. Or an
+            object that asks the brokers, such as `outfall.kafka.TopicGeneration`.
+        table: The table, as `schema.table`, in MySQL `database.table`. Changes of others are left out. Without it, the
+            change of a table that the topic is not named after is an error.
+        form: `envelope`, or `flat` for events of `ExtractNewRecordState` with `add.fields=op,table` and
+            `delete.tombstone.handling.mode=rewrite`.
+        times: The unit of timestamps that are numbers: `millis`, `micros` or `nanos`, for all columns or by column.
+            Without it, such a number is an error. Timestamps in ISO's form need none.
+        on_truncate: What to do with a truncation, which has no order among the changes. `fail`: it is an error.
+            `ignore`: it is left out, and the table keeps its rows.
+        on_error: What to do with a record that is no change. `fail`: fail the query with topic, partition, offset and
+            the reason. `null`: NULL as the operation, and the reason in the column `<operation_column>_error`.
+        operation_column: The name of the column with the operation: `c`, `r`, `u` or `d`.
+        sequence_column: The name of the column with the sequence, a `decimal(38,0)`.
+
+    Raises:
+        ConfigurationError: An argument is wrong, the records lack a column, or the topic is not the expected one.
+        OutfallError: The brokers do not respond.
+    """
+    form = _choice("form", form, ("envelope", "flat"))
+    on_truncate = _choice("on_truncate", on_truncate, ("fail", "ignore"))
+    on_error = _choice("on_error", on_error, ("fail", "null"))
+    wanted = _columns(columns)
+    errors = f"{operation_column}_error"
+    _check_names(wanted, operation_column, sequence_column, *([errors] if on_error == "null" else []))
+    check_times(times, wanted)
+    require_columns(records.columns, {name: name for name in (*_RECORD, "value")})
+    events = (FlatEvents if form == "flat" else Envelopes)(wanted, records.schema["value"].dataType)
+    topic = found(order)
+
+    of = events.row_types()
+    given = {name: f"{_ROW}.{quoted(name)}" for name in wanted.names}
+    made = {
+        field.name: converted(given[field.name], of[field.name], field.dataType, unit_of(times, field.name))
+        for field in wanted
+    }
+    numbered = {name: _NUMBER.format(number) for number, name in enumerate(wanted.names)}
+    # In steps, since Spark evaluates an expression again wherever a later one of the same step uses it.
+    read = records.where("value IS NOT NULL").selectExpr(*_RECORD, f"{events.event()} AS {EVENT}")
+    is_change = [f"NOT {events.is_about_others()}", *_of_table(events, table)]
+    is_change += [f"coalesce({events.operation()} <> 't', true)"] if on_truncate == "ignore" else []
+    known = f"{events.operation()} AS {_OPERATION}", f"{events.row()} AS {_ROW}"
+    # Not by a filter: Spark would move it below, and read each event again for it.
+    chosen = f"explode(CASE WHEN {' AND '.join(is_change)} THEN array({EVENT}) ELSE array() END) AS {EVENT}"
+    rows = read.selectExpr(*_RECORD, chosen).selectExpr(*_RECORD, EVENT, *known)
+    values = rows.selectExpr("*", *(f"{made[name]} AS {number}" for name, number in numbered.items()))
+    why = [*_problems(events, topic, table)]
+    why += [
+        (f"{given[field.name]} IS NOT NULL AND {numbered[field.name]} IS NULL", why_not(field.name, field.dataType))
+        for field in wanted
+    ]
+    reasons = " ".join(f"WHEN {condition} THEN {literal(text)}" for condition, text in why)
+    judged = values.selectExpr(*_PLACE, _OPERATION, *numbered.values(), f"CASE {reasons} END AS {_REASON}")
+    operation = f"CASE WHEN {_REASON} IS NULL THEN {_OPERATION}{_failing() if on_error == 'fail' else ''} END"
+    return judged.selectExpr(
+        *(f"{number} AS {quoted(name)}" for name, number in numbered.items()),
+        f"{operation} AS {quoted(operation_column)}",
+        f"{sequence(topic.generation, 'offset', 'partition')} AS {quoted(sequence_column)}",
+        *([f"{_REASON} AS {quoted(errors)}"] if on_error == "null" else []),
+    )
+
+
+def _choice(argument: str, given: T, choices: Sequence[T]) -> T:
+    value: T = in_own_case(given, choices)
+    if value not in choices:
+        raise ConfigurationError(f"{argument} is {value!r}", do=f"pass {' or '.join(map(repr, choices))}")
+    return value
+
+
+def _columns(columns: str | StructType) -> StructType:
+    from pyspark.sql.types import StructType
+
+    found = StructType.fromDDL(columns) if isinstance(columns, str) else columns
+    if not isinstance(found, StructType) or not found.names:
+        raise ConfigurationError(
+            f"columns is {columns!r}", do='pass the columns of the table, as "id BIGINT, city STRING"'
+        )
+    return found
+
+
+def _check_names(columns: StructType, *own: str) -> None:
+    taken = {name.lower() for name in columns.names}
+    for name in own:
+        if name.lower() in taken:
+            raise ConfigurationError(
+                f"two columns have the name {name!r}",
+                do="pass another name as operation_column or sequence_column",
+            )
+        taken.add(name.lower())
+
+
+def _of_table(events: Events, table: str | None) -> list[str]:
+    """Return the condition that a change is one of the table; an event without a table is judged later."""
+    if table is None:
+        return []
+    schema, _, name = table.rpartition(".")
+    found_schema, found_name = events.table()
+    same = f"{found_name} = {literal(name)}"
+    same += f" AND coalesce({found_schema}, {literal(schema)}) = {literal(schema)}" if schema else ""
+    return [f"coalesce({same}, true)"]
+
+
+def _problems(events: Events, topic: TopicLife, table: str | None) -> list[tuple[str, str]]:
+    """Return the conditions under which a record is no change that can be applied, with reasons and remedies."""
+    found_table = events.table()[1]
+    problems = [(events.damaged(), "its value is no JSON object: correct the converter, or read Avro with deserialize")]
+    if topic.name is not None:
+        other = f"it is of another topic than {topic.name}, and offsets order the changes of one: subscribe to it only"
+        problems.append((f"topic <> {literal(topic.name)}", other))
+    if topic.partitions is not None:
+        added = (
+            f"the topic has more than {topic.partitions} partitions, so keys have moved to others: see 'Partitions were"
+            " added' in the recipe for change data"
+        )
+        problems.append((f"partition >= {topic.partitions}", added))
+    problems += [
+        (
+            f"{_OPERATION} = 't'",
+            "it is a truncation, which has no order among the changes: pass on_truncate='ignore', and delete the rows",
+        ),
+        (
+            f"coalesce({_OPERATION} NOT IN ('c', 'r', 'u', 'd'), true)",
+            "it has no operation of a change: pass the form of the events, and subscribe to the table's topic only;"
+            " flat events need add.fields=op",
+        ),
+        (
+            "key IS NULL",
+            "its record has no key, so changes of a row have no order: give the table a primary key, or set the"
+            " connector's message.key.columns",
+        ),
+        (f"{_ROW} IS NULL", "it has no row: check the form of the events"),
+    ]
+    if table is None:
+        # In names of topics, characters that Kafka does not take are underscores.
+        legal = f"regexp_replace({found_table}, '[^a-zA-Z0-9._-]', '_')"
+        several = "its table is not the one that the topic is named after: pass table, which leaves out others"
+        problems.append((f"NOT endswith(concat('.', topic), concat('.', {legal}))", several))
+    return problems
+
+
+def _failing() -> str:
+    where = "concat('topic ', topic, ', partition ', partition, ', offset ', offset"
+    return f" ELSE raise_error({where}, ': this record cannot be applied as a change, because ', {_REASON}))"

@@ -1,0 +1,275 @@
+"""Events of a real Debezium (3.6.1, PostgreSQL 18, recorded from Kafka) become rows for `write_mode="changes"`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from outfall.errors import ConfigurationError
+from outfall.spark.debezium import changes
+from outfall.spark.debezium.order import PER_GENERATION, PER_OFFSET
+
+ORDERS = (
+    "id BIGINT, city STRING, price DECIMAL(10,2), big DECIMAL(38,9), paid BOOLEAN, small SMALLINT, real8 DOUBLE,"
+    " day DATE, made TIMESTAMP_NTZ, made3 TIMESTAMP_NTZ, raw BINARY, doc STRING, tags ARRAY<STRING>, nums ARRAY<INT>,"
+    " pt STRUCT<x: DOUBLE, y: DOUBLE>, note STRING"
+)
+MADE = datetime.fromisoformat("2024-02-29 10:11:12.123456")
+FIRST: dict[str, Any] = {
+    "id": 1, "city": "Oslo", "price": Decimal("12.50"), "big": Decimal("12345678901234567890.123456789"), "paid": True,
+    "small": 3, "real8": 2.25, "day": date(2024, 2, 29), "made": MADE,
+    "made3": MADE.replace(microsecond=123000), "raw": b"\x00\xff\x10", "doc": '{"a": [1, 2.50]}',
+    "tags": ["a", "b c", None], "nums": [1, 2], "pt": (1.0, 2.0), "note": "short", "op": "r", "seq": PER_GENERATION,
+}  # fmt: skip
+
+
+def recorded(name: str) -> list[dict[str, Any]]:
+    lines = Path(__file__).with_name("events").joinpath(f"{name}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def frame(spark: SparkSession, records: list[dict[str, Any]]) -> DataFrame:
+    """Return records as Kafka's source has them. In SQL, since rows from Python would need its workers."""
+    if not records:
+        return frame(spark, [envelope(0, "c", {})]).where("false")
+    names = ("key", "value", "topic", "partition", "offset")
+    rows = ", ".join(f"({', '.join(literal(record[name]) for name in names)})" for record in records)
+    kinds = "cast(key AS binary) key, cast(value AS binary) value, topic, partition, cast(offset AS bigint) offset"
+    return spark.sql(f"SELECT {kinds} FROM VALUES {rows} AS t({', '.join(names)})")
+
+
+def literal(value: Any) -> str:
+    """Return a value as SQL."""
+    if not isinstance(value, str):
+        return "NULL" if value is None else str(value)
+    return "'{}'".format(value.replace("\\", "\\\\").replace("'", "\\'"))
+
+
+def envelope(offset: int, op: str | None, row: Any, *, key: str | None = '{"id":1}', **more: Any) -> dict[str, Any]:
+    """Return a record like those of a connector, as much of it as matters."""
+    images = {"before": row if op == "d" else None, "after": None if op == "d" else row}
+    value = {**images, "op": op, "source": {"db": "shop", "schema": "public", "table": "orders"}} | more
+    return {"key": key, "value": json.dumps(value), "topic": "shop.public.orders", "partition": 0, "offset": offset}
+
+
+def last(rows: DataFrame) -> dict[int, tuple[str, Any]]:
+    """Return the operation and city of the newest change of each key."""
+    ordered = sorted(rows.collect(), key=lambda row: row["seq"])
+    return {row["id"]: (row["op"], row["city"]) for row in ordered}
+
+
+def test_values_in_the_forms_that_need_no_unit_become_the_columns_of_the_table(spark: SparkSession) -> None:
+    rows = changes(frame(spark, recorded("text")), ORDERS, order=1)
+    assert rows.schema["seq"].dataType.simpleString() == "decimal(38,0)"
+    found = {row["seq"]: row.asDict() for row in rows.collect()}
+    assert found[Decimal(PER_GENERATION)] == FIRST
+    # A row of NULLs, and a removal, of which PostgreSQL sends only the key.
+    nulls = dict.fromkeys(FIRST, None)
+    assert found[Decimal(PER_GENERATION + PER_OFFSET)] == nulls | {
+        "id": 4, "op": "r", "seq": PER_GENERATION + PER_OFFSET
+    }  # fmt: skip
+    removals = {row["id"] for row in found.values() if row["op"] == "d"}
+    assert removals == {10, 11}
+    assert all(value is None for row in found.values() if row["op"] == "d" for name, value in row.items()
+               if name not in ("id", "op", "seq"))  # fmt: skip
+
+
+def test_the_order_is_that_of_delivery_also_for_keys_that_changed_and_incremental_snapshots(
+    spark: SparkSession,
+) -> None:
+    records = recorded("text")
+    rows = changes(frame(spark, records), "id BIGINT, city STRING", order=1)
+    # Key 10 became 11 and was removed; 2 was updated after the incremental snapshot, whose rows have no position.
+    assert last(rows) == {
+        1: ("r", "Oslo"), 2: ("u", "Rome"), 3: ("r", "Bergen"), 4: ("r", None), 10: ("d", None), 11: ("d", None)
+    }  # fmt: skip
+    numbers = {row["seq"] for row in rows.collect()}
+    assert len(numbers) == rows.count() == sum(record["value"] is not None for record in records)
+
+
+def test_a_commit_that_is_late_wins_although_its_position_is_smaller(spark: SparkSession) -> None:
+    # As seen on Debezium 3.6.1: a transaction that is open while the connector takes its snapshot.
+    source = {"db": "shop", "schema": "public", "table": "orders"}
+    late = [
+        envelope(0, "r", {"id": 1, "city": "old"}, source=source | {"lsn": 22195960}),
+        envelope(1, "u", {"id": 1, "city": "new"}, source=source | {"lsn": 22195776}),
+        envelope(2, "r", {"id": 2, "city": "again"}, source=source | {"lsn": None}, key='{"id":2}'),
+    ]
+    rows = changes(frame(spark, late), "id BIGINT, city STRING", order=1)
+    assert last(rows) == {1: ("u", "new"), 2: ("r", "again")}
+
+
+def test_events_with_their_schema_are_read_as_those_without(spark: SparkSession) -> None:
+    rows = changes(frame(spark, recorded("schemas")), "id BIGINT, city STRING, day DATE", order=1)
+    assert [(row["op"], row["id"], row["city"], row["day"]) for row in rows.orderBy("seq").collect()] == [
+        ("r", 3, "Bergen", date(2024, 2, 29)), ("u", 3, "Bergen", date(2024, 2, 29)), ("d", 10, None, None)
+    ]  # fmt: skip
+
+
+def test_flat_events_have_the_same_rows(spark: SparkSession) -> None:
+    rows = changes(frame(spark, recorded("flat")), "id BIGINT, city STRING, day DATE", order=1, form="flat")
+    assert last(rows)[2] == ("c", "Rome")
+    assert {row["id"] for row in rows.collect() if row["op"] == "d"} == {10, 11}
+
+
+def test_what_is_no_change_of_a_row_is_left_out(spark: SparkSession) -> None:
+    records = recorded("others")
+    assert {record["topic"] for record in records} >= {"plain.transaction", "__debezium-heartbeat.plain"}
+    assert changes(frame(spark, records), "id BIGINT", order=1, table="public.orders").collect() == []
+
+
+def test_numbers_in_place_of_times_need_their_unit(spark: SparkSession) -> None:
+    columns = "id BIGINT, day DATE, made TIMESTAMP_NTZ, made3 TIMESTAMP_NTZ, seen TIMESTAMP"
+    records = [record for record in recorded("adaptive") if '"op":"t"' not in (record["value"] or "")]
+    with pytest.raises(PySparkException, match=r"offset 0: this record .* made is not a timestamp_ntz: .* with times"):
+        changes(frame(spark, records[:1]), columns, order=1).collect()
+    rows = changes(frame(spark, records), columns, order=1, times={"made": "micros", "made3": "millis"})
+    first = rows.where("op = 'r' AND id = 1").selectExpr("day", "made", "made3", "unix_micros(seen) AS seen").first()
+    assert first is not None
+    day, made, made3, seen = first
+    assert (day, made, made3) == (FIRST["day"], FIRST["made"], FIRST["made3"])
+    assert seen == 1709194272123456
+
+
+def test_a_truncation_is_an_error_or_left_out(spark: SparkSession) -> None:
+    records = [record for record in recorded("adaptive") if '"op":"t"' in (record["value"] or "")]
+    assert [record["key"] for record in records] == [None]
+    with pytest.raises(PySparkException, match="it is a truncation"):
+        changes(frame(spark, records), "id BIGINT", order=1).collect()
+    assert changes(frame(spark, records), "id BIGINT", order=1, on_truncate="ignore").collect() == []
+
+
+@dataclass(frozen=True)
+class Life:
+    """What the brokers would say."""
+
+    topic: str = "shop.public.orders"
+    generation: int = 3
+    partitions: int = 1
+
+    def open(self) -> int:
+        return self.partitions
+
+
+GOOD = {"id": 1, "city": "Oslo"}
+REFUSED = [
+    ("not JSON", envelope(0, "c", GOOD) | {"value": "no"}, {}, "no JSON object"),
+    ("flat", envelope(0, None, GOOD) | {"value": json.dumps({**GOOD, "__op": "c"})}, {}, "no operation of a change"),
+    ("an envelope", envelope(0, "c", GOOD), {"form": "flat"}, "no operation of a change"),
+    ("unknown", envelope(0, "x", GOOD), {}, "no operation of a change"),
+    ("no key", envelope(0, "c", GOOD, key=None), {}, "primary key"),
+    ("no row", envelope(0, "c", None), {}, "it has no row"),
+    ("another table", envelope(0, "c", GOOD, source={"table": "items"}), {}, "pass table"),
+    ("another topic", envelope(0, "c", GOOD) | {"topic": "x.orders"}, {"order": Life()}, "topic than shop.public"),
+    ("a new partition", envelope(0, "c", GOOD) | {"partition": 1}, {"order": Life()}, "more than 1 partitions"),
+    ("another type", envelope(0, "c", {"id": "1.5"}), {}, "value of id is not a bigint"),
+    ("too many digits", envelope(0, "c", {"id": 1, "price": "1.255"}), {}, "price is not a .* digits of the source"),
+    ("base64", envelope(0, "c", {"id": 1, "price": "BOI="}), {}, "decimal.handling.mode to string"),
+    ("no base64", envelope(0, "c", {"id": 1, "raw": "a-"}), {}, "binary.handling.mode"),
+    ("no time", envelope(0, "c", {"id": 1, "made": "infinity"}), {}, "time.precision.mode"),
+]
+
+
+@pytest.mark.parametrize("ansi", [True, False], ids=["ansi", "legacy"])
+def test_a_record_that_cannot_be_applied_is_named_with_the_remedy(spark: SparkSession, ansi: bool) -> None:
+    columns = "id BIGINT, city STRING, price DECIMAL(10,2), raw BINARY, made TIMESTAMP"
+    before = spark.conf.get("spark.sql.ansi.enabled")
+    spark.conf.set("spark.sql.ansi.enabled", str(ansi).lower())
+    try:
+        for options in ({}, {"form": "flat"}, {"order": Life()}):
+            these = [record | {"offset": n} for n, (_, record, given, _) in enumerate(REFUSED) if given == options]
+            texts = [why for _, _, given, why in REFUSED if given == options]
+            good = [] if "form" in options else [envelope(99, "c", GOOD)]
+            given: dict[str, Any] = {"order": 1, "on_error": "null", **options}
+            rows = changes(frame(spark, these + good), columns, **given).collect()
+            rows.sort(key=lambda row: row["seq"])
+            assert [row["op"] for row in rows] == [None] * len(these) + ["c"] * len(good)
+            for row, why in zip(rows, texts, strict=False):
+                assert re.search(why, row["op_error"])
+            assert all(row["op_error"] is None for row in rows[len(these) :])
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", before or "true")
+    with pytest.raises(PySparkException, match=r"topic shop.public.orders, partition 0, offset 0: .* no JSON object"):
+        changes(frame(spark, [REFUSED[0][1]]), columns, order=1).collect()
+
+
+def test_the_brokers_are_asked_once_and_their_generation_outranks_earlier_ones(spark: SparkSession) -> None:
+    records = frame(spark, [envelope(7, "c", GOOD)])
+    (row,) = changes(records, "id BIGINT", order=Life()).collect()
+    assert row["seq"] == 3 * PER_GENERATION + 7 * PER_OFFSET
+    # Greater than any position in a log, and than all offsets of an earlier life.
+    largest = envelope(2**63 - 1, "c", GOOD) | {"partition": 10**9 - 1}
+    (row,) = changes(frame(spark, [largest]), "id BIGINT", order=2).collect()
+    assert row["seq"] == 2 * PER_GENERATION + (2**63 - 1) * PER_OFFSET + 10**9 - 1 < 3 * PER_GENERATION
+    assert PER_GENERATION > 2**63 - 1
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"order": 0}, "generation 0"),
+    ({"order": "1"}, "order is a str"),
+    ({"form": "flatt"}, "form is 'flatt'"),
+    ({"on_error": "skip"}, "on_error is 'skip'"),
+    ({"times": "seconds"}, "times is 'seconds'"),
+    ({"times": {"made": "micros"}}, "'made', which is no column"),
+    ({"operation_column": "ID"}, "two columns have the name 'ID'"),
+    ({"columns": ""}, "columns is ''"),
+]
+
+
+@pytest.mark.parametrize(("options", "why"), WRONG, ids=[why for _, why in WRONG])
+def test_wrong_arguments_fail_where_the_query_is_defined(
+    spark: SparkSession, options: dict[str, Any], why: str
+) -> None:
+    given = {"columns": "id BIGINT", "order": 1, **options}
+    with pytest.raises(ConfigurationError, match=why):
+        changes(frame(spark, []), given.pop("columns"), **given)
+
+
+def test_rows_that_are_no_records_are_rejected(spark: SparkSession) -> None:
+    with pytest.raises(ConfigurationError, match="offset"):
+        changes(frame(spark, []).drop("offset"), "id BIGINT", order=1)
+    with pytest.raises(ConfigurationError, match="An event is JSON, or a struct"):
+        changes(frame(spark, []).selectExpr("key", "1 AS value", "topic", "partition", "offset"), "id BIGINT", order=1)
+
+
+AVRO = (
+    "struct<before: struct<id: bigint, city: string, made: timestamp, at: bigint>,"
+    " after: struct<id: bigint, city: string, made: timestamp, at: bigint>, op: string,"
+    " source: struct<schema: string, table: string>>"
+)
+
+
+def test_events_that_deserialize_has_read_keep_the_types_of_their_schema(spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    row = '{"id": 1, "city": "Oslo", "made": "2024-02-29T10:11:12.5Z", "at": 1709201472123}'
+    event = f'{{"after": {row}, "op": "c", "source": {{"schema": "public", "table": "orders"}}}}'
+    records = frame(spark, [envelope(0, "c", GOOD) | {"value": event}])
+    typed = records.selectExpr(
+        "key", f"from_json(cast(value AS string), '{AVRO}') AS value", "topic", "partition", "offset"
+    )
+    columns = "id BIGINT, city STRING, made TIMESTAMP_NTZ, at TIMESTAMP_NTZ"
+    (found,) = changes(typed, columns, order=1, times="millis").collect()
+    assert (found["op"], found["id"], found["city"]) == ("c", 1, "Oslo")
+    assert found["made"] == MADE.replace(microsecond=500000)
+    assert found["at"] == MADE.replace(microsecond=123000)
+    with pytest.raises(ConfigurationError, match="no field 'price'"):
+        changes(typed, "id BIGINT, price DOUBLE", order=1)
+
+
+@pytest.fixture(autouse=True)
+def zone(spark: SparkSession) -> Iterator[None]:
+    """A zone that is not UTC shows what depends on it."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    yield
+    spark.conf.set("spark.sql.session.timeZone", before or "UTC")
