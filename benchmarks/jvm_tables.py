@@ -3,7 +3,7 @@
     python -m benchmarks.jvm_tables --rows 4000000 --pairs 5
 
 Needs the environment of `nox -s peers_bench`. Each job is a stream of one epoch into a new table on the same disk.
-Spark's sinks sync nothing. With `writer="spark"`, Spark's own writer encodes the files of IcebergSink and DeltaSink.
+Spark's sinks sync nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
@@ -36,8 +35,7 @@ DEFAULT = Given(rows=4_000_000, pairs=5)
 EMPTY = "empty sink"
 OWN = {"IcebergSink": "Spark's Iceberg sink", "DeltaSink": "Spark's Delta sink"}
 PEER = "the format's own"
-TASKS = 'writer="outfall"'
-WANTED = {PEER: "≥ 1 by CPU, ≤ 1.05 by bytes", EMPTY: "no target", TASKS: "no target"}
+WANTED = {PEER: "≥ 1 by CPU, ≤ 1.05 by bytes", EMPTY: "no target"}
 WARM_UP = 2
 
 Write = Callable[[DataFrame, str, Path], None]
@@ -54,10 +52,6 @@ def measure(spark: SparkSession, given: Given, scratch: Scratch, catalog: Catalo
         jobs[f"{EMPTY}{suffix}"] = limited(spark, limit, lambda: _run(df, EmptySink(), scratch.new()))
         jobs[f"IcebergSink{suffix}"] = limited(spark, limit, lambda: lake.iceberg(df, lake.outfalls, scratch.new()))
         jobs[f"DeltaSink{suffix}"] = limited(spark, limit, lambda: lake.delta(df, _outfalls_delta, scratch.new()))
-    # Before Spark 4.3, its writer takes this from the session only. The formats' own sinks do not read it.
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    jobs[_by_spark("IcebergSink")] = lambda: lake.iceberg(df, lake.by_spark, scratch.new())
-    jobs[_by_spark("DeltaSink")] = lambda: lake.delta(df, _delta_by_spark, scratch.new())
     jobs[OWN["IcebergSink"]] = lambda: lake.iceberg(df, lake.sparks, scratch.new())
     jobs[OWN["DeltaSink"]] = lambda: lake.delta(df, _sparks_delta, scratch.new())
 
@@ -68,7 +62,7 @@ def measure(spark: SparkSession, given: Given, scratch: Scratch, catalog: Catalo
     runs = in_turn(jobs, given.rows, pairs=given.pairs, cpu_seconds=cpu_seconds, between=between, warm_up=WARM_UP)
     peers = {
         f"{sink}{suffix}": {PEER: own, EMPTY: f"{EMPTY}{suffix}"} for sink, own in OWN.items() for suffix in LIMITS
-    } | {_by_spark(sink): {PEER: own, TASKS: sink} for sink, own in OWN.items()}
+    }
     group = f"{given.rows:,} mixed rows, streamed"
     return Result(
         benchmark="jvm_tables",
@@ -107,12 +101,9 @@ class Lake:
         shutil.rmtree(directory)
         return size
 
-    def outfalls(self, df: DataFrame, table: str, checkpoint: Path, **options: Any) -> None:
-        sink = IcebergSink(table, catalog="ice", catalog_options=self._properties, create_table="if_missing", **options)
+    def outfalls(self, df: DataFrame, table: str, checkpoint: Path) -> None:
+        sink = IcebergSink(table, catalog="ice", catalog_options=self._properties, create_table="if_missing")
         _run(df, sink, checkpoint)
-
-    def by_spark(self, df: DataFrame, table: str, checkpoint: Path) -> None:
-        self.outfalls(df, table, checkpoint, writer="spark")
 
     def sparks(self, df: DataFrame, table: str, checkpoint: Path) -> None:
         self._spark.sql(f"CREATE TABLE ice.{table} ({SCHEMA}) USING iceberg")
@@ -142,17 +133,9 @@ def _outfalls_delta(df: DataFrame, table: str, checkpoint: Path) -> None:
     _run(df, DeltaSink(table, create_table="if_missing"), checkpoint)
 
 
-def _delta_by_spark(df: DataFrame, table: str, checkpoint: Path) -> None:
-    _run(df, DeltaSink(table, create_table="if_missing", writer="spark"), checkpoint)
-
-
 def _sparks_delta(df: DataFrame, table: str, checkpoint: Path) -> None:
     writer = df.writeStream.format("delta").option("checkpointLocation", str(checkpoint))
     writer.trigger(availableNow=True).start(table).awaitTermination()
-
-
-def _by_spark(sink: str) -> str:
-    return f'{sink}, writer="spark"'
 
 
 def _run(df: DataFrame, sink: object, checkpoint: Path) -> None:

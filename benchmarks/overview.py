@@ -146,17 +146,9 @@ COMPARISONS = (
         "IcebergSink", "iceberg", "append", "Iceberg's own sink",
         _cells(_TABLES, "IcebergSink", "the format's own", _STREAMED),
     ),
-    Comparison(
-        'IcebergSink, writer="spark"', "iceberg", "append", "Iceberg's own sink",
-        _cells(_TABLES, 'IcebergSink, writer="spark"', "the format's own", _STREAMED),
-    ),
     _merge("IcebergSink", "iceberg", "Iceberg"),
     Comparison(
         "DeltaSink", "delta", "append", "Delta's own sink", _cells(_TABLES, "DeltaSink", "the format's own", _STREAMED)
-    ),
-    Comparison(
-        'DeltaSink, writer="spark"', "delta", "append", "Delta's own sink",
-        _cells(_TABLES, 'DeltaSink, writer="spark"', "the format's own", _STREAMED),
     ),
     _merge("DeltaSink", "delta", "Delta"),
     _keys("RedisSink", "redis", "redis-py pipeline", label="with versions", work="upsert"),

@@ -149,7 +149,6 @@ FACTS = {
         sinks={
             "": IcebergSink("analytics.rows"),
             'with `write_mode="upsert"`': IcebergSink("analytics.rows", write_mode="upsert", key_columns=["id"]),
-            'with `writer="spark"`': IcebergSink("analytics.rows", writer="spark"),
         },
     ),
     "delta": SinkFacts(
@@ -158,7 +157,6 @@ FACTS = {
         sinks={
             "": DeltaSink("/data/rows"),
             'with `write_mode="upsert"`': DeltaSink("/data/rows", write_mode="upsert", key_columns=["id"]),
-            'with `writer="spark"`': DeltaSink("/data/rows", writer="spark"),
         },
     ),
     "fanout": SinkFacts(

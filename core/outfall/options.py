@@ -88,6 +88,8 @@ class SinkOptions(BaseModel):
 
     aliases: ClassVar[Mapping[str, Alias]] = {}
     """Other names of options. An option that is given under two of its names is an error."""
+    elsewhere: ClassVar[Mapping[str, str]] = {}
+    """Options that only other sinks have, but that may be expected here → what to do instead."""
     owner: ClassVar[str] = ""
     """The owner of these options in errors. Defaults to the class name, with `Sink` in place of `Options`."""
 
@@ -228,7 +230,8 @@ def _validated(model: type[O], options: Iterable[tuple[str, str | None, Any]], o
     given_as: dict[str, str] = {}
     for given, name, value in options:
         if name is None:
-            problems.append((given, _unknown(given, _names(model), others)))
+            instead = {plain_name(option): text for option, text in model.elsewhere.items()}.get(plain_name(given))
+            problems.append((given, instead or _unknown(given, _names(model), others)))
             continue
         alias = model.aliases.get(name, Alias(name))
         if alias.option in given_as:

@@ -12,14 +12,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable, Schema
 
-from outfall.delta.char_varchar import DECLARED, check_length
+from outfall.delta.char_varchar import check_length
 from outfall.delta.columns import file_schema
 from outfall.delta.files import TableLocation
 from outfall.delta.partition_values import check_values, text_of
 from outfall.delta.statistics import Indexed, statistics_of
-from outfall.errors import ConfigurationError
 from outfall.tables.area import DataArea
-from outfall.tables.by_spark import partitioned
 from outfall.tables.data_file import Layout
 from outfall.tables.keyed import KeyedLayout
 
@@ -81,17 +79,6 @@ class DeltaFileLayout(KeyedLayout):
 
     def stored(self, schema: pa.Schema) -> pa.Schema:
         return pa.schema([field for field in schema if field.name not in self.partitioned_by])
-
-    def check_by_spark(self, schema: pa.Schema) -> None:
-        if self.partitioned_by:
-            raise partitioned(", ".join(self.partitioned_by))
-        lengths = [field.name for field in schema if DECLARED.encode() in (field.metadata or {})]
-        if lengths:
-            raise ConfigurationError(
-                f"column {lengths[0]!r} of the table is CHAR or VARCHAR",
-                why="Spark checks the lengths of its values only where it writes the table itself",
-                do="omit writer",
-            )
 
     @property
     def columns(self) -> pa.Schema:

@@ -6,9 +6,9 @@ options         the options of `FileSink`
 target          shared by all modes: the target's name, and how a step takes possession of a directory on a disk
 first_contact   existing data on the first run, and its deletion
 encoded_file    encodes rows and writes them to one file in large pieces
-whole/          `sink` on a disk and in object stores, `writer` in tasks, `commit` on the driver
+whole/          `sink` on a disk and in object stores, `writer` in tasks, `commit` on the driver; `by_spark`
 growing/        `sink` on the driver, `partition` in tasks, `part_files`, the `registry` of part writers, the `seal`
-stores/         `store`: a directory and its records; `local` with `locks`, `remote` with fsspec, `disk`
+stores/         `store`: a directory and its records; `local` with `locks`, `spark_tree`, `remote` with fsspec, `disk`
 ```
 Attempt names, records, roll bounds and the checks of the first run are in `outfall.storage`.
 """

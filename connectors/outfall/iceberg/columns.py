@@ -156,34 +156,6 @@ def number_of(column: pa.Field) -> int:
     return int(column.metadata[FIELD_ID])
 
 
-def check_ids(schema: pa.Schema) -> None:
-    """Reject the columns of a file that Spark's writer does not write as Iceberg needs them.
-
-    Raises `ConfigurationError`: Spark writes no field ids of elements, keys and values, and has no types for others.
-    """
-    for column in schema:
-        _check_ids(column, column.name)
-
-
-def _check_ids(column: pa.Field, path: str) -> None:
-    kind = column.type
-    if _is.is_struct(kind):
-        for inner in kind:
-            _check_ids(inner, f"{path}.{inner.name}")
-    elif _is.is_nested(kind):
-        raise ConfigurationError(
-            f"column {path!r} is {_type_text(kind)}",
-            why="Spark's writer assigns no field ids to its elements, keys or values, which Iceberg's readers need",
-            do="omit writer",
-        )
-    elif _is.is_fixed_size_binary(kind) or _is.is_time(kind) or kind == pa.uuid():
-        raise ConfigurationError(
-            f"column {path!r} is {_type_text(kind)} in the table",
-            why="Spark's writer has no such type",
-            do="omit writer",
-        )
-
-
 def _numbers(column: pa.Field) -> Iterator[int]:
     yield number_of(column)
     if _is.is_struct(column.type):  # partition columns are never inside a list or a map

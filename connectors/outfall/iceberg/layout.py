@@ -28,10 +28,9 @@ from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 
 from outfall.errors import ConfigurationError
-from outfall.iceberg.columns import check_ids, file_schema, identities, merge_schema, names_by_id, number_of
+from outfall.iceberg.columns import file_schema, identities, merge_schema, names_by_id, number_of
 from outfall.iceberg.partitions import Values, check_partitions, partitioning_text, text_of, transformed, value_of
 from outfall.tables.area import DataArea
-from outfall.tables.by_spark import partitioned
 from outfall.tables.data_file import DataFile, Layout
 from outfall.tables.keyed import KeyedLayout
 
@@ -124,11 +123,6 @@ class IcebergLayout(KeyedLayout):
 
     def stored(self, schema: pa.Schema) -> pa.Schema:
         return schema
-
-    def check_by_spark(self, schema: pa.Schema) -> None:
-        if self.spec.fields:
-            raise partitioned(partitioning_text(self.spec))
-        check_ids(schema)
 
     def partition(self, batch: pa.RecordBatch) -> Sequence[pa.Array]:
         if not self.spec.fields:

@@ -166,11 +166,7 @@ class IcebergSink(KeyedTableSink):
             )
 
     def check_new(self, rows: pa.Schema) -> None:
-        schema, _ = self._described(rows)
-        if self.options.by_spark:
-            from outfall.iceberg.columns import check_ids, file_schema
-
-            check_ids(file_schema(schema, rows, ()))
+        self._described(rows)
 
     def create(self, rows: pa.Schema) -> None:
         from pyiceberg.exceptions import TableAlreadyExistsError

@@ -7,7 +7,6 @@ options             the options that all of them have
 layout              how the files of a directory are read together: stored there, and compared before an epoch begins
 columns             the columns in that layout, and which changes of them readers unite
 writer              the writer of an attempt: one open file or object per partition, rolled and bounded
-by_spark            files of Spark's own writer, taken over by the driver: whole files and data files of tables
 commit              the committer of staged files and objects, over what a store says of one of them
 rolling             the bounds at which a file or an object is closed and the next one begins
 ```

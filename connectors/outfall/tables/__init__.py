@@ -4,7 +4,6 @@
 sink, options   the base class of the sinks, and their common options
 table           the port of a table format, for tasks (FileLayout) and on the driver (LoadedTable)
 writer          a task's rows: cast, split by partition, and written as Parquet files
-by_spark        the data files of Spark's own writer
 columns         the fit of rows and tables, by the types and rules of a format
 arrow_types     the types of rows that a column accepts without changing a value
 area            the location and the names of data files
@@ -31,7 +30,7 @@ Whose objects a module creates:
 ```
 keyed_sink → merge
 merge → staging, writer
-sink → by_spark, commit, target, write_mode, writer
+sink → commit, target, write_mode, writer
 target → data_file
 ```
 

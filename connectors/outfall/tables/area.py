@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,6 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from outfall.filesystems import make_durably, sync_directory
-from outfall.storage.by_spark import adopt_local, local_tree, remove_local_tree
 
 _OURS = "outfall"
 _BEGUN = re.compile(r"g(\d+)-([0-9a-f]*)")
@@ -65,7 +64,8 @@ class DataArea:
         """Create a file, which must not exist: its name belongs to one attempt."""
         filesystem, root = self._opened
         if self.is_disk:
-            self.make(directory)
+            if not os.path.isdir(f"{root}/{directory}"):
+                make_durably(f"{root}/{directory}")
             return NewFile(open(f"{root}/{directory}/{name}", "xb"), disk=True)
         return NewFile(filesystem.open_output_stream(f"{root}/{directory}/{name}", compression=None), disk=False)
 
@@ -112,43 +112,6 @@ class DataArea:
         if self.is_disk:
             with suppress(OSError):
                 os.rmdir(f"{root}/{directory}")
-
-    # --- what Spark's writer leaves, on a disk
-
-    def local(self, directory: str) -> str:
-        """Return the path of a directory, as this host's filesystem has it."""
-        return f"{self._opened[1]}/{directory}"
-
-    def make(self, directory: str) -> None:
-        """Create a directory durably, if it does not exist."""
-        if not os.path.isdir(self.local(directory)):
-            make_durably(self.local(directory))
-
-    def for_spark(self, path: str) -> str:
-        """See `SparkStore`."""
-        return f"file:{self.local(path)}"
-
-    def tree(self, directory: str) -> list[tuple[str, int]]:
-        """See `SparkStore`."""
-        return local_tree(self.local(directory))
-
-    def opened(self, path: str) -> AbstractContextManager[Any]:
-        """See `SparkStore`."""
-        return open(self.local(path), "rb")
-
-    def adopt(self, path: str, to: str, size: int) -> None:
-        """See `SparkStore`. The name is durable after `sync`."""
-        adopt_local(self.local(path), self.local(to), size)
-
-    def trees(self, directory: str) -> list[str]:
-        """List the directories in one BEGIN's directory on a disk: those of Spark's writer, or links in their place."""
-        if not self.is_disk or not os.path.isdir(self.local(directory)):
-            return []
-        return [f"{directory}/{entry.name}" for entry in os.scandir(self.local(directory)) if entry.is_dir()]
-
-    def remove_tree(self, directory: str) -> bool:
-        """See `SparkStore`."""
-        return remove_local_tree(self.local(directory))
 
 
 class NewFile:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated, Any, Literal, Self, TypedDict, get_args
+from typing import ClassVar, Literal, Never, TypedDict
 
-from pydantic import BeforeValidator, ByteSize, Field, field_validator, model_validator
+from pydantic import ByteSize, Field, field_validator
 
 from outfall.existing import OnExistingRows
-from outfall.options import Duration, Names, SinkOptions, parse_pairs
+from outfall.options import Duration, Names, SinkOptions
 from outfall.row_logging import LogRows, log_rows_field
 
 WriteMode = Literal["append", "overwrite_partitions"]
-
-
-_INSTEAD = "writer_options={'maxRecordsPerFile': …}"
 
 
 class CommonArguments(TypedDict, total=False):
@@ -28,8 +25,7 @@ class CommonArguments(TypedDict, total=False):
     target_file_bytes: int | str | None
     max_open_files: int
     retry_deadline: timedelta | float | str
-    writer: Literal["outfall", "spark"]
-    writer_options: Mapping[str, Any]
+    writer: Never
     log_rows: LogRows
 
 
@@ -41,6 +37,11 @@ class TableArguments(CommonArguments, total=False):
 
 class TableOptions(SinkOptions):
     """The common options of the table sinks. Each format adds the location of its table."""
+
+    elsewhere: ClassVar[Mapping[str, str]] = {
+        "writer": "is an option of FileSink; the data files of a table are written by Outfall, which takes no more CPU"
+        " time than Spark's writer: omit it"
+    }
 
     write_mode: WriteMode = Field(
         default="append",
@@ -78,16 +79,6 @@ class TableOptions(SinkOptions):
         description="How long transient errors are retried when the table is loaded, created or changed, and when a"
         " task creates a data file in a store. Commits are retried until `commit_deadline` of the query.",
     )
-    writer: Literal["outfall", "spark"] = Field(
-        default="outfall",
-        description="Who encodes the rows: `outfall` in Python, or `spark`, whose own writer writes the Parquet files"
-        " of an unpartitioned table on a disk (Python API only).",
-    )
-    writer_options: Annotated[dict[str, str], BeforeValidator(parse_pairs)] = Field(
-        default={},
-        description="The options of Spark's writer, such as `maxRecordsPerFile`: a mapping, or a JSON object as a"
-        " string. Without secrets.",
-    )
     log_rows: LogRows = log_rows_field()
 
     def removes_all(self, published: int | None) -> bool:
@@ -100,27 +91,3 @@ class TableOptions(SinkOptions):
         if value is not None and value < 1:
             raise ValueError("must be at least one byte")
         return value
-
-    @model_validator(mode="after")
-    def _fits_the_writer(self) -> Self:
-        if not self.by_spark:
-            if self.writer_options:
-                raise ValueError('writer_options are those of Spark\'s writer: pass writer="spark"')
-            return self
-        if self.write_mode not in get_args(WriteMode):
-            raise ValueError(f'write_mode {self.write_mode} is not for writer="spark": leave writer out')
-        if self.partition_by:
-            raise ValueError(
-                'partition_by is not for writer="spark", which sorts the rows by partition: leave writer out'
-            )
-        for name in ("target_file_bytes", "max_open_files"):
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f'{name} is not for writer="spark": leave it out; {_INSTEAD} bounds files')
-        if {"path", "compression"} & {name.lower() for name in self.writer_options}:
-            raise ValueError("writer_options must not have path and compression, which the table determines")
-        return self
-
-    @property
-    def by_spark(self) -> bool:
-        """Whether Spark's own writer writes the files."""
-        return self.writer == "spark"

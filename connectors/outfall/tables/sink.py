@@ -21,7 +21,6 @@ from outfall.capabilities import (
     SupportsCommitter,
     SupportsPostCommitTopology,
     SupportsPreCommitTopology,
-    SupportsSparkWriter,
     SupportsTarget,
     SupportsWriterContext,
     TargetCheck,
@@ -38,12 +37,11 @@ from outfall.retry_log import RetryLog
 from outfall.retry_loop import patiently
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
-from outfall.tables.by_spark import SparkTableWriter, check_by_spark
 from outfall.tables.commit import TableCommitter
 from outfall.tables.data_file import EpochFiles, TaskFiles
 from outfall.tables.options import TableOptions
 from outfall.tables.table import FileLayout, LoadedTable
-from outfall.tables.target import TablePort, clear_attempts, leftovers, revoke_older, trees_of_spark, unnamed
+from outfall.tables.target import TablePort, clear_attempts, leftovers, revoke_older, unnamed
 from outfall.tables.write_mode import AddFiles, WriteMode
 from outfall.tables.writer import TableWriter
 from outfall.target_record import TargetRecord
@@ -75,9 +73,6 @@ class TableSink(
     DeclaresCapabilities,
 ):
     """Writes rows to a table, each epoch in one commit. Formats add how to load, create and identify a table."""
-
-    checks_columns = True
-    """See `SupportsSparkWriter`."""
 
     options: TableOptions
     _rows: pa.Schema | None = None
@@ -122,7 +117,7 @@ class TableSink(
     # --- called by the engine
 
     def capabilities(self) -> Collection[type]:
-        return (type(self), SupportsSparkWriter) if self.options.by_spark else (type(self),)
+        return (type(self),)
 
     def in_save_mode(self, mode: SaveMode | None) -> Self:
         return changed(self, options=options_in_save_mode(self.options, mode))
@@ -136,14 +131,12 @@ class TableSink(
     def replaces_rows(self) -> bool:
         return self.options.write_mode != "append"
 
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> TableWriter | SparkTableWriter:
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> TableWriter:
         context, opened = self.writer_context(), self._opened
         if opened is None:
             raise ConfigurationError(
                 f"{shown_name(self)} was not opened", do="run it with outfall, which calls open_target() first"
             )
-        if self.options.by_spark:
-            return SparkTableWriter(opened.layout, context, self.options.writer_options, published=opened.published)
         return TableWriter(opened.layout, context, self.options, published=opened.published)
 
     def row_schema(self) -> pa.Schema | None:
@@ -247,13 +240,9 @@ class TableSink(
         for each in lost:
             reached("table: cleaning up")
             area.delete(each.path, each.names)
-        trees = trees_of_spark(area, context)
-        for tree in trees:
-            area.remove_tree(tree)
-            area.delete(tree.rpartition("/")[0], ())
         if context.final:
             table.forget(context.incarnation)
-        return len(trees) + sum(len(each.names) for each in lost)
+        return sum(len(each.names) for each in lost)
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         table = self._loaded()
@@ -261,8 +250,7 @@ class TableSink(
             return ()
         area = table.files.area
         found = unnamed(area, table, leftovers(area, context))
-        trees = [f"{area.root}/{tree}" for tree in trees_of_spark(area, context)]
-        return [*trees, *(area.path(each.path, name) for each in found for name in sorted(each.names))]
+        return [area.path(each.path, name) for each in found for name in sorted(each.names)]
 
     def withdraw(self, context: CleanUpContext) -> None:
         table = self._loaded()
@@ -281,9 +269,7 @@ class TableSink(
                 return
             grows = self.options.schema_evolution == "add_columns"
             files = self.mode.form(table.with_columns(columns) if grows else table.files)
-            schema = files.file_schema(rows)
-            if self.options.by_spark:
-                check_by_spark(files, schema)
+            files.file_schema(rows)
         except ConfigurationError as error:
             raise ConfigurationError.because_of(error, f"{self.target()} cannot take these rows") from error.__cause__
 

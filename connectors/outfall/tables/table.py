@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from outfall.errors import ConfigurationError
 from outfall.tables.area import DataArea
 from outfall.tables.data_file import DataFile, EpochFiles, Layout
 from outfall.tables.record import TableRecord
@@ -76,13 +75,6 @@ class FileLayout(ABC):
 
         It holds counts and bounds, as JSON.
         """
-
-    def check_by_spark(self, schema: pa.Schema) -> None:
-        """Reject a table, or columns of `file_schema`, that Spark's writer does not write as the table needs.
-
-        Raises `ConfigurationError` with the reason.
-        """
-        raise ConfigurationError("Spark's writer does not write files of this form", do="omit writer")
 
 
 class LoadedTable(ABC):

@@ -116,25 +116,13 @@ def _check_existing(where: str, table: LoadedTable, step_id: str, existing: Exis
 def clear_attempts(area: DataArea, files: EpochFiles, kept: Collection[str]) -> int:
     """Remove what failed attempts left next to the files that a committed epoch keeps; return the number of files.
 
-    No other file of this BEGIN can be committed any more: the committed record is complete. Late tasks of Spark's
-    writer may have made the directory of an attempt again.
+    No other file of this BEGIN can be committed any more: the committed record is complete.
     """
     lost = set(area.names(files.directory)).difference(kept)
     if lost:
         reached("table: clearing")
         area.delete(files.directory, lost)
-    for tree in area.trees(files.directory):
-        area.remove_tree(tree)
     return len(lost)
-
-
-def trees_of_spark(area: DataArea, context: CleanUpContext) -> list[str]:
-    """Find what Spark's writer left in older BEGINs. No snapshot refers to a file there: those are moved before."""
-    if not area.is_disk:
-        return []
-    bound = context.generation + context.final
-    older = [directory for number, directory in area.begun(context.incarnation) if number < bound]
-    return [tree for directory in older for tree in area.trees(directory) if _is_ours(tree, context)]
 
 
 class LostDirectory(NamedTuple):

@@ -15,13 +15,13 @@ import pyarrow as pa
 from outfall.errors import ConfigurationError, SerializationError
 from outfall.options import in_own_case
 from outfall.spark.columns import RowColumns, arrow_schema
-from outfall.spark.own_writer import spark_type
 from outfall.spark.routing import map_in_arrow
 from outfall.spark.version_check import PickledWithVersion
 from outfall.values import require_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
 
 OnError = Literal["fail", "null"]
 
@@ -90,7 +90,7 @@ def deserialize(
         raise ConfigurationError(f"the rows have a column {reason!r} already", do="rename or remove it")
     reader = deserializer.open()
     fields = [
-        StructField(column, spark_type(reader.type), True) if field.name == column else field
+        StructField(column, _spark_type(reader.type), True) if field.name == column else field
         for field in df.schema.fields
     ]
     if on_error == "null":
@@ -136,3 +136,17 @@ class DeserializeFunction(PickledWithVersion):
             do="check that the deserializer is the one for this column; to go on without such messages, pass"
             ' on_error="null" to get NULL and the reason in a column, and handle these rows there',
         )
+
+
+def _spark_type(kind: pa.DataType) -> DataType:
+    """Return Spark's type, in which all nested values may be NULL."""
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    if pa.types.is_struct(kind):
+        return StructType([StructField(field.name, _spark_type(field.type), True) for field in kind])
+    if pa.types.is_map(kind):
+        return MapType(_spark_type(kind.key_type), _spark_type(kind.item_type))
+    if pa.types.is_nested(kind):
+        return ArrayType(_spark_type(kind.value_type))
+    return from_arrow_type(kind, prefer_timestamp_ntz=True)

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from outfall.errors import ConfigurationError, TransientError
-from outfall.spark.columns import arrow_schema
 from outfall.spark.query_identity import is_connect
 from outfall.spark.routing import map_in_arrow
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import DataType
+    from pyspark.sql import DataFrame, SparkSession
 
 _COUNTED_WITHIN = 60.0
 """Seconds for which the number of rows is waited for after Spark's job. Spark reports it over its listener bus."""
@@ -31,10 +29,6 @@ _COMMITTERS = {
 }
 """Settings of Hadoop that a writer takes as options: Hadoop's own committer, whatever the platform prefers."""
 
-_FIELD_ID = b"PARQUET:field_id"
-_OPTIONS_SINCE = (4, 3)
-"""The Spark whose writer takes the settings of Parquet as options too."""
-
 _PROTOCOL = "spark.sql.sources.commitProtocolClass"
 _OWN_PROTOCOL = "org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol"
 
@@ -44,39 +38,6 @@ class SparkRows:
 
     def __init__(self, df: DataFrame) -> None:
         self._df = df
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns, as Arrow fields. Raises `ConfigurationError` if Arrow has no type for a column."""
-        return arrow_schema(self._df.schema)
-
-    def settings(self, needed: Mapping[str, Sequence[str]]) -> Mapping[str, str]:
-        """Return settings of a session as options of `save`: setting → its valid values, in capital letters.
-
-        Before Spark 4.3, a writer takes these only from the session. Then its values are checked. Raises
-        `ConfigurationError` for another one.
-        """
-        session = self._df.sparkSession
-        if tuple(map(int, session.version.split(".")[:2])) >= _OPTIONS_SINCE:
-            return {name: values[0] for name, values in needed.items()}
-        for name, values in needed.items():
-            value = session.conf.get(name, None)
-            if value is not None and value.upper() not in values:
-                raise ConfigurationError(
-                    f"{name} is {value}",
-                    why=f"the files need {' or '.join(values)}, and the writer of Spark {session.version} takes it from"
-                    " the session only",
-                    do=f"set it to {values[0]} in the session before the query starts, or omit writer",
-                )
-        return {}
-
-    def cast(self, sources: Mapping[str, pa.Field]) -> SparkRows:
-        """Return the rows with other columns: column of the rows → its new name, type and Parquet field id, in order.
-
-        NULL in a column that is not nullable fails the job.
-        """
-        columns = [_cast(name, field).alias(field.name, metadata=_number(field)) for name, field in sources.items()]
-        return SparkRows(self._df.select(*columns))
 
     def save(self, url: str, *, format: str, options: Mapping[str, str], partition_by: Sequence[str] = ()) -> int:
         """Let Spark write the rows into a directory that does not exist, and return their number.
@@ -122,42 +83,6 @@ class _Checking:
         for _ in batches:
             self.check()
         return iter(())
-
-
-def _cast(name: str, field: pa.Field) -> Column:
-    from pyspark.sql import functions as sf
-
-    column = sf.col("`{}`".format(name.replace("`", "``")))
-    if not field.nullable:
-        column = sf.coalesce(
-            column,
-            sf.raise_error(
-                f"column {name!r} is NULL in a row, and the table requires a value."
-                " What to do: set a value, or remove such rows."
-            ),
-        )
-    return column.cast(spark_type(field.type))
-
-
-def _number(field: pa.Field) -> dict[str, int]:
-    number = (field.metadata or {}).get(_FIELD_ID)
-    return {} if number is None else {"parquet.field.id": int(number)}
-
-
-def spark_type(kind: pa.DataType) -> DataType:
-    """Return Spark's type with the field ids of structs: Spark writes none of elements, keys and values."""
-    from pyspark.sql import types
-    from pyspark.sql.pandas.types import from_arrow_type
-
-    if pa.types.is_struct(kind):
-        return types.StructType(
-            [types.StructField(field.name, spark_type(field.type), True, _number(field)) for field in kind]
-        )
-    if pa.types.is_map(kind):
-        return types.MapType(spark_type(kind.key_type), spark_type(kind.item_type))
-    if pa.types.is_nested(kind):
-        return types.ArrayType(spark_type(kind.value_type))
-    return from_arrow_type(kind, prefer_timestamp_ntz=True)
 
 
 def default_parallelism(df: DataFrame) -> int:

@@ -20,7 +20,6 @@ from outfall.testing.conformance.checks.power import MOMENTS
 from tests.integration.support.recorded_elsewhere import DeltaRecordedElsewhere
 from tests.one_each import thorough
 from tests.unit.support.delta_reader import newest, versions, write_table
-from tests.unit.support.spark_writer import WrittenInPython
 
 COLUMNS = {"id": "long", "text": "string", "kind": "string"}
 
@@ -84,18 +83,6 @@ class UpsertedDeltaTables(DeltaTables):
         return {"id": None, "text": f"version {version}", "kind": "a"}
 
 
-class DeltaTablesBySpark(DeltaTables):
-    """A table whose files Spark's own writer has written, by a stand-in for Spark."""
-
-    options_of_sink: ClassVar[dict[str, Any]] = {"writer": "spark"}
-    partitioned_by: ClassVar[list[str]] = []
-    # The stand-in holds the rows of a task.
-    memory_limit = None
-
-    def make_sink(self, target: Path) -> Any:
-        return WrittenInPython(super().make_sink(target))
-
-
 SHORT = ["one_epoch", "two_attempts_finish", "lost_reply_of_a_commit", "lost_before_committing", "late_zombie"]
 MORE = [
     "nothing_visible_before_commit",
@@ -113,7 +100,7 @@ MORE = [
     "null_in_a_key",
     "in_wrappers",
 ]
-HARNESSES = [DeltaTables, *map(thorough, [UpsertedDeltaTables, DeltaTablesBySpark])]
+HARNESSES = [DeltaTables, thorough(UpsertedDeltaTables)]
 FORKING = ["memory_over_epochs", "tasks_in_processes_of_their_own", "killed_before_close"]
 
 
@@ -161,8 +148,3 @@ class TestDeltaTables(DeltaTables, SinkConformance):
 @pytest.mark.long
 class TestUpsertedDeltaTables(UpsertedDeltaTables, SinkConformance):
     not_claimed = {**UpsertedDeltaTables.not_claimed, **ELSEWHERE}
-
-
-@pytest.mark.long
-class TestDeltaTablesBySpark(DeltaTablesBySpark, SinkConformance):
-    not_claimed = {**DeltaTablesBySpark.not_claimed, **ELSEWHERE}

@@ -15,7 +15,6 @@ from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from tests.integration.support.iceberg_epochs import NAME, Lake
 from tests.integration.support.recorded_elsewhere import IcebergRecordedElsewhere
 from tests.one_each import thorough
-from tests.unit.support.spark_writer import WrittenInPython
 
 SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
 
@@ -96,18 +95,6 @@ class UpsertedIcebergTables(IcebergTables):
         return {"id": None, "text": f"version {version}"}
 
 
-class IcebergTablesBySpark(IcebergTables):
-    """A table whose files Spark's own writer has written, by a stand-in for Spark."""
-
-    options_of_sink: ClassVar[dict[str, Any]] = {"writer": "spark"}
-    partitioned_by = ()
-    # The stand-in holds the rows of a task.
-    memory_limit = None
-
-    def make_sink(self, target: Any) -> Any:
-        return WrittenInPython(super().make_sink(target))
-
-
 SHORT = ["two_attempts_finish", "lost_before_committing", "late_zombie", "leftovers_are_cleaned_up"]
 MORE = [
     "one_epoch", "lost_reply_of_a_commit", "nothing_visible_before_commit", "lost_log", "lost_target",
@@ -117,7 +104,7 @@ MORE = [
 
 
 @pytest.mark.parametrize("checks", [SHORT, pytest.param(MORE, marks=pytest.mark.thorough)], ids=["short", "more"])
-@pytest.mark.parametrize("harness", [IcebergTables, *map(thorough, [UpsertedIcebergTables, IcebergTablesBySpark])])
+@pytest.mark.parametrize("harness", [IcebergTables, thorough(UpsertedIcebergTables)])
 def test_the_suite_in_short(tmp_path: Path, harness: type[IcebergTables], checks: list[str]) -> None:
     tables = harness()
     tables.most_cases = 4
@@ -132,9 +119,4 @@ class TestIcebergTables(IcebergTables, SinkConformance):
 
 @pytest.mark.long
 class TestUpsertedIcebergTables(UpsertedIcebergTables, SinkConformance):
-    most_cases = 60
-
-
-@pytest.mark.long
-class TestIcebergTablesBySpark(IcebergTablesBySpark, SinkConformance):
     most_cases = 60

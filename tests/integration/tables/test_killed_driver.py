@@ -22,9 +22,6 @@ STEPS = (
     "after commit", "before COMPLETED", "after COMPLETED", "after clean-up",
 )  # fmt: skip
 
-BY_SPARK = ("table: written by spark", *(step for step in STEPS if step != "table: writing"))
-
-
 IN_TASKS = ("table: writing", "table: file written", "table: files synced")
 """Steps at which a Python worker dies instead, whose death fails the query: Spark retries no task in local mode."""
 
@@ -56,8 +53,6 @@ def check(lake: LakeTable, wanted: Counter[tuple[object, ...]]) -> None:
     [
         ("iceberg", "objects"),
         ("delta", "objects"),
-        ("iceberg", "by spark"),
-        ("delta", "by spark"),
         pytest.param("iceberg", "options", marks=FORMAT_API),
         pytest.param("delta", "options", marks=FORMAT_API),
     ],
@@ -66,10 +61,8 @@ def check(lake: LakeTable, wanted: Counter[tuple[object, ...]]) -> None:
 def test_the_table_holds_each_flight_once_however_often_the_driver_is_killed(
     tmp_path: Path, lake: LakeTable, api: str
 ) -> None:
-    by_spark = api == "by spark"
-    options = {**lake.options(), **({"writer": "spark"} if by_spark else {"partition_by": "carrier"})}
-    job, rows = make_job(tmp_path, "append", "objects" if by_spark else api, steps=BY_SPARK if by_spark else STEPS)
-    job.lake = json.dumps(options)
+    job, rows = make_job(tmp_path, "append", api, steps=STEPS)
+    job.lake = json.dumps({**lake.options(), "partition_by": "carrier"})
     job.run_all()
     check(lake, Counter(zip(*(column.to_pylist() for column in rows.columns), strict=True)))
     if KILLS >= 20:

@@ -11,14 +11,12 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from outfall import spark as by_spark
 from outfall.delta import DeltaSink
 from outfall.errors import ConfigurationError
 from tests.integration.delta.test_types import NESTED, PLAIN, same
 from tests.integration.filters.test_filters import compares_with_zero, files, misled, write
 from tests.integration.support import awkward, filtering
 from tests.integration.support.awkward import DELTA
-from tests.integration.support.awkward_frame import IN_CHUNKS, awkward_rows, filters, with_timestamps
 from tests.integration.support.batch_driver import batch
 from tests.integration.support.delta_epochs import Shore
 from tests.peers.support.jvm_tables import JvmTable
@@ -78,21 +76,6 @@ def test_the_jvm_finds_by_a_filter_what_is_there(
     given = [each for each in awkward.filters(DELTA, every=False) if not compares_with_zero(each)]
     some = given if every else given[::12]
     assert misled(lambda filters: filtering.by_spark(rows, filters), some) == {}
-
-
-def test_the_jvm_finds_what_sparks_writer_wrote(
-    delta: SparkSession, shore: Shore, jvm: JvmTable, tmp_path: Path
-) -> None:
-    (tmp_path / "rows").mkdir()
-    with with_timestamps(delta):
-        sent, names = awkward_rows(delta, DELTA, tmp_path / "rows")
-        by_spark.write(sent, DeltaSink(shore.path, create_table="if_missing", writer="spark", writer_options=IN_CHUNKS))
-    found = delta.read.format("delta").load(str(shore.path))
-    read, wanted = found.toArrow(), sent.toArrow()
-    for name in wanted.column_names:
-        assert sorted(map(repr, read[name].to_pylist())) == sorted(map(repr, wanted[name].to_pylist())), name
-    given = [each for each in filters(DELTA, names) if not compares_with_zero(each)]
-    assert misled(lambda some: filtering.by_spark(found, some), given[::6]) == {}
 
 
 def test_the_jvm_counts_from_our_statistics_what_it_counts_from_the_rows(

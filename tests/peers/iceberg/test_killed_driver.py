@@ -15,7 +15,7 @@ import pytest
 from tests.integration.support.duck import Duck
 from tests.integration.support.flights import COLUMNS, SCHEMA
 from tests.integration.support.killed_driver import FILES_PER_RUN, SEED, make_job
-from tests.integration.tables.test_killed_driver import BY_SPARK, STEPS
+from tests.integration.tables.test_killed_driver import STEPS
 from tests.peers.support.jvm_iceberg import LATER, JvmTable
 
 KILLS = int(os.environ.get("OUTFALL_TEST_KILLS", "40"))
@@ -65,24 +65,20 @@ class Meddler(threading.Thread):
         self.join()
 
 
-@pytest.mark.parametrize(
-    ("kills", "writer"),
-    [(3, "outfall"), *(pytest.param(KILLS, writer, marks=pytest.mark.long) for writer in ("outfall", "spark"))],
-)
+@pytest.mark.parametrize("kills", [3, pytest.param(KILLS, marks=pytest.mark.long)])
 def test_the_jvm_counts_each_flight_once_however_often_the_driver_is_killed(
-    table: JvmTable, tmp_path: Path, kills: int, writer: str
+    table: JvmTable, tmp_path: Path, kills: int
 ) -> None:
-    by_spark = writer == "spark"
     table.create(
         SCHEMA,
-        "" if by_spark else "PARTITIONED BY (bucket(2, id))",
+        "PARTITIONED BY (bucket(2, id))",
         {f"write.{what}.mode": "merge-on-read" for what in ("delete", "update")},
     )
     table.sql("INSERT INTO {t} (id) VALUES (-4)")
     files = FILES_PER_RUN * (kills + 1 + kills // 2)
-    job, sent = make_job(tmp_path, "append", "objects", steps=BY_SPARK if by_spark else STEPS, files=files)
+    job, sent = make_job(tmp_path, "append", "objects", steps=STEPS, files=files)
     options = {"sink": "iceberg", "table": table.name, "catalog": "ice", "catalog_options": table.properties}
-    job.lake = json.dumps({**options, "max_snapshot_age": "1 second", "writer": writer})
+    job.lake = json.dumps({**options, "max_snapshot_age": "1 second"})
     meddler = Meddler(table)
     meddler.start()
     try:

@@ -12,12 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from outfall import spark as by_spark
 from outfall.iceberg.columns import new_schema
 from tests.integration.filters.test_filters import compares_with_zero, files, misled, write
 from tests.integration.support import awkward, filtering
 from tests.integration.support.awkward import CASES, ICEBERG
-from tests.integration.support.awkward_frame import IN_CHUNKS, awkward_rows, filters
 from tests.peers.support.jvm_iceberg import JvmTable
 
 NOT_IN_SPARK = "time"
@@ -92,27 +90,6 @@ def test_the_jvm_finds_by_filters_what_is_there(awkward_table: JvmTable, every: 
 
 def _unnamed(value: Any) -> Any:
     return list(map(_unnamed, value.values())) if isinstance(value, dict) else value
-
-
-def test_the_jvm_finds_what_sparks_writer_wrote(
-    quick: SparkSession, sqlite_catalog: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "rows").mkdir()
-    table = JvmTable(quick, sqlite_catalog, tmp_path)
-    sent, names = awkward_rows(quick, ICEBERG, tmp_path / "rows")
-    by_spark.write(sent, table.sink(writer="spark", writer_options=IN_CHUNKS, create_table="if_missing"))
-    # Found by the ids alone: the names are other ones now.
-    table.sql("ALTER TABLE {t} RENAME COLUMN string TO text")
-    table.sql("ALTER TABLE {t} RENAME COLUMN struct.t TO u")
-    read, wanted = table.sql("SELECT * FROM {t}").toDF(*sent.columns).toArrow(), sent.toArrow()
-    for name in wanted.column_names:
-        values = [[_unnamed(value) for value in each[name].to_pylist()] for each in (read, wanted)]
-        assert Counter(map(repr, values[0])) == Counter(map(repr, values[1])), name
-    table.sql("ALTER TABLE {t} RENAME COLUMN text TO string")
-    table.sql("ALTER TABLE {t} RENAME COLUMN struct.u TO t")
-    rows = table.sql("SELECT * FROM {t}")
-    given = [each for each in filters(ICEBERG, names) if not compares_with_zero(each)]
-    assert misled(lambda some: filtering.by_spark(rows, some), given[::8]) == {}
 
 
 def test_aggregates_that_the_jvm_takes_from_bounds_are_those_of_the_rows(awkward_table: JvmTable) -> None:

@@ -20,7 +20,7 @@ BESIDE = {"dead_letter", "session_factory", "auth", "session", "per_item"}
 def test_a_constructor_takes_the_options_of_the_model(name: str) -> None:
     sink: Any = SINKS[name]
     model = type(sink.options)
-    assert named(type(sink).__init__) - BESIDE == {*model.model_fields, *model.aliases}
+    assert named(type(sink).__init__) - BESIDE == {*model.model_fields, *model.aliases, *model.elsewhere}
 
 
 @pytest.mark.parametrize("name", SINKS)

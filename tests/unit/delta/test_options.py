@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +123,9 @@ def test_an_upsert_cannot_create_a_table_that_it_could_not_merge_into() -> None:
     options: dict[str, Any] = {"write_mode": "upsert", "key_columns": "id", "create_table": "if_missing"}
     with pytest.raises(ConfigurationError, match="a change data feed"):
         DeltaSink("/data/t", configuration={"delta.enableChangeDataFeed": "true"}, **options)
+
+
+@pytest.mark.parametrize("make", [lambda given: DeltaSink(**given), sink_from_options], ids=["in Python", "by options"])
+def test_the_writer_of_spark_is_refused_with_what_to_do(make: Callable[[dict[str, str]], object]) -> None:
+    with pytest.raises(ConfigurationError, match=r"option writer of DeltaSink: is an option of FileSink.*: omit it\.$"):
+        make({"path": "/data/t", "writer": "spark"})

@@ -356,9 +356,6 @@ class MemoryLayout(FileLayout):
     def stored(self, schema: pa.Schema) -> pa.Schema:
         return schema
 
-    def check_by_spark(self, schema: pa.Schema) -> None:
-        pass
-
     def statistics(self, written: pq.FileMetaData, schema: pa.Schema) -> Mapping[str, Any]:
         return {"columns": written.num_columns}
 

@@ -40,21 +40,7 @@ class Rows:
         self._files = files
         self._counted = sum(map(len, files.values())) if counted is None else counted
         self.saved: list[tuple[str, str, dict[str, str], tuple[str, ...]]] = []
-        self.sources: Mapping[str, pa.Field] = {}
         self.checks = 0
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of rows in Python. Ids alone are long."""
-        rows = [row for values in self._files.values() for row in values if isinstance(row, dict)]
-        return pa.Table.from_pylist(rows).schema if rows else pa.schema({"id": pa.int64()})
-
-    def settings(self, needed: Mapping[str, Sequence[str]]) -> dict[str, str]:
-        return {name: values[0] for name, values in needed.items()}
-
-    def cast(self, sources: Mapping[str, pa.Field]) -> Rows:
-        self.sources = sources
-        return self
 
     def save(self, url: str, *, format: str, options: Mapping[str, str], partition_by: Sequence[str] = ()) -> int:
         self.saved.append((url, format, dict(options), tuple(partition_by)))
@@ -64,20 +50,13 @@ class Rows:
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             if format == "parquet":
-                pq.write_table(self._table(rows), path)
+                pq.write_table(pa.Table.from_pylist(rows, None if rows else pa.schema({"id": pa.int64()})), path)
             else:
                 path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
             (path.parent / f".{path.name}.crc").write_bytes(_checksums(path.read_bytes()))
         root.mkdir(parents=True, exist_ok=True)
         (root / "_SUCCESS").touch()
         return self._counted
-
-    def _table(self, rows: list[dict[str, Any]]) -> pa.Table:
-        """Return rows with the columns that were asked for, all optional, as Spark writes them."""
-        if self.sources:
-            named = [{field.name: row.get(name) for name, field in self.sources.items()} for row in rows]
-            return pa.Table.from_pylist(named, pa.schema([each.with_nullable(True) for each in self.sources.values()]))
-        return pa.Table.from_pylist(rows, None if rows else pa.schema({"id": pa.int64()}))
 
     def run_on_executors(self, check: Callable[[], None]) -> None:
         self.checks += 1

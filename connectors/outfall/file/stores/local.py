@@ -12,9 +12,9 @@ from typing import Any
 
 from outfall.errors import TargetLostError
 from outfall.file.stores.locks import Patience, locked, peek, read_line, write_line
+from outfall.file.stores.spark_tree import adopt_local, local_tree, remove_local_tree
 from outfall.file.stores.store import STAGING, FileRecord, FileStore, StagedFile
 from outfall.filesystems import sync_directory
-from outfall.storage.by_spark import adopt_local, local_tree, remove_local_tree
 from outfall.storage.layout import LAYOUT
 from outfall.storage.names import SIDECAR, SPARK_LOG, is_hidden
 from outfall.trace_points import reached
