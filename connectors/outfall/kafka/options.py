@@ -16,8 +16,7 @@ from outfall.options import Duration, Pairs, SinkOptions, known_values, resolve_
 from outfall.redaction import MASK, Redaction
 from outfall.row_logging import LogRows, log_rows_field
 from outfall.schema_registry.options import SchemaRegistryOptions, parse_registry
-from outfall.schema_registry.settings import SchemaSettings
-from outfall.schema_registry.subjects import Role, SchemaChoice, SubjectStrategy
+from outfall.schema_registry.subjects import Role, SchemaChoice, SchemaSettings, SubjectStrategy
 
 _REACHING = (
     r"security\.protocol|client\.(id|rack|dns\.lookup)|(sasl|ssl|enable\.ssl|socket|broker\.address|reconnect)\..+|"

@@ -5,18 +5,15 @@
 ```
 options             how to reach a registry
 writing             values and keys of a writer: which schema, and the encoder for it
-settings            how a sink encodes values or keys
-subjects            names of subjects, and which of their schemas
+subjects            how a sink encodes values or keys: names of subjects, and which of their schemas
 avro_schema         Avro's types, and the schema of columns
 encoding/           rows as messages
+decoding/           messages as columns
 client              subjects, versions and ids; retries, errors, and a bounded cache
 transport           one request: credentials, TLS, proxy, bounded responses
 schemas, wire       schemas as values; the first bytes of a message
 deserializer        how to read messages: which registry, which reader's schema
 column_reader       a column of messages: the reader's schema on the driver, the writers' schemas in tasks
-avro_columns        Arrow types of Avro, and a writer's column as a reader's
-avro_reading        decodes the values of one writer's schema
-avro_bytes          checks values before the reference decodes them
 ```
 """
 

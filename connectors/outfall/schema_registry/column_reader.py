@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from outfall.errors import ConfigurationError
-from outfall.schema_registry.avro_columns import UnreadableTypeError, check_defaults, column_type
-from outfall.schema_registry.avro_reading import AvroText, avro_reader
 from outfall.schema_registry.client import NotRegisteredError, registry_of
+from outfall.schema_registry.decoding.avro import AvroText, avro_reader
+from outfall.schema_registry.decoding.avro_columns import check_defaults, column_type
+from outfall.schema_registry.decoding.by_value import Decoder, UnreadableTypeError
+from outfall.schema_registry.decoding.json_schema import json_reader
 from outfall.schema_registry.options import SchemaRegistryOptions
-from outfall.schema_registry.schemas import Schema
+from outfall.schema_registry.schemas import Schema, SchemaKind, WholeSchema
 from outfall.schema_registry.wire import HEAD_SIZE, MAGIC
 
 _MOST_TEXTS = 1000
@@ -25,7 +27,7 @@ class ColumnReader:
     """Reads a column in a task, by a fixed reader's schema."""
 
     schema_registry: SchemaRegistryOptions
-    reader: AvroText
+    reader: WholeSchema
     type: pa.DataType = field(compare=False)
     """Of the column that is made."""
 
@@ -55,10 +57,10 @@ class ColumnReader:
     def _column_of(self, schema_id: int, values: list[bytes]) -> tuple[pa.Array, dict[int, str]]:
         """Read the values of one writer's schema."""
         try:
-            writer = _text(self.schema_registry, registry_of(self.schema_registry).schema(schema_id).schema)
+            writer = _whole(self.schema_registry, registry_of(self.schema_registry).schema(schema_id).schema)
         except NotRegisteredError as error:
             return self._unreadable(values, str(error))
-        found = "it is not Avro" if writer is None else avro_reader(writer, self.reader)
+        found = _decoder(writer, self.reader)
         if isinstance(found, str):
             return self._unreadable(values, f"the schema with the id {schema_id}: {found}")
         return found.column(values)
@@ -68,31 +70,43 @@ class ColumnReader:
 
 
 def column_reader(
-    options: SchemaRegistryOptions, subject: str | None, version: int | None, schema: str | None
+    options: SchemaRegistryOptions, subject: str | None, version: int | None, schema: Schema | None
 ) -> ColumnReader:
     """Return what tasks run, with the reader's schema of this moment: that of a subject, or the given one."""
-    if subject is not None:
-        found = registry_of(options).version(subject, version)
-        name, reader = f"version {found.version} of the subject {subject}", _text(options, found.schema)
+    if schema is None:
+        found = registry_of(options).version(subject or "", version)
+        name, reader = f"version {found.version} of the subject {subject}", _whole(options, found.schema)
     else:
-        name, reader = "the given schema", AvroText(schema or "")
-    if reader is None:
-        raise ConfigurationError(
-            f"{name} is not an Avro schema", do="read these messages by other means: only Avro is supported"
-        )
+        name, reader = "the given schema", WholeSchema(schema)
     try:
-        kind = reader.type()
+        return ColumnReader(options, reader, _type(reader))
     except ConfigurationError as error:
         raise ConfigurationError.because_of(error, f"{name} cannot be the reader's schema") from error
-    try:
-        check_defaults(kind)
-        return ColumnReader(options, reader, column_type(kind))
     except UnreadableTypeError as error:
         raise ConfigurationError(
             f"{name} cannot be the reader's schema",
             why=str(error),
             do="pass schema= with the fields that have column types; the others are skipped",
         ) from error
+
+
+def _type(reader: WholeSchema) -> pa.DataType:
+    """Return the type of a reader's column. Raises `ConfigurationError` or `UnreadableTypeError` if it has none."""
+    if reader.schema.kind == "JSON":
+        return json_reader(reader).type
+    kind = _avro(reader).type()
+    check_defaults(kind)
+    return column_type(kind)
+
+
+def _decoder(writer: WholeSchema, reader: WholeSchema) -> Decoder | str:
+    """Return what decodes the values of a writer's schema, or why nothing does."""
+    if writer.schema.kind != reader.schema.kind:
+        return f"it is {_NAMES[writer.schema.kind]}, and the reader's schema is {_NAMES[reader.schema.kind]}"
+    return json_reader(reader) if reader.schema.kind == "JSON" else avro_reader(_avro(writer), _avro(reader))
+
+
+_NAMES: dict[SchemaKind, str] = {"AVRO": "Avro", "JSON": "JSON Schema", "PROTOBUF": "Protobuf"}
 
 
 def schema_ids(values: pa.Array) -> tuple[np.ndarray[Any, Any], dict[int, str]]:
@@ -119,8 +133,10 @@ def _unframed(length: int) -> str:
 
 
 @lru_cache(_MOST_TEXTS)
-def _text(options: SchemaRegistryOptions, schema: Schema) -> AvroText | None:
-    """Return an Avro schema with all that it refers to, or `None` if it is of another kind. The process keeps it."""
-    if schema.kind != "AVRO":
-        return None
-    return AvroText(schema.text, tuple(each.text for each in registry_of(options).referenced(schema).values()))
+def _whole(options: SchemaRegistryOptions, schema: Schema) -> WholeSchema:
+    """Return a schema with all that it refers to. The process keeps it."""
+    return WholeSchema(schema, tuple(registry_of(options).referenced(schema).items()))
+
+
+def _avro(whole: WholeSchema) -> AvroText:
+    return AvroText(whole.schema.text, tuple(each.text for _, each in whole.referenced))

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from outfall.errors import ConfigurationError, require_extra
 from outfall.first_contact import while_defined
+from outfall.options import in_own_case
 from outfall.schema_registry.options import SchemaRegistryOptions
+from outfall.schema_registry.schemas import Schema
+from outfall.schema_registry.subjects import KINDS, RegistryFormat
 
 if TYPE_CHECKING:
     from outfall.schema_registry.column_reader import ColumnReader
@@ -19,13 +22,15 @@ class RegistryDeserializer:
     """Reads values in Confluent's wire format, for `outfall.spark.deserialize`.
 
     The id in each message names the schema that it was written with. Tasks look it up in the registry, once per
-    process, and resolve the value to one schema, the reader's, which is fixed when the query starts. Avro only.
+    process, and resolve the value to one schema, the reader's, which is fixed when the query starts. Avro and JSON
+    Schema.
 
     Args:
         schema_registry: The URL of the registry, or a mapping or a JSON object of its options: credentials, TLS, proxy.
         subject: The subject that has the reader's schema, usually the topic with `-value` or `-key`.
         version: A version of the subject. Default: the latest one when the query starts.
         schema: The reader's schema as text, instead of a subject.
+        schema_format: What `schema` is. That of a subject is known to the registry.
 
     Raises:
         ConfigurationError: The arguments do not fit together.
@@ -35,6 +40,7 @@ class RegistryDeserializer:
     subject: str | None
     version: int | None
     schema: str | None
+    schema_format: RegistryFormat
 
     def __init__(
         self,
@@ -43,7 +49,13 @@ class RegistryDeserializer:
         subject: str | None = None,
         version: int | None = None,
         schema: str | None = None,
+        schema_format: RegistryFormat = "avro",
     ) -> None:
+        schema_format = in_own_case(schema_format, tuple(KINDS))
+        if schema_format not in KINDS or (schema is None and schema_format != "avro"):
+            raise ConfigurationError(
+                f"schema_format is {schema_format!r}", do=f"with schema=, pass one of {', '.join(KINDS)}; else omit it"
+            )
         if (subject is None) == (schema is None):
             raise ConfigurationError(
                 "RegistryDeserializer needs the reader's schema, by its subject or as text",
@@ -59,13 +71,14 @@ class RegistryDeserializer:
         object.__setattr__(self, "subject", subject)
         object.__setattr__(self, "version", version)
         object.__setattr__(self, "schema", schema)
+        object.__setattr__(self, "schema_format", schema_format)
 
     def open(self) -> ColumnReader:
         """Return what tasks run, with the reader's schema of this moment. Called once per query, on the driver.
 
         Raises:
-            ConfigurationError: The registry denies access, its address is wrong, the schema is not Avro, or a type has
-                no column type.
+            ConfigurationError: The registry denies access, its address is wrong, the schema is of another kind, or a
+                type has no column type.
             TargetError: The registry does not have the subject or the version.
             TransientError: The registry does not respond for 20 seconds, or `retry_deadline` if that is shorter.
         """
@@ -73,4 +86,5 @@ class RegistryDeserializer:
         from outfall.schema_registry.column_reader import column_reader
 
         with while_defined("the schema registry cannot be reached"):
-            return column_reader(self.schema_registry, self.subject, self.version, self.schema)
+            schema = None if self.schema is None else Schema(self.schema, KINDS[self.schema_format])
+            return column_reader(self.schema_registry, self.subject, self.version, schema)

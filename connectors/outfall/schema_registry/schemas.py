@@ -28,6 +28,15 @@ class Schema:
 
 
 @dataclass(frozen=True)
+class WholeSchema:
+    """A schema with all that it refers to, directly or indirectly, by name: it can be read without a registry."""
+
+    schema: Schema
+    referenced: tuple[tuple[str, Schema], ...] = ()
+    """Each after those that it refers to itself."""
+
+
+@dataclass(frozen=True)
 class RegisteredSchema:
     """A schema under its id, which a registry never gives to another one."""
 

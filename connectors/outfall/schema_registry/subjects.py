@@ -1,14 +1,20 @@
-"""Names of subjects, and which of their schemas a writer takes."""
+"""How a writer encodes values or keys: names of subjects, and which of their schemas it takes."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from outfall.schema_registry.options import SchemaRegistryOptions
+from outfall.schema_registry.schemas import SchemaKind
 
 Role = Literal["value", "key"]
 """Which part of a record."""
 ROLES: tuple[Role, ...] = ("value", "key")
+RegistryFormat = Literal["avro", "json_schema"]
+KINDS: dict[RegistryFormat, SchemaKind] = {"avro": "AVRO", "json_schema": "JSON"}
+"""By format: what a registry calls its schemas."""
 SubjectStrategy = Literal["topic", "record", "topic_record"]
 """As the serializers of Confluent's clients name them: `TopicNameStrategy`, `RecordNameStrategy`,
 `TopicRecordNameStrategy`."""
@@ -45,3 +51,19 @@ def record_name(topic: str, role: Role) -> str:
     """Return the name of a record that is registered for a topic, unless the user sets one: letters as Avro allows."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", f"{topic}_{role}")
     return f"_{name}" if name[0].isdigit() else name
+
+
+@dataclass(frozen=True)
+class SchemaSettings:
+    """How values or keys are encoded."""
+
+    registry: SchemaRegistryOptions
+    role: Role
+    format: RegistryFormat
+    choice: SchemaChoice = field(default_factory=SchemaChoice)
+    register: bool = False
+    strategy: SubjectStrategy = "topic"
+    record: str | None = None
+    """Full name of the record: a part of the subject, and the name of a schema that is registered."""
+    key_column: str | None = None
+    """The column of values that is left out where a schema has no such field."""

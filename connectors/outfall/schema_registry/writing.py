@@ -23,10 +23,8 @@ from outfall.schema_registry.encoding.json_schema import (
     json_schema_of_value,
 )
 from outfall.schema_registry.schemas import RegisteredSchema, Schema, SchemaKind
-from outfall.schema_registry.settings import RegistryFormat, SchemaSettings
-from outfall.schema_registry.subjects import Role, record_name, subject
+from outfall.schema_registry.subjects import KINDS, Role, SchemaSettings, record_name, subject
 
-_KINDS: dict[RegistryFormat, SchemaKind] = {"avro": "AVRO", "json_schema": "JSON"}
 _OTHER_KIND: dict[SchemaKind, str] = {
     "AVRO": 'set {role}_format="avro", or select a JSON Schema with {role}_schema',
     "JSON": 'set {role}_format="json_schema", or select an Avro schema with {role}_schema',
@@ -134,7 +132,7 @@ class SchemaWriter:
             found = registry.schema(settings.choice.id)
         else:
             found = self._version(registry, topic, within)
-        if found.schema.kind != _KINDS[settings.format]:
+        if found.schema.kind != KINDS[settings.format]:
             raise ConfigurationError(
                 f"{self._named(found)} is {found.schema.kind}, and {settings.role}_format is {settings.format}",
                 do=_OTHER_KIND[found.schema.kind].format(role=settings.role),

@@ -69,3 +69,31 @@ def test_each_type_is_read() -> None:
             options = {"url": registry.url, "headers": {"x-case": name}}
             column, errors = RegistryDeserializer(options, subject="t-value").open().column(pa.array([message]))
             assert (column.to_pylist(), errors) == ([{"x": expected, "none": None}], {}), name
+
+
+def test_json_of_confluents_serializer_is_read() -> None:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.json_schema import JSONSerializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    kinds: dict[str, tuple[Any, Any]] = {
+        "a": ({"type": "boolean"}, True),
+        "b": ({"type": "integer"}, 2**63 - 1),
+        "c": ({"type": "number"}, 0.1),
+        "d": ({"oneOf": [{"type": "null"}, {"type": "string"}]}, "é😀"),
+        "e": ({"type": ["null", "string"], "enum": ["A", None]}, None),
+        "f": ({"type": "array", "items": {"type": "integer"}}, [1, 2]),
+        "g": ({"type": "object", "additionalProperties": {"type": "number"}}, {"x": 1.5}),
+        "h": ({"$ref": "#/definitions/point"}, {"x": 1}),
+    }
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#", "title": "R", "type": "object",
+        "properties": {name: kind for name, (kind, _) in kinds.items()},
+        "definitions": {"point": {"type": "object", "properties": {"x": {"type": "integer"}}}},
+    }  # fmt: skip
+    value = {name: given for name, (_, given) in kinds.items()}
+    with model_registry() as registry:
+        serializer = JSONSerializer(json.dumps(schema), SchemaRegistryClient({"url": registry.url}))
+        message = serializer(value, SerializationContext("t", MessageField.VALUE))
+        column, errors = RegistryDeserializer(registry.url, subject="t-value").open().column(pa.array([message]))
+    assert (column.to_pylist(), errors) == ([value | {"g": [("x", 1.5)]}], {})

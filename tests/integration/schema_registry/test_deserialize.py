@@ -170,8 +170,10 @@ def test_a_column_is_read_by_parts(registry: ModelRegistry) -> None:
 
 def test_a_schema_of_another_kind_is_no_readers_schema(registry: ModelRegistry) -> None:
     registry.register("object", '{"type": "object"}', "JSON")
-    with pytest.raises(ConfigurationError, match="only Avro is supported"):
+    with pytest.raises(ConfigurationError, match="schema is an object without properties"):
         RegistryDeserializer(registry.url, subject="object").open()
+    with pytest.raises(ConfigurationError, match="schema_format is 'json'"):
+        RegistryDeserializer(registry.url, schema="{}", schema_format="json")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="either subject= or schema="):
         RegistryDeserializer(registry.url)
     with pytest.raises(ConfigurationError, match="version is 0"):
@@ -196,6 +198,24 @@ def test_ids_of_others_are_asked_for_once(registry: ModelRegistry) -> None:
         column, errors = reader.column(values)
         assert (column.null_count, len(errors)) == (100, 100)
     assert len([path for _, path in registry.requests if path.startswith("/schemas/ids/10")]) == 20
+
+
+def test_json_is_read_by_the_readers_schema_and_no_other_kind(registry: ModelRegistry) -> None:
+    old, _ = written(registry)
+    closed = {"type": "object", "properties": {"id": {"type": "integer"}, "at": {"$ref": "place.json#/$defs/place"}}}
+    place = {"$defs": {"place": {"type": "object", "properties": {"x": {"type": "number"}}}}}
+    registry.register("place", json.dumps(place), "JSON")
+    used = registry.register("object", json.dumps(closed), "JSON", [("place.json", "place", 1)])
+    reader = RegistryDeserializer(registry.url, subject="object").open()
+    avro = message(old, OLD, {"id": 1, "gate": ""})
+    values = [head(used) + b'{"id": 1, "at": {"x": 2}, "more": []}', head(used) + b"{", avro]
+    column, errors = reader.column(pa.array(values))
+    assert column.to_pylist() == [{"id": 1, "at": {"x": 2.0}}, None, None]
+    assert errors[1].startswith("it is not JSON: ")
+    assert errors[2] == f"the schema with the id {old}: it is Avro, and the reader's schema is JSON Schema"
+    narrow = '{"properties": {"id": {"type": "integer"}}}'
+    other = RegistryDeserializer(registry.url, schema=narrow, schema_format="json_schema").open()
+    assert other.column(pa.array(values[:1]))[0].to_pylist() == [{"id": 1}]
 
 
 def test_references_are_followed(registry: ModelRegistry) -> None:

@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outfall.errors import ConfigurationError
-from outfall.schema_registry.avro_columns import UnreadableTypeError, check_defaults, column_type
-from outfall.schema_registry.avro_reading import AvroReader, AvroText, avro_reader
+from outfall.schema_registry.decoding.avro import AvroReader, AvroText, avro_reader
+from outfall.schema_registry.decoding.avro_columns import check_defaults, column_type
+from outfall.schema_registry.decoding.by_value import UnreadableTypeError
 
 INTS = st.integers(-(2**31), 2**31 - 1)
 LONGS = st.integers(-(2**63), 2**63 - 1)

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from outfall.schema_registry.avro_schema import AvroType
+from outfall.schema_registry.decoding.by_value import ValueMismatchError
 
 Check = Callable[[bytes, int], int]
-"""Returns where a value ends that begins at a place. Raises `BrokenValueError` or `IndexError`."""
+"""Returns where a value ends that begins at a place. Raises `ValueMismatchError` or `IndexError`."""
 
 _MOST_EMPTY = 100_000
 """Items without bytes, such as null, of one array. What has bytes is bounded by the message."""
@@ -20,12 +21,8 @@ _LONGEST = 10
 _SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
-class BrokenValueError(ValueError):
-    """The bytes are no value of their schema."""
-
-
 def value_check(kind: AvroType) -> Callable[[bytes], None]:
-    """Return what raises `BrokenValueError` for bytes that do not begin with a value of a writer's type."""
+    """Return what raises `ValueMismatchError` for bytes that do not begin with a value of a writer's type."""
     check = _check(kind, {})
 
     def whole(data: bytes) -> None:
@@ -34,7 +31,7 @@ def value_check(kind: AvroType) -> Callable[[bytes], None]:
         except (IndexError, RecursionError):
             end = len(data) + 1
         if end > len(data):
-            raise BrokenValueError("the bytes end before the value does")
+            raise ValueMismatchError("the bytes end before the value does")
 
     return whole
 
@@ -95,7 +92,7 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return (found >> 1) ^ -(found & 1), end + 1
         shift += 7
-    raise BrokenValueError(f"a number has more than {_LONGEST} bytes")
+    raise ValueMismatchError(f"a number has more than {_LONGEST} bytes")
 
 
 def _number(data: bytes, at: int) -> int:
@@ -105,7 +102,7 @@ def _number(data: bytes, at: int) -> int:
 def _prefixed(data: bytes, at: int) -> int:
     size, at = _long(data, at)
     if size < 0:
-        raise BrokenValueError(f"a string or bytes have the length {size}")
+        raise ValueMismatchError(f"a string or bytes have the length {size}")
     return at + size
 
 
@@ -117,7 +114,7 @@ def _indexed(branches: list[Check], what: str) -> Check:
     def check(data: bytes, at: int) -> int:
         index, at = _long(data, at)
         if not 0 <= index < len(branches):
-            raise BrokenValueError(f"the {what} has no position {index}")
+            raise ValueMismatchError(f"the {what} has no position {index}")
         return branches[index](data, at)
 
     return check
@@ -140,6 +137,6 @@ def _blocks(item: Check) -> Check:
                     return at
                 empty += at == start
                 if empty > _MOST_EMPTY:
-                    raise BrokenValueError(f"an array has more than {_MOST_EMPTY:,} items without bytes")
+                    raise ValueMismatchError(f"an array has more than {_MOST_EMPTY:,} items without bytes")
 
     return check

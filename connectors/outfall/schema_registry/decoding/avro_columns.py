@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.schema_registry.avro_schema import NO_DEFAULT, AvroField, AvroType
+from outfall.schema_registry.decoding.by_value import UnreadableTypeError, ValueMismatchError
 
 _ENCODED = {
     "boolean": pa.bool_(), "int": pa.int64(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
@@ -32,14 +33,6 @@ _PROMOTIONS = {
 }  # fmt: skip
 """By a reader's type: the other types of writers that it reads."""
 _DIGITS = 38
-
-
-class UnreadableTypeError(ValueError):
-    """A type has no column, or a reader's type does not read a writer's."""
-
-
-class ValueMismatchError(ValueError):
-    """A value does not fit the reader's type, although the types do."""
 
 
 def column_type(kind: AvroType, path: str = "") -> pa.DataType:

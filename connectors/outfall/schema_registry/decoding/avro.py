@@ -19,15 +19,15 @@ import pyarrow as pa
 import pyruhvro
 
 from outfall.errors import ConfigurationError
-from outfall.schema_registry.avro_bytes import BrokenValueError, value_check
-from outfall.schema_registry.avro_columns import (
-    UnreadableTypeError,
+from outfall.schema_registry.avro_schema import AvroType, parse_avro
+from outfall.schema_registry.decoding.avro_bytes import value_check
+from outfall.schema_registry.decoding.avro_columns import (
     check_resolution,
     column_type,
     converted,
     encoded_type,
 )
-from outfall.schema_registry.avro_schema import AvroType, parse_avro
+from outfall.schema_registry.decoding.by_value import UnreadableTypeError, by_value
 from outfall.schema_registry.schemas import Schema
 from outfall.serde import parse_json
 
@@ -94,41 +94,16 @@ class AvroReader:
 
     def by_value(self, values: Sequence[bytes]) -> tuple[pa.Array, dict[int, str]]:
         """Do the same with the reference."""
-        found: list[Any] = []
-        errors: dict[int, str] = {}
-        writer, reader = self._schemas
-        for index, each in enumerate(values):
-            try:
-                self._check(each)
-                found.append(fastavro.schemaless_reader(io.BytesIO(each), writer, reader))
-            except Exception as error:
-                found.append(None)
-                errors[index] = _reason(error)
-        try:
-            return self._converted(found, errors), errors
-        except Exception:
-            pieces = [self._piece(index, each, errors) for index, each in enumerate(found)]
-            return pa.concat_arrays(pieces), errors
-
-    def _piece(self, index: int, value: Any, errors: dict[int, str]) -> pa.Array:
-        """Convert a value alone, to find out whether it is the one that does not fit."""
-        if index not in errors:
-            try:
-                return self._converted([value], {})
-            except Exception as error:
-                errors[index] = _reason(error)
-        return pa.nulls(1, self._type)
-
-    def _converted(self, found: list[Any], errors: dict[int, str]) -> pa.Array:
-        """Convert decoded values. Those with errors are `None`, whatever the schema says."""
-        if not errors:
-            return converted(pa.array(found, self._encoded), self._reader, self._reader)
-        kept = [each for index, each in enumerate(found) if index not in errors]
-        column = converted(pa.array(kept, self._encoded), self._reader, self._reader)
-        places = iter(range(len(kept)))
-        return column.take(
-            pa.array([None if index in errors else next(places) for index in range(len(found))], pa.int64())
+        return by_value(
+            values,
+            self._decoded,
+            lambda found: converted(pa.array(found, self._encoded), self._reader, self._reader),
+            self._type,
         )
+
+    def _decoded(self, value: bytes) -> Any:
+        self._check(value)
+        return fastavro.schemaless_reader(io.BytesIO(value), *self._schemas)
 
 
 @lru_cache(_MOST_DECODERS)
@@ -150,13 +125,6 @@ def _is_fast_to_read(kind: AvroType) -> bool:
     """Whether nothing of a reader's schema depends on the branch of a union."""
     parts = [each.type for each in kind.fields] + ([kind.items] if kind.items is not None else [])
     return kind.kind != "union" and all(map(_is_fast_to_read, parts))
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, BrokenValueError):
-        return str(error)
-    text = " ".join(str(error).split())[:200]
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _without_logical_types(node: Any) -> Any:
