@@ -18,10 +18,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from outfall.file import FileSink
-from outfall.spark import write, write_stream
+from outfall.spark import arrow_batches, write, write_stream
 from tests.integration.support.flights import SCHEMA
 
 STATEFUL = ("stateful", "stateful in rocksdb")
+SMALL = 100
 STATE = "org.apache.spark.sql.execution.streaming.state.{}StateStoreProvider"
 
 
@@ -38,6 +39,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--batch", help="of a batch job, the number of its epoch, in place of a stream")
     parser.add_argument("--said", help="a directory for what Python logs, by process, which needs no JVM to be read")
     return parser.parse_args()
+
+
+def join_batches() -> None:
+    """Have batches of 100 rows, so that a task of some hundred rows joins them, as one of many rows does."""
+    for name in ("MOST_ROWS", "MOST_UNKNOWN_ROWS", "_MOST_UNKNOWN_ROWS_OF_MANY_COLUMNS"):
+        assert getattr(arrow_batches, name) > SMALL
+        setattr(arrow_batches, name, SMALL)
 
 
 def session(given: argparse.Namespace) -> SparkSession:
@@ -198,6 +206,7 @@ def main() -> None:
     given = arguments()
     if given.said:
         logging.basicConfig(filename=f"{given.said}/{os.getpid()}", level=logging.WARNING)
+    join_batches()
     spark = session(given)
     if given.batch:
         write_batch(spark, given)
