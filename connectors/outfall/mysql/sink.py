@@ -53,6 +53,7 @@ class MySQLSink(DelegatingSink):
         delete_marker: str | None = None,
         operation_column: str | None = None,
         sequence_column: str | None = None,
+        sequence_kind: Literal["value", "kafka"] = "value",
         tombstone_retention: timedelta | float | str = timedelta(days=7),
         on_existing: OnExistingRows = "check",
         dead_letter_table: str | None = None,

@@ -63,6 +63,7 @@ class PostgresSink(DelegatingSink):
         delete_marker: str | None = None,
         operation_column: str | None = None,
         sequence_column: str | None = None,
+        sequence_kind: Literal["value", "kafka"] = "value",
         tombstone_retention: timedelta | float | str = timedelta(days=7),
         conflict_where: str | None = None,
         on_existing: OnExistingRows = "check",

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -61,6 +62,26 @@ _TIED = Problem(
 )
 
 
+MOVED = Problem(
+    "a newer change of its key came from another partition of the topic, and nothing orders the two",
+    "find out whether partitions were added: the recipe for change data has the steps, after which dead letters, if"
+    " dead_letter_table is set, are only a record",
+)
+_NOT_KAFKAS = Problem(
+    "its sequence is none of outfall.spark.debezium.changes",
+    "make the rows with this function, or leave out sequence_kind",
+)
+
+KAFKA_SEQUENCE = pa.decimal128(38, 0)
+"""The type of the sequences of `outfall.spark.debezium.changes`: generation · 10^28 + offset · 10^9 + partition."""
+
+LEAST_OF_KAFKA = 10**28
+"""The least sequence of a first generation, and so the distance between two generations."""
+
+PER_OFFSET = 10**9
+"""The distance between the sequences of two offsets. The remainder is the partition."""
+
+
 def tied(options: SqlOptions) -> Problem:
     """Return the problem of different changes with one key and one sequence."""
     return _TIED if options.dead_letter_table is None else Problem(_TIED.reason, _TIED.do.partition(";")[0])
@@ -73,6 +94,7 @@ class ChangeCheck:
         self._operation = options.operation_column or ""
         self._sequence = options.sequence_column or ""
         self._keys = options.key_columns
+        self._of_kafka = options.sequence_kind == "kafka"
 
     def problems(self, batch: pa.RecordBatch) -> Mapping[int, Problem]:
         """Return the rows that cannot be applied, in their order, each with its first problem.
@@ -111,6 +133,9 @@ class ChangeCheck:
                 f" others in the query, such as coalesce({self._sequence}, 0)",
             ),
         )
+        if self._of_kafka:
+            least = pa.scalar(Decimal(LEAST_OF_KAFKA), KAFKA_SEQUENCE)
+            yield pc.fill_null(pc.less(batch.column(self._sequence), least), False), _NOT_KAFKAS
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             mask = _is_unavailable(column)
             if mask is not None:

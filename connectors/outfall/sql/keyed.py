@@ -128,6 +128,20 @@ class Move:
         self._tied |= found
         return list(found)
 
+    def moved_keys(self, session: Any, most: int) -> Sequence[str]:
+        """Return the addresses of rows that are older than one of their key from another partition of the topic.
+
+        At most so many. The others were moved before. Needs the sequences of `sequence_kind="kafka"`.
+        """
+        if self._tombstones is None or not self.columns:
+            return []
+        now = self._surveyed
+        if now is not None and not self.stale and now.writes + now.removals == sum(self.expected.values()):
+            return []
+        query = self.statements(session).moved(self.all)
+        found = session.execute(query, {**self.all.given, "most": most}).fetchall()
+        return [place for place, _ in found]
+
     def leave_out(self, session: Any, places: Sequence[str]) -> None:
         """Leave out the rows at some addresses, which `tied` has returned."""
         for first in range(0, len(places), _AT_ONCE):

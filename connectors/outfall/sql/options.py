@@ -84,6 +84,12 @@ class SqlOptions(SinkOptions):
         description="`changes`: the column of the table that orders the changes of a key, such as Kafka's offset. The"
         " change with the greatest value wins, in whatever order they arrive. NULL is rejected.",
     )
+    sequence_kind: Literal["value", "kafka"] = Field(
+        default="value",
+        description="`changes`: what orders the changes. `value`: any values. `kafka`: the sequences of"
+        " `outfall.spark.debezium.changes`. A change that is older than one of its key from another partition is then"
+        " rejected: partitions were added, and nothing orders the two.",
+    )
     tombstone_retention: Limit = Field(
         default=timedelta(days=7),
         description="`changes`: how long the sequence of a deleted key is kept after its delete was written, by the"
@@ -203,7 +209,7 @@ def check_changes(options: SqlOptions) -> None:
     """Raise `ValueError` if the options of `changes` do not fit each other."""
     needed = ("key_columns", "operation_column", "sequence_column")
     if options.write_mode != "changes":
-        for name in (*needed[1:], "tombstone_retention"):
+        for name in (*needed[1:], "sequence_kind", "tombstone_retention"):
             if getattr(options, name) != type(options).model_fields[name].default:
                 raise ValueError(f"{name} is an option of write_mode changes")
         return

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, FencedError, LostCommittableError, OutfallError, TargetError
 from outfall.row_logging import RowLog
-from outfall.sql.changes import tied
+from outfall.sql.changes import MOVED, tied
 from outfall.sql.database import ExpectedTables, Session
 from outfall.sql.dead_letters import DeadLetterTable, row_log, too_many
 from outfall.sql.dialect import Refusal, StagedRows
@@ -228,6 +228,8 @@ class EpochCommitter(StagedCommitter):
                 problem = tied(self._options)
                 raise _RefusedRowError(self.row_name(session, move, place), problem.reason, problem.do)
             moved = self._move_accepted(session, move)
+            for place in self._moved_keys(session, move, 1):
+                raise _RefusedRowError(self.row_name(session, move, place), MOVED.reason, MOVED.do)
             self._check_all_there(session, move, moved)
             return _Moved(moved, skipped=self._skipped(move, moved), stale=move.stale)
         waiting = sum(staged.values())
@@ -247,6 +249,7 @@ class EpochCommitter(StagedCommitter):
                 raise
         if changed is None:  # not within the handler, whose error would appear in every traceback, with the row
             return self._move_sorting(session, move, self._dead_letters, waiting, aside)
+        aside += self._set_moved_aside(session, move, self._dead_letters, waiting + aside)
         self._check_all_there(session, move, changed)
         return _Moved(changed, aside, self._skipped(move, changed), move.stale)
 
@@ -300,6 +303,23 @@ class EpochCommitter(StagedCommitter):
             count += len(places)
         return count
 
+    def _moved_keys(self, session: Session, move: Move, most: int) -> Sequence[str]:
+        return move.moved_keys(session, most) if self._options.sequence_kind == "kafka" else ()
+
+    def _set_moved_aside(self, session: Session, move: Move, dead_letters: DeadLetterTable, already: int) -> int:
+        """Write changes of keys that have moved to another partition as dead letters; return their number.
+
+        They changed nothing, because they seem older than what is applied.
+        """
+        refusal = self._dialect.stored_refusal(MOVED.reason, None, None)
+        places = self._moved_keys(session, move, dead_letters.most - already + 1)
+        if already + len(places) > dead_letters.most:
+            raise self._too_many(session, move, places[-1], refusal)
+        for place in places:
+            row = move.row_text(session, place)
+            dead_letters.add(session, row, refusal, step=self._context.step_id, epoch=self._context.epoch)
+        return len(places)
+
     def _move_sorting(
         self, session: Session, move: Move, dead_letters: DeadLetterTable, waiting: int, aside: int
     ) -> _Moved:
@@ -315,6 +335,7 @@ class EpochCommitter(StagedCommitter):
         for place, refusal in sorting.refused.items():
             row = move.row_text(session, place)
             dead_letters.add(session, row, refusal, step=self._context.step_id, epoch=self._context.epoch)
+        aside += self._set_moved_aside(session, move, dead_letters, waiting + aside + len(sorting.refused))
         reached("sql: set aside")
         refused = len(sorting.refused)
         return _Moved(sorting.changed, aside + refused, self._skipped(move, sorting.changed + refused), move.stale)

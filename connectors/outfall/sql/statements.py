@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from outfall.sql.changes import REMOVALS
+from outfall.sql.changes import LEAST_OF_KAFKA, PER_OFFSET, REMOVALS
 from outfall.sql.dialect import SqlName, compose
 from outfall.sql.options import DELETED, MARKER, NUMBER, OPERATION, REMOVED, SEQUENCE, STAGE, SqlOptions
 from outfall.sql.words import NO_CONFLICTS, Conflicts, Selection, Words, doubled
@@ -201,6 +201,32 @@ class Statements:
             own=", ".join(own.values()), aliased=", ".join(f"{quote(key)} AS {name}" for key, name in own.items()),
             content=words.content(self.is_removal, [f"staged.{quote(name)}" for name in self.columns]),
             ranked=_RANKED, alike=_ALIKE,
+        )  # fmt: skip
+
+    def moved(self, rows: Selection) -> str:
+        """Return the query for the addresses and attempts of rows that are older than one of another partition.
+
+        The newer one is in the table or a tombstone. The parameter `most` is the maximum number of rows.
+        """
+        quote = self.words.quote
+        same = " AND ".join(f"held.{quote(key)} = staged.{quote(key)}" for key in self.keys)
+        # A generation is compared by what is left without the offset, since a quotient may be rounded.
+        newer = (
+            "EXISTS (SELECT 1 FROM {from_} AS held WHERE {same} AND {theirs} > {mine}"
+            " AND mod({theirs}, {per_offset}) <> mod({mine}, {per_offset})"
+            " AND {theirs} - mod({theirs}, {least}) = {mine} - mod({mine}, {least}))"
+        )
+        units = {"per_offset": PER_OFFSET, "least": LEAST_OF_KAFKA}
+        columns = {self.table: self.filled("held.{sequence}"), self._parts["tombstones"]: self.filled("held.{buried}")}
+        elsewhere = " OR ".join(
+            compose(newer, from_=table, same=same, theirs=theirs, mine=self.filled("staged.{sequence}"), **units)
+            for table, theirs in columns.items()
+        )
+        return self.filled(
+            "SELECT {place}, {stage} FROM {staging} AS staged WHERE {these} AND ({elsewhere})"
+            " ORDER BY {address} LIMIT %(most)s",
+            rows, place=self.words.place.format(*self.words.address), address=", ".join(self.words.address),
+            elsewhere=elsewhere,
         )  # fmt: skip
 
     def stale(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from outfall.errors import ConfigurationError, TargetError, TargetLostError
-from outfall.sql.changes import why_no_operation, why_no_sequence
+from outfall.sql.changes import KAFKA_SEQUENCE, why_no_operation, why_no_sequence
 from outfall.sql.database import Session
 from outfall.sql.dialect import Column, Dialect, SqlName, compose
 from outfall.values import require_columns, spark_type
@@ -139,6 +139,8 @@ class Table:
         """Return why a column cannot order changes, if it has to."""
         if field.name != self._options.sequence_column:
             return None
+        if self._options.sequence_kind == "kafka" and field.type != KAFKA_SEQUENCE:
+            return f"a sequence of outfall.spark.debezium.changes is {spark_type(KAFKA_SEQUENCE)}, not {field.type}"
         return why_no_sequence(field.type) or self._dialect.why_no_sequence(field.type, column)
 
     def _differ_in_case(self, schema: pa.Schema, columns: Iterable[str]) -> list[str]:

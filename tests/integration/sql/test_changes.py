@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from outfall.errors import CommitRefusedError, ConfigurationError, OutfallError, TargetError, ValueRefusedError
 from outfall.recovery import history
+from outfall.sql.changes import LEAST_OF_KAFKA, PER_OFFSET
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.integration.support.changes import CHANGES, TABLE, change
@@ -402,3 +404,65 @@ def test_a_sequence_may_have_any_name_where_a_row_is_rejected(make: Make, recove
     given = [{"op": "c", "id": number, "name": name, "l%n": 1} for number, name in enumerate(("a", "bad"))]
     run(target.sink(**CHANGES | {"sequence_column": "l%n"}, dead_letter_table="dead"), recovery, 0, given)
     assert (target.rows("id, name"), target.refused_ids()) == ([(0, "a")], [1])
+
+
+def kafka(op: str, number: int, name: str | None, offset: int, partition: int, generation: int = 1) -> dict[str, Any]:
+    """Return a change with the sequence that `outfall.spark.debezium.changes` gives it."""
+    sequence = generation * LEAST_OF_KAFKA + offset * PER_OFFSET + partition
+    return {"op": op, "id": number, "name": name, "lsn": Decimal(sequence)}
+
+
+OF_KAFKA = "CREATE TABLE t (id bigint PRIMARY KEY, name text, lsn decimal(38,0))"
+
+
+def test_sequences_of_kafka_are_stored_and_compared_exactly_and_a_later_generation_wins(
+    make: Make, recovery: str
+) -> None:
+    target = make(OF_KAFKA)
+    sink = target.sink(**CHANGES, sequence_kind="kafka")
+    most, highest = 2**63 - 1, 10**9 - 1
+    first = [kafka("c", 1, "a", most - 1, highest), kafka("u", 1, "b", most, highest), kafka("c", 2, "x", most, 3)]
+    run(sink, recovery, 0, [*first, kafka("d", 3, None, most, 0)])
+    assert target.rows(HELD)[0] == (1, "b", Decimal(LEAST_OF_KAFKA + most * PER_OFFSET + highest))
+    # The offsets of a topic that was created again begin anew.
+    run(sink, recovery, 1, [kafka("u", 1, "c", 0, 1, 2), kafka("d", 2, None, 1, 0, 2), kafka("c", 3, "y", 2, 5, 2)])
+    assert target.rows("id, name") == [(1, "c"), (3, "y")]
+    assert target.tombstones() == [
+        (2, 2 * LEAST_OF_KAFKA + PER_OFFSET), (3, LEAST_OF_KAFKA + most * PER_OFFSET)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        [kafka("u", 1, "late", 3, 4)],
+        [kafka("u", 2, "late", 3, 4)],
+        [kafka("u", 9, "b", 7, 0), kafka("u", 9, "l", 3, 4)],
+    ],
+    ids=["stored", "deleted", "in one epoch"],
+)
+def test_a_key_that_moved_to_another_partition_is_rejected_instead_of_dropped(
+    make: Make, recovery: str, late: list[dict[str, Any]]
+) -> None:
+    target = make(OF_KAFKA)
+    sink = target.sink(**CHANGES, sequence_kind="kafka")
+    run(sink, recovery, 0, [kafka("c", 1, "a", 100, 0), kafka("d", 2, None, 101, 0)])
+    # Repeated and late, but of the same partition.
+    assert (
+        run(sink, recovery, 1, [kafka("c", 1, "old", 50, 0), kafka("d", 2, None, 101, 0)]).counts["changes_stale"] == 2
+    )
+    with pytest.raises(CommitRefusedError, match="from another partition of the topic"):
+        run(sink, recovery, 2, [*late, kafka("c", 5, "good", 8, 4)])
+    assert target.rows("id, name") == [(1, "a")]
+    letters = target.sink(**CHANGES, sequence_kind="kafka", dead_letter_table="dead")
+    run(letters, recovery, 2, [])
+    ((row, reason),) = target.letters()
+    assert "another partition" in reason
+    assert row["name"] in ("late", "l")
+    assert (5, "good") in target.rows("id, name")
+
+
+def test_a_sequence_that_is_not_kafkas_is_rejected(make: Make, recovery: str) -> None:
+    sink = make(OF_KAFKA).sink(**CHANGES, sequence_kind="kafka")
+    with pytest.raises(ValueRefusedError, match=r"none of outfall.spark.debezium.changes"):
+        run(sink, recovery, 0, [change("c", 1, "a", 22195960) | {"lsn": Decimal(22195960)}])
