@@ -16,7 +16,7 @@ from outfall.options import Duration, Pairs, SinkOptions, known_values, resolve_
 from outfall.redaction import MASK, Redaction
 from outfall.row_logging import LogRows, log_rows_field
 from outfall.schema_registry.options import SchemaRegistryOptions, parse_registry
-from outfall.schema_registry.subjects import Role, SchemaChoice, SchemaSettings, SubjectStrategy
+from outfall.schema_registry.subjects import KINDS, Role, SchemaChoice, SchemaSettings, SubjectStrategy
 
 _REACHING = (
     r"security\.protocol|client\.(id|rack|dns\.lookup)|(sasl|ssl|enable\.ssl|socket|broker\.address|reconnect)\..+|"
@@ -191,18 +191,18 @@ class KafkaOptions(SinkOptions):
         description="Number of parts that rows are routed to by key. Each epoch of a part is one transaction (exactly"
         " once; `write_stream` and `write` only). Default: no parts, at least once.",
     )
-    value_format: Literal["json", "csv", "text", "avro", "json_schema"] | None = Field(
+    value_format: Literal["json", "csv", "text", "avro", "json_schema", "protobuf"] | None = Field(
         default=None,
         description="How a row becomes a value: all columns except `topic_column` as a JSON object, a CSV line, or with"
-        " a schema of a registry an Avro record or a JSON object; or the single column of text. Default: rows have"
-        " Spark's Kafka columns, with `value`.",
+        " a schema of a registry an Avro record, a JSON object or a Protobuf message; or the single column of text."
+        " Default: rows have Spark's Kafka columns, with `value`.",
     )
     key_column: str | None = Field(
         default=None,
         min_length=1,
         description="With `value_format`: the column with the key, a string or binary, or with `key_format` any type.",
     )
-    key_format: Literal["avro", "json_schema"] | None = Field(
+    key_format: Literal["avro", "json_schema", "protobuf"] | None = Field(
         default=None, description="How the key column becomes a key. Default: its bytes, unchanged."
     )
     topic_column: str | None = Field(
@@ -212,8 +212,8 @@ class KafkaOptions(SinkOptions):
     )
     schema_registry: Annotated[SchemaRegistryOptions | None, BeforeValidator(parse_registry)] = Field(
         default=None,
-        description="With the formats `avro` and `json_schema`: the URL of a [schema registry](#schema-registry), or a"
-        " mapping or JSON object with `url` and credentials.",
+        description="With the formats `avro`, `json_schema` and `protobuf`: the URL of a [schema"
+        " registry](#schema-registry), or a mapping or JSON object with `url` and credentials.",
     )
     value_schema: str = Field(
         default="latest",
@@ -359,7 +359,7 @@ class KafkaOptions(SinkOptions):
         """Return how values or keys are encoded with a schema of the registry; `None` if they are not."""
         value = role == "value"
         format_ = self.value_format if value else self.key_format
-        if format_ not in ("avro", "json_schema") or self.schema_registry is None:
+        if format_ not in KINDS or self.schema_registry is None:
             return None
         return SchemaSettings(
             self.schema_registry,
@@ -411,14 +411,14 @@ class KafkaOptions(SinkOptions):
 
     def _check_schemas(self) -> None:
         formats = {"value": self.value_format, "key": self.key_format}
-        encoded = {role for role, format_ in formats.items() if format_ in ("avro", "json_schema")}
+        encoded = {role for role, format_ in formats.items() if format_ in KINDS}
         if encoded and self.schema_registry is None:
             raise ValueError(f"{min(encoded)}_format={formats[min(encoded)]} requires schema_registry")
         if self.key_format is not None and self.key_column is None:
             raise ValueError("key_format requires key_column")
         for name, role in _OF_SCHEMAS.items():
             if getattr(self, name) != _default(name) and (role not in encoded if role else not encoded):
-                raise ValueError(f"{name} requires {role or 'value'}_format avro or json_schema")
+                raise ValueError(f"{name} requires {role or 'value'}_format avro, json_schema or protobuf")
         for role in encoded:
             by_id = getattr(self, f"{role}_schema").startswith("id:")
             if self.register_schemas and getattr(self, f"{role}_schema") != "latest":

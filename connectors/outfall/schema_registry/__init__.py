@@ -7,6 +7,7 @@ options             how to reach a registry
 writing             values and keys of a writer: which schema, and the encoder for it
 subjects            how a sink encodes values or keys: names of subjects, and which of their schemas
 avro_schema         Avro's types, and the schema of columns
+protobuf_schema     .proto text compiled to descriptors, and the schema of columns
 encoding/           rows as messages
 decoding/           messages as columns
 client              subjects, versions and ids; retries, errors, and a bounded cache

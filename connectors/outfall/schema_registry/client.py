@@ -22,7 +22,7 @@ from outfall.process_clients import ProcessClients
 from outfall.retry_log import RetryLog
 from outfall.retry_loop import patiently
 from outfall.schema_registry.options import SchemaRegistryOptions
-from outfall.schema_registry.schemas import Reference, RegisteredSchema, Schema, SchemaKind
+from outfall.schema_registry.schemas import Reference, RegisteredSchema, Schema, SchemaKind, WholeSchema
 from outfall.schema_registry.transport import RegistryResponse, RegistryTransport
 
 _MOST_SCHEMAS = 1000
@@ -167,6 +167,10 @@ class SchemaRegistry:
         self._add_referenced(schema, found, (), within)
         return found
 
+    def whole(self, schema: Schema, *, within: float = 0.0) -> WholeSchema:
+        """Return a schema with all that it refers to. Raises as `referenced`."""
+        return WholeSchema(schema, tuple(self.referenced(schema, within=within).items()))
+
     def subjects(self) -> int:
         """Return the number of subjects that this user may see, to check that the registry responds."""
         found = self._ask("GET", "/subjects", "the list of subjects")
@@ -197,7 +201,7 @@ class SchemaRegistry:
         if isinstance(found.get("version"), int):
             version = found["version"]
         by_id = self.schema(schema_id).schema
-        if not _same(by_id, schema):
+        if not self._same(by_id, schema):
             raise TargetError(
                 f"{self.where} has two schemas with the id {schema_id}",
                 why=f"it is that of {what}, and also of another schema, with which readers would decode its messages",
@@ -205,6 +209,22 @@ class SchemaRegistry:
                 " the query again",
             )
         return RegisteredSchema(schema_id, by_id, subject, version)
+
+    def _same(self, one: Schema, other: Schema) -> bool:
+        """Whether two schemas are equal except for white space and the order of names, which registries may change."""
+        if one == other or (one.text == other.text and one.kind == other.kind):
+            return True
+        if one.kind != other.kind:
+            return False
+        if one.kind == "PROTOBUF":
+            # Imported here: few registries have Protobuf. Confluent's returns a text of its own.
+            from outfall.schema_registry.protobuf_schema import compiled
+
+            return compiled(self.whole(one)).same(compiled(self.whole(other)))
+        try:
+            return bool(json.loads(one.text) == json.loads(other.text))
+        except ValueError:
+            return False
 
     def _known(self, schema_id: int, schema: Schema) -> Schema:
         with self._lock:
@@ -278,16 +298,6 @@ class SchemaRegistry:
             do="check that the url leads to a schema registry with Confluent's API, with its path, such as"
             " /apis/ccompat/v7",
         )
-
-
-def _same(one: Schema, other: Schema) -> bool:
-    """Whether two schemas are equal except for white space and the order of names, which registries may change."""
-    if one.text == other.text:
-        return True
-    try:
-        return one.kind != "PROTOBUF" and bool(json.loads(one.text) == json.loads(other.text))
-    except ValueError:
-        return False
 
 
 @dataclass(frozen=True)

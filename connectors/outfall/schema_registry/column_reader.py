@@ -15,6 +15,7 @@ from outfall.schema_registry.decoding.avro import AvroText, avro_reader
 from outfall.schema_registry.decoding.avro_columns import check_defaults, column_type
 from outfall.schema_registry.decoding.by_value import Decoder, UnreadableTypeError
 from outfall.schema_registry.decoding.json_schema import json_reader
+from outfall.schema_registry.decoding.protobuf import protobuf_decoder, protobuf_reader
 from outfall.schema_registry.options import SchemaRegistryOptions
 from outfall.schema_registry.schemas import Schema, SchemaKind, WholeSchema
 from outfall.schema_registry.wire import HEAD_SIZE, MAGIC
@@ -28,6 +29,8 @@ class ColumnReader:
 
     schema_registry: SchemaRegistryOptions
     reader: WholeSchema
+    message: str | None
+    """Of Protobuf: the full name; `None` for the first one of the schema."""
     type: pa.DataType = field(compare=False)
     """Of the column that is made."""
 
@@ -60,7 +63,7 @@ class ColumnReader:
             writer = _whole(self.schema_registry, registry_of(self.schema_registry).schema(schema_id).schema)
         except NotRegisteredError as error:
             return self._unreadable(values, str(error))
-        found = _decoder(writer, self.reader)
+        found = _decoder(writer, self.reader, self.message)
         if isinstance(found, str):
             return self._unreadable(values, f"the schema with the id {schema_id}: {found}")
         return found.column(values)
@@ -70,7 +73,11 @@ class ColumnReader:
 
 
 def column_reader(
-    options: SchemaRegistryOptions, subject: str | None, version: int | None, schema: Schema | None
+    options: SchemaRegistryOptions,
+    subject: str | None,
+    version: int | None,
+    schema: Schema | None,
+    message: str | None = None,
 ) -> ColumnReader:
     """Return what tasks run, with the reader's schema of this moment: that of a subject, or the given one."""
     if schema is None:
@@ -79,7 +86,7 @@ def column_reader(
     else:
         name, reader = "the given schema", WholeSchema(schema)
     try:
-        return ColumnReader(options, reader, _type(reader))
+        return ColumnReader(options, reader, message, _type(reader, message))
     except ConfigurationError as error:
         raise ConfigurationError.because_of(error, f"{name} cannot be the reader's schema") from error
     except UnreadableTypeError as error:
@@ -90,8 +97,12 @@ def column_reader(
         ) from error
 
 
-def _type(reader: WholeSchema) -> pa.DataType:
+def _type(reader: WholeSchema, message: str | None) -> pa.DataType:
     """Return the type of a reader's column. Raises `ConfigurationError` or `UnreadableTypeError` if it has none."""
+    if reader.schema.kind == "PROTOBUF":
+        return protobuf_reader(reader, message).type
+    if message is not None:
+        raise ConfigurationError("only Protobuf has messages by name", do="omit message=")
     if reader.schema.kind == "JSON":
         return json_reader(reader).type
     kind = _avro(reader).type()
@@ -99,10 +110,12 @@ def _type(reader: WholeSchema) -> pa.DataType:
     return column_type(kind)
 
 
-def _decoder(writer: WholeSchema, reader: WholeSchema) -> Decoder | str:
+def _decoder(writer: WholeSchema, reader: WholeSchema, message: str | None) -> Decoder | str:
     """Return what decodes the values of a writer's schema, or why nothing does."""
     if writer.schema.kind != reader.schema.kind:
         return f"it is {_NAMES[writer.schema.kind]}, and the reader's schema is {_NAMES[reader.schema.kind]}"
+    if reader.schema.kind == "PROTOBUF":
+        return protobuf_decoder(writer, protobuf_reader(reader, message))
     return json_reader(reader) if reader.schema.kind == "JSON" else avro_reader(_avro(writer), _avro(reader))
 
 
@@ -135,7 +148,7 @@ def _unframed(length: int) -> str:
 @lru_cache(_MOST_TEXTS)
 def _whole(options: SchemaRegistryOptions, schema: Schema) -> WholeSchema:
     """Return a schema with all that it refers to. The process keeps it."""
-    return WholeSchema(schema, tuple(registry_of(options).referenced(schema).items()))
+    return registry_of(options).whole(schema)
 
 
 def _avro(whole: WholeSchema) -> AvroText:

@@ -22,8 +22,8 @@ class RegistryDeserializer:
     """Reads values in Confluent's wire format, for `outfall.spark.deserialize`.
 
     The id in each message names the schema that it was written with. Tasks look it up in the registry, once per
-    process, and resolve the value to one schema, the reader's, which is fixed when the query starts. Avro and JSON
-    Schema.
+    process, and resolve the value to one schema, the reader's, which is fixed when the query starts. Avro, JSON
+    Schema and Protobuf.
 
     Args:
         schema_registry: The URL of the registry, or a mapping or a JSON object of its options: credentials, TLS, proxy.
@@ -31,6 +31,7 @@ class RegistryDeserializer:
         version: A version of the subject. Default: the latest one when the query starts.
         schema: The reader's schema as text, instead of a subject.
         schema_format: What `schema` is. That of a subject is known to the registry.
+        message: Of Protobuf: the full name of the reader's message. Default: the first one of the schema.
 
     Raises:
         ConfigurationError: The arguments do not fit together.
@@ -41,6 +42,7 @@ class RegistryDeserializer:
     version: int | None
     schema: str | None
     schema_format: RegistryFormat
+    message: str | None
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class RegistryDeserializer:
         version: int | None = None,
         schema: str | None = None,
         schema_format: RegistryFormat = "avro",
+        message: str | None = None,
     ) -> None:
         schema_format = in_own_case(schema_format, tuple(KINDS))
         if schema_format not in KINDS or (schema is None and schema_format != "avro"):
@@ -72,6 +75,7 @@ class RegistryDeserializer:
         object.__setattr__(self, "version", version)
         object.__setattr__(self, "schema", schema)
         object.__setattr__(self, "schema_format", schema_format)
+        object.__setattr__(self, "message", message)
 
     def open(self) -> ColumnReader:
         """Return what tasks run, with the reader's schema of this moment. Called once per query, on the driver.
@@ -87,4 +91,4 @@ class RegistryDeserializer:
 
         with while_defined("the schema registry cannot be reached"):
             schema = None if self.schema is None else Schema(self.schema, KINDS[self.schema_format])
-            return column_reader(self.schema_registry, self.subject, self.version, schema)
+            return column_reader(self.schema_registry, self.subject, self.version, schema, self.message)

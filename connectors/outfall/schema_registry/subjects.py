@@ -12,8 +12,8 @@ from outfall.schema_registry.schemas import SchemaKind
 Role = Literal["value", "key"]
 """Which part of a record."""
 ROLES: tuple[Role, ...] = ("value", "key")
-RegistryFormat = Literal["avro", "json_schema"]
-KINDS: dict[RegistryFormat, SchemaKind] = {"avro": "AVRO", "json_schema": "JSON"}
+RegistryFormat = Literal["avro", "json_schema", "protobuf"]
+KINDS: dict[RegistryFormat, SchemaKind] = {"avro": "AVRO", "json_schema": "JSON", "protobuf": "PROTOBUF"}
 """By format: what a registry calls its schemas."""
 SubjectStrategy = Literal["topic", "record", "topic_record"]
 """As the serializers of Confluent's clients name them: `TopicNameStrategy`, `RecordNameStrategy`,
@@ -64,6 +64,9 @@ class SchemaSettings:
     register: bool = False
     strategy: SubjectStrategy = "topic"
     record: str | None = None
-    """Full name of the record: a part of the subject, and the name of a schema that is registered."""
+    """Full name of the record: a part of the subject, and the name of a schema that is registered.
+
+    Of Protobuf also the message of a schema that has several.
+    """
     key_column: str | None = None
     """The column of values that is left out where a schema has no such field."""

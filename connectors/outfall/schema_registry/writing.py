@@ -22,20 +22,23 @@ from outfall.schema_registry.encoding.json_schema import (
     json_schema_of,
     json_schema_of_value,
 )
+from outfall.schema_registry.encoding.protobuf import ProtobufEncoder, ProtobufKeyEncoder
+from outfall.schema_registry.protobuf_schema import compiled, protobuf_of
 from outfall.schema_registry.schemas import RegisteredSchema, Schema, SchemaKind
 from outfall.schema_registry.subjects import KINDS, Role, SchemaSettings, record_name, subject
 
 _OTHER_KIND: dict[SchemaKind, str] = {
-    "AVRO": 'set {role}_format="avro", or select a JSON Schema with {role}_schema',
-    "JSON": 'set {role}_format="json_schema", or select an Avro schema with {role}_schema',
-    "PROTOBUF": "select an Avro schema or a JSON Schema with {role}_schema, or write to another topic: Protobuf is not"
-    " supported",
+    "AVRO": 'set {role}_format="avro", or select another schema with {role}_schema',
+    "JSON": 'set {role}_format="json_schema", or select another schema with {role}_schema',
+    "PROTOBUF": 'set {role}_format="protobuf", or select another schema with {role}_schema',
 }
 _MOST = 1000
 """Schemas that one writer keeps: one per topic."""
 _TASKS_TRUST = 60.0
 """Seconds for which tasks of one process take what one of them has asked for: each task has a writer of its own."""
-_Encoder = AvroEncoder | AvroKeyEncoder | JsonSchemaEncoder | JsonSchemaKeyEncoder
+_ValueEncoder = AvroEncoder | JsonSchemaEncoder | ProtobufEncoder
+_KeyEncoder = AvroKeyEncoder | JsonSchemaKeyEncoder | ProtobufKeyEncoder
+_Encoder = _ValueEncoder | _KeyEncoder
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ class SchemaWriter:
             if not topic_of_row:
                 raise
             raise ValueRefusedError(error.what, why=error.why, do=error.do) from error
-        if isinstance(found, AvroKeyEncoder | JsonSchemaKeyEncoder):
+        if isinstance(found, _KeyEncoder):
             return found.encode(batch.column(0))
         return found.encode(batch.select(found.schema.names))
 
@@ -127,7 +130,7 @@ class SchemaWriter:
         settings, registry = self._settings, registry_of(self._settings.registry)
         self.lookups += 1
         if settings.register:
-            found = registry.register(self._subject(topic), self._derived(topic, columns), within=within)
+            found = registry.register(self._subject(topic), self._derived(registry, topic, columns), within=within)
         elif settings.choice.id is not None:
             found = registry.schema(settings.choice.id)
         else:
@@ -153,17 +156,37 @@ class SchemaWriter:
     def _subject(self, topic: str) -> str:
         return subject(self._settings.strategy, topic, self._settings.role, self._settings.record or "")
 
-    def _derived(self, topic: str, columns: pa.Schema) -> Schema:
+    def _derived(self, registry: SchemaRegistry, topic: str, columns: pa.Schema) -> Schema:
         settings = self._settings
         name = settings.record or record_name(topic, settings.role)
+        if settings.format == "protobuf":
+            kind = columns.field(0).type
+            fields = list(kind) if settings.role == "key" and pa.types.is_struct(kind) else list(columns)
+            return protobuf_of(fields, name, self._before(registry, topic, name))
         if settings.role == "key":
             of_value = avro_of_value if settings.format == "avro" else json_schema_of_value
             return of_value(columns.field(0), name)
         return (avro_of if settings.format == "avro" else json_schema_of)(columns, name)
 
+    def _before(self, registry: SchemaRegistry, topic: str, name: str) -> Any:
+        """Return the message of the subject's latest version, whose numbers a new version keeps; `None` for none."""
+        try:
+            latest = registry.version(self._subject(topic)).schema
+        except NotRegisteredError:
+            return None
+        if latest.kind != "PROTOBUF":
+            return None
+        file = compiled(registry.whole(latest))
+        return file.message(name) if name in file.known else None
+
 
 def _encoder(found: _Found, settings: SchemaSettings, columns: pa.Schema) -> _Encoder:
     registered, optional = found.registered, settings.key_column
+    if settings.format == "protobuf":
+        message = settings.record
+        if settings.role == "key":
+            return ProtobufKeyEncoder(registered, found.referenced, columns.field(0), message=message)
+        return ProtobufEncoder(registered, found.referenced, columns, message=message, optional=optional)
     if settings.format == "avro":
         if settings.role == "key":
             return AvroKeyEncoder(registered, found.referenced, columns.field(0))

@@ -15,13 +15,17 @@ import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import json_format
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from outfall.errors import ConfigurationError, TargetError, ValueRefusedError
 from outfall.file import FileSink
 from outfall.kafka import KafkaSink
+from outfall.schema_registry.protobuf_schema import compiled, message_class
+from outfall.schema_registry.schemas import Schema, WholeSchema
 from outfall.spark import write_stream
 from outfall.spark.version_check import pyspark_version
 from outfall.testing import LocalDriver
@@ -110,6 +114,75 @@ def test_json_with_a_registered_schema(kafka: str, registry: ModelRegistry, tmp_
     assert sorted(json.loads((record.key or b"")[5:]) for record in found) == [0, 1]
     with pytest.raises(ConfigurationError, match="is JSON, and value_format is avro"):
         sink(kafka, topic, registry).check_schema(COLUMNS)
+
+
+PROTO = """
+syntax = "proto3"; package com.example;
+import "place.proto";
+message Other { int32 x = 1; }
+message Flight {
+  int64 id = 1; enum Carrier { NONE = 0; AA = 1; UA = 2; } Carrier carrier = 2; optional int32 delay = 3;
+  geo.Place place = 4;
+}
+"""
+
+
+def of_protobuf(registry: ModelRegistry, text: str, name: str, records: list[Read], part: str = "value") -> list[Any]:
+    """Read messages as Confluent's deserializer does, with the class of a message."""
+    place = (("place.proto", Schema(PLACE, "PROTOBUF")),) if "place.proto" in text else ()
+    made = message_class(compiled(WholeSchema(Schema(text, "PROTOBUF"), place)).message(name))
+    read_one = ProtobufDeserializer(made, {"use.deprecated.format": False}, SchemaRegistryClient({"url": registry.url}))
+    context = SerializationContext("t", MessageField.VALUE if part == "value" else MessageField.KEY)
+    found = [read_one(getattr(record, part), context) for record in records]
+    return [json_format.MessageToDict(each, preserving_proto_field_name=True) for each in found]
+
+
+PLACE = 'syntax = "proto3"; package geo; message Place { string code = 1; }'
+
+
+@pytest.mark.thorough
+def test_protobuf_with_a_message_of_several_and_references(kafka: str, registry: ModelRegistry, tmp_path: Path) -> None:
+    topic = name()
+    registry.register("place", PLACE, "PROTOBUF")
+    registry.register(f"{topic}-value", PROTO, "PROTOBUF", [("place.proto", "place", 1)])
+    options = {"value_format": "protobuf", "value_record": "com.example.Flight"}
+    dead = FileSink(str(tmp_path / "dead"), format="jsonl")
+    made = sink(kafka, topic, registry, dead_letter=dead, **options)
+    place = pa.struct([("code", pa.string())])
+    made.check_schema(COLUMNS.append(pa.field("place", place)))
+    given = [
+        row | {"place": place}
+        for row, place in zip(rows("AA", "XX", "UA"), [{"code": "JFK"}] * 2 + [None], strict=True)
+    ]
+    assert written(tmp_path, made, given)["dead_letters"] == 1
+    found = of_protobuf(registry, PROTO, "com.example.Flight", read(kafka, topic))
+    assert sorted(found, key=str) == [
+        {"carrier": "AA", "delay": 5, "place": {"code": "JFK"}}, {"id": "2", "carrier": "UA", "delay": 5}
+    ]  # fmt: skip
+    with pytest.raises(ConfigurationError, match=r"has no message com\.example\.No.*It has com\.example\.Flight"):
+        sink(kafka, topic, registry, **options | {"value_record": "com.example.No"}).check_schema(COLUMNS)
+
+
+@pytest.mark.thorough
+def test_a_derived_protobuf_schema_grows_with_the_columns(kafka: str, registry: ModelRegistry, tmp_path: Path) -> None:
+    topic = name()
+    options = {"value_format": "protobuf", "key_format": "protobuf", "key_column": "id", "register_schemas": True}
+    for epoch, more in enumerate([{}, {"seat": "1A"}]):
+        made = sink(kafka, topic, registry, **options)
+        # The new column comes first, and its field gets the next number all the same.
+        columns = pa.schema([*((column, pa.string()) for column in more), *COLUMNS])
+        made.check_schema(columns)
+        made.check_schema(columns)
+        written(tmp_path, made, [more | row for row in rows("AA")], epoch=epoch)
+    assert list(registry.versions[f"{topic}-value"]) == [1, 2]
+    text = registry.schemas[registry.versions[f"{topic}-value"][2]].text
+    found = read(kafka, topic)
+    values = of_protobuf(registry, text, f"{topic}_value".replace("-", "_"), found)
+    assert sorted(values, key=len) == [
+        {"carrier": "AA", "delay": "5"}, {"carrier": "AA", "delay": "5", "seat": "1A"}
+    ]  # fmt: skip
+    keys = registry.schemas[registry.versions[f"{topic}-key"][1]].text
+    assert of_protobuf(registry, keys, f"{topic}_key".replace("-", "_"), found, "key") == [{}, {}]
 
 
 def test_a_row_that_does_not_fit_is_a_dead_letter(kafka: str, registry: ModelRegistry, tmp_path: Path) -> None:
@@ -240,7 +313,7 @@ def test_which_schema_is_taken(kafka: str, registry: ModelRegistry, tmp_path: Pa
          "column 'id' of type string does not fit the Avro type long"),
         (COLUMNS, {"value_schema": 7}, TargetError,
          "no schema for the value of the topic .*Version 7 not found.*register_schemas"),
-        (COLUMNS, {"value_schema": "id:2"}, ConfigurationError, "is PROTOBUF.*avro.*Protobuf is not supported"),
+        (COLUMNS, {"value_schema": "id:2"}, ConfigurationError, "is PROTOBUF, and .* is avro.*value_format=.protobuf"),
         (COLUMNS, {"value_schema": "id:77"}, TargetError, "Schema 77 not found"),
         (COLUMNS, {"key_column": "id", "key_format": "avro"}, TargetError, "no schema for the key of the topic"),
         (COLUMNS, {"key_column": "no", "key_format": "avro"}, ConfigurationError, "key_column"),

@@ -97,3 +97,46 @@ def test_json_of_confluents_serializer_is_read() -> None:
         message = serializer(value, SerializationContext("t", MessageField.VALUE))
         column, errors = RegistryDeserializer(registry.url, subject="t-value").open().column(pa.array([message]))
     assert (column.to_pylist(), errors) == ([value | {"g": [("x", 1.5)]}], {})
+
+
+def test_protobuf_of_confluents_serializer_is_read() -> None:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+    from confluent_kafka.serialization import MessageField, SerializationContext
+
+    from outfall.schema_registry.protobuf_schema import compiled, message_class
+    from outfall.schema_registry.schemas import Schema, WholeSchema
+
+    text = """
+    syntax = "proto3"; package p; import "google/protobuf/timestamp.proto";
+    message First { int32 x = 1; }
+    message Second {
+      message Inner { optional string s = 1; }
+      uint64 a = 1; repeated Inner b = 2; google.protobuf.Timestamp c = 3; oneof d { int32 e = 4; bool f = 5; }
+      map<string, double> g = 6; optional int32 h = 7; bytes i = 8;
+    }
+    """
+    whole = WholeSchema(Schema(text, "PROTOBUF"))
+    value: dict[str, Any] = {"a": 2**64 - 1, "b": [{}, {"s": ""}], "c": MOMENT, "f": False, "g": {"k": 0.5}, "i": b"\0"}
+    expected = {
+        "a": Decimal(2**64 - 1), "b": [{"s": None}, {"s": ""}], "c": MOMENT, "e": None, "f": False, "g": [("k", 0.5)],
+        "h": None, "i": b"\0",
+    }  # fmt: skip
+    context = SerializationContext("t", MessageField.VALUE)
+    with model_registry() as registry:
+        client = SchemaRegistryClient({"url": registry.url})
+        registry.register("t-value", text, "PROTOBUF")
+        found = {}
+        for name in ("First", "Second"):  # it has no schema for a message inside of another one
+            made = message_class(compiled(whole).message(f"p.{name}"))
+            given = {"First": {"x": 1}, "Second": value}[name]
+            settings = {"use.deprecated.format": False, "auto.register.schemas": False, "use.latest.version": True}
+            message = ProtobufSerializer(made, client, settings)(made(**given), context)
+            reader = RegistryDeserializer(registry.url, subject="t-value", message=f"p.{name}").open()
+            found[name] = reader.column(pa.array([message]))
+        assert found["First"][0].to_pylist() == [{"x": 1}]
+        assert (found["Second"][0].to_pylist(), found["Second"][1]) == ([expected], {})
+        # The first message is the default; of another one it says which.
+        column, errors = RegistryDeserializer(registry.url, subject="t-value").open().column(pa.array([message]))
+    assert column.null_count == 1
+    assert errors == {0: "its message is p.Second, and the reader's is p.First"}

@@ -10,12 +10,16 @@ from __future__ import annotations
 import base64
 import json
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -23,6 +27,7 @@ import avro.errors
 import avro.name
 import avro.schema
 from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
 from tests.integration.support.servers import free_port
 
@@ -193,13 +198,13 @@ class ModelRegistry:
             case "GET", ["schemas", "types"]:
                 return 200, list(KINDS)
             case "GET", ["schemas", "ids", number, *rest]:
-                return self._by_id(_whole(number), rest)
+                return self._by_id(_whole(number), rest, query.get("format"))
             case "GET", ["subjects"]:
                 return 200, sorted(name for name in self.versions if self._live(name) or query.get("deleted") == "true")
             case "GET", ["subjects", subject, "versions"]:
                 return 200, self._live_or_refused(subject)
             case "GET", ["subjects", subject, "versions", version, *rest]:
-                return self._version(subject, version, rest, deleted=query.get("deleted") == "true")
+                return self._version(subject, version, rest, query)
             case "POST", ["subjects", subject, "versions"]:
                 return self._register(subject, _given(body))
             case "POST", ["subjects", subject]:
@@ -219,7 +224,7 @@ class ModelRegistry:
                 return self._config(method, "".join(subject), body)
         return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
 
-    def _by_id(self, number: int, rest: list[str]) -> Answer:
+    def _by_id(self, number: int, rest: list[str], form: str | None) -> Answer:
         if number not in self.schemas:
             raise _RequestError(40403, f"Schema {number} not found")
         used = [
@@ -232,10 +237,28 @@ class ModelRegistry:
             return 200, [{"subject": subject, "version": version} for subject, version in used]
         if rest == ["subjects"]:
             return 200, [subject for subject, _ in used]
-        return 200, self._body(number)
+        return 200, self._body(number, form)
 
-    def _body(self, number: int) -> dict[str, Any]:
+    def _serialized(self, number: int) -> bytes:
+        """Return a Protobuf schema as clients without a compiler of their own ask for it: as a descriptor."""
+        with TemporaryDirectory() as directory:
+            root = Path(directory)
+            (root / "default.proto").write_text(self.schemas[number].text)
+            waiting = list(self.schemas[number].references)
+            while waiting:
+                name, subject, version = waiting.pop()
+                inner = self.schemas[self.versions[subject][version]]
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(inner.text)
+                waiting += inner.references
+            command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{root}", f"--descriptor_set_out={root / 'set'}"]
+            subprocess.run([*command, "default.proto"], check=True, cwd=root)
+            return bytes(FileDescriptorSet.FromString((root / "set").read_bytes()).file[0].SerializeToString())
+
+    def _body(self, number: int, form: str | None = None) -> dict[str, Any]:
         body = self.schemas[number].body()
+        if form == "serialized" and self.schemas[number].kind == "PROTOBUF":
+            return body | {"schema": base64.b64encode(self._serialized(number)).decode()}
         return body | {"schema": self.replaced.get(number, body["schema"])}
 
     def _live(self, subject: str) -> list[int]:
@@ -261,10 +284,10 @@ class ModelRegistry:
             raise _RequestError(40402, f"Version {version} not found.")
         return int(version)
 
-    def _version(self, subject: str, version: str, rest: list[str], *, deleted: bool) -> Answer:
-        found = self._found(subject, version, deleted=deleted)
+    def _version(self, subject: str, version: str, rest: list[str], query: Mapping[str, str]) -> Answer:
+        found = self._found(subject, version, deleted=query.get("deleted") == "true")
         number = self.versions[subject][found]
-        body = self._body(number)
+        body = self._body(number, query.get("format"))
         return 200, body["schema"] if rest == ["schema"] else {
             "subject": subject, "version": found, "id": number, **body
         }  # fmt: skip

@@ -6,5 +6,6 @@ avro            Avro: in batches by pyruhvro, or by fastavro, the reference
 avro_columns    Arrow types of Avro, and a writer's column as a reader's
 avro_bytes      checks values before the reference decodes them
 json_schema     JSON by the schema of the reader
+protobuf        Protobuf by the message of the reader
 ```
 """
