@@ -113,6 +113,14 @@ class KafkaRecordMaker:
         partitions = _partitions(batch.column(PARTITION)) if self._has(batch, PARTITION) else None
         return KafkaRecords(topics, values, keys, partitions, self._more(batch), size)
 
+    def counts(self) -> dict[str, int]:
+        """Return what was asked of the schema registry since the last call; nothing without one."""
+        found: dict[str, int] = {}
+        for writer in self._writers.values():
+            for name, count in writer.counts().items():
+                found[name] = found.get(name, 0) + count
+        return found
+
     def _prepare(self, schema: pa.Schema, value: pa.Schema) -> None:
         """Look the schemas up that do not depend on a row."""
         for role, writer in self._writers.items():

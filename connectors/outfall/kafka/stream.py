@@ -64,7 +64,7 @@ class KafkaStreamPartition(StatelessSinkPartition[Any]):
                 self._producer.flush()
                 reached("kafka: after flush")
                 counts = {"sent": self._sent, "bytes": self._bytes} | self._producer.peaks()
-                self._context.metrics.add_all(counts)
+                self._context.metrics.add_all(counts | self._maker.counts())
                 self._sent = self._bytes = 0
             self._flushed = True
 

@@ -32,7 +32,8 @@ _ABSENT_SECONDS = 30.0
 """How long an id is not asked for again that the registry did not have: messages of others may have thousands."""
 _KINDS: tuple[SchemaKind, ...] = ("AVRO", "JSON", "PROTOBUF")
 
-_retries = RetryLog(logging.getLogger(__name__))
+_log = logging.getLogger(__name__)
+_retries = RetryLog(_log)
 
 
 class NotRegisteredError(TargetError):
@@ -258,6 +259,7 @@ class SchemaRegistry:
 
         def attempt() -> RegistryResponse:
             self.requests += 1
+            _log.debug("requesting %s from %s (request %d of this process)", what, self.where, self.requests)
             return self._transport.send(method, path, data)
 
         try:

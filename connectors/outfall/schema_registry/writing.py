@@ -56,11 +56,15 @@ class SchemaWriter:
         self._found: dict[str, _Found] = {}
         """By topic; by the empty text if topics do not matter."""
         self._encoders: dict[tuple[str, pa.Schema], _Encoder] = {}
-        self.lookups = 0
-        """Schemas that were looked up, since the writer did not know them."""
+        self._counts = {"registry_misses": 0, "registry_requests": 0}
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_encoders": {}, "lookups": 0}
+        return self.__dict__ | {"_encoders": {}, "_counts": dict.fromkeys(self._counts, 0)}
+
+    def counts(self) -> dict[str, int]:
+        """Return the lookups that this process could not answer, and their requests, since the last call."""
+        found, self._counts = self._counts, dict.fromkeys(self._counts, 0)
+        return found
 
     @property
     def topics_matter(self) -> bool:
@@ -127,8 +131,17 @@ class SchemaWriter:
         return f"the schema of the subject {registered.subject}{version} (id {registered.id})"
 
     def _look_up(self, topic: str, columns: pa.Schema, *, within: float) -> _Found:
-        settings, registry = self._settings, registry_of(self._settings.registry)
-        self.lookups += 1
+        registry = registry_of(self._settings.registry)
+        before = registry.requests
+        try:
+            return self._looked_up(registry, topic, columns, within)
+        finally:
+            if registry.requests > before:
+                self._counts["registry_misses"] += 1
+                self._counts["registry_requests"] += registry.requests - before
+
+    def _looked_up(self, registry: SchemaRegistry, topic: str, columns: pa.Schema, within: float) -> _Found:
+        settings = self._settings
         if settings.register:
             found = registry.register(self._subject(topic), self._derived(registry, topic, columns), within=within)
         elif settings.choice.id is not None:

@@ -155,7 +155,7 @@ class KafkaPartWriter(StatefulSinkPartition[Any, KafkaPartState], SupportsFlush,
         record = PartRecord.of(rows, self._context.token, secrets.token_hex(8))
         reached("kafka: before commit")
         self._context.metrics.add("sent", rows.rows)
-        self._context.metrics.add_all(producer.peaks())
+        self._context.metrics.add_all(producer.peaks() | self._maker.counts())
         try:
             offset = producer.commit([written(f"{self._step.key}/{self._part}", record)])
         except ProducerFencedError as error:
