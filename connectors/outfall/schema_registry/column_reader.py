@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from outfall.errors import ConfigurationError
 from outfall.schema_registry.client import NotRegisteredError, registry_of
@@ -41,24 +42,23 @@ class ColumnReader:
             ConfigurationError: The registry denies access.
             TransientError: The registry does not respond until its `retry_deadline`.
         """
+        if (only := _only_id(values)) is not None:
+            return self._column_of(only, values.to_pylist())
         ids, errors = schema_ids(values)
         written = [int(each) for each in np.unique(ids) if each >= 0]
         pieces, places = [pa.nulls(1, self.type)], np.zeros(len(values), np.int64)
         start = 1
         for schema_id in written:
             rows = np.flatnonzero(ids == schema_id)
-            chosen = values if len(rows) == len(values) else values.take(pa.array(rows))
-            piece, wrong = self._column_of(schema_id, [each[HEAD_SIZE:] for each in chosen.to_pylist()])
+            piece, wrong = self._column_of(schema_id, values.take(pa.array(rows)).to_pylist())
             errors |= {int(rows[index]): reason for index, reason in wrong.items()}
-            if len(rows) == len(values):
-                return piece, errors
             places[rows] = np.arange(start, start + len(rows))
             start += len(rows)
             pieces.append(piece)
         return pa.concat_arrays(pieces).take(pa.array(places)), errors
 
     def _column_of(self, schema_id: int, values: list[bytes]) -> tuple[pa.Array, dict[int, str]]:
-        """Read the values of one writer's schema."""
+        """Read the messages of one writer's schema."""
         try:
             writer = _whole(self.schema_registry, registry_of(self.schema_registry).schema(schema_id).schema)
         except NotRegisteredError as error:
@@ -66,7 +66,7 @@ class ColumnReader:
         found = _decoder(writer, self.reader, self.message)
         if isinstance(found, str):
             return self._unreadable(values, f"the schema with the id {schema_id}: {found}")
-        return found.column(values)
+        return found.column(values, HEAD_SIZE)
 
     def _unreadable(self, values: list[bytes], reason: str) -> tuple[pa.Array, dict[int, str]]:
         return pa.nulls(len(values), self.type), dict.fromkeys(range(len(values)), reason)
@@ -120,6 +120,16 @@ def _decoder(writer: WholeSchema, reader: WholeSchema, message: str | None) -> D
 
 
 _NAMES: dict[SchemaKind, str] = {"AVRO": "Avro", "JSON": "JSON Schema", "PROTOBUF": "Protobuf"}
+
+
+def _only_id(values: pa.Array) -> int | None:
+    """Return the id that all messages have, as those of most batches do; `None` if they differ or one has none."""
+    first = values[0].as_py() if len(values) and not values.null_count else None
+    if first is None or len(first) < HEAD_SIZE or first[0] != MAGIC:
+        return None
+    head = first[:HEAD_SIZE]
+    same = pc.starts_with(values, head)
+    return int.from_bytes(head[1:], "big") if pc.all(same).as_py() else None
 
 
 def schema_ids(values: pa.Array) -> tuple[np.ndarray[Any, Any], dict[int, str]]:

@@ -28,6 +28,8 @@ SINGLES = st.floats(width=32, allow_nan=False)
 LEAVES: dict[str, st.SearchStrategy[Any]] = {
     "boolean": st.booleans(), "int": INTS, "long": LONGS, "float": SINGLES, "double": DOUBLES, "string": TEXTS,
 }  # fmt: skip
+HEAD = b"\0\xff\x80\x00\xff"
+"""Of a message: an id whose bytes are no number of Avro."""
 READ_AS = {"int": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",)}
 """By type: the others that read it."""
 
@@ -152,6 +154,8 @@ def check_reading(data: st.DataObject) -> None:
     assert reader.is_fast
     fast, errors = reader.column(values)
     assert errors == {}
+    messages = [HEAD + each for each in values]
+    assert reader.column(messages, len(HEAD)) == (fast, {}) == reader.by_value(messages, len(HEAD))
     slow, errors = reader.by_value(values)
     assert errors == {}
     assert fast.equals(slow)
@@ -381,5 +385,7 @@ def test_valid_messages_of_a_fast_schema_are_decoded_together(union: Any, monkey
     monkeypatch.setattr(AvroReader, "by_value", lambda *_: pytest.fail("the batch was decoded one by one"))
     schema = text(record(field("a", union), field("b", "int")))
     rows = [{"a": "x", "b": 1}, {"a": None, "b": 2}]
-    column, errors = AvroReader(schema, schema).column(encoded(json.loads(schema.text), rows))
-    assert (column.to_pylist(), errors) == (rows, {})
+    values = encoded(json.loads(schema.text), rows)
+    for head in (b"", HEAD):
+        column, errors = AvroReader(schema, schema).column([head + each for each in values], len(head))
+        assert (column.to_pylist(), errors) == (rows, {})

@@ -21,12 +21,19 @@ class ValueMismatchError(ValueError):
 class Decoder(Protocol):
     """Decodes the values of one writer's schema."""
 
-    def column(self, values: Sequence[bytes]) -> tuple[pa.Array, dict[int, str]]:
-        """Return the column of encoded values, and why some of them, by position, cannot be read: these are NULL."""
+    def column(self, values: Sequence[bytes], start: int = 0) -> tuple[pa.Array, dict[int, str]]:
+        """Return the column of encoded values, and why some of them, by position, cannot be read: these are NULL.
+
+        Each begins at `start` of its bytes: 0, or `HEAD_SIZE` of whole messages.
+        """
 
 
 def by_value(
-    values: Sequence[bytes], decode: Callable[[bytes], Any], convert: Callable[[list[Any]], pa.Array], kind: pa.DataType
+    values: Sequence[bytes],
+    start: int,
+    decode: Callable[[bytes], Any],
+    convert: Callable[[list[Any]], pa.Array],
+    kind: pa.DataType,
 ) -> tuple[pa.Array, dict[int, str]]:
     """Return a column of this type, and why some values, by position, cannot be read: these are NULL.
 
@@ -36,7 +43,7 @@ def by_value(
     errors: dict[int, str] = {}
     for index, each in enumerate(values):
         try:
-            found.append(decode(each))
+            found.append(decode(each[start:]))
         except Exception as error:
             found.append(None)
             errors[index] = _reason(error)

@@ -43,9 +43,9 @@ class JsonReader:
         self._column = _Parts(root, others).column(root, "", ())
         self.type = self._column.type
 
-    def column(self, values: Sequence[bytes]) -> tuple[pa.Array, dict[int, str]]:
+    def column(self, values: Sequence[bytes], start: int = 0) -> tuple[pa.Array, dict[int, str]]:
         """Return the column of JSON texts, and why some of them, by position, cannot be read: these are NULL."""
-        return by_value(values, self._decoded, lambda found: pa.array(found, self.type), self.type)
+        return by_value(values, start, self._decoded, lambda found: pa.array(found, self.type), self.type)
 
     def _decoded(self, value: bytes) -> Any:
         try:

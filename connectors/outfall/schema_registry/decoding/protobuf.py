@@ -76,10 +76,10 @@ class ProtobufDecoder:
         _check(file.message(self._name), reader.descriptor, "", set())
         self._indexes: dict[tuple[int, ...], bool] = {}
 
-    def column(self, values: Sequence[bytes]) -> tuple[pa.Array, dict[int, str]]:
+    def column(self, values: Sequence[bytes], start: int = 0) -> tuple[pa.Array, dict[int, str]]:
         """Return the column of messages after their indexes, and why some, by position, cannot be read."""
         kind = self._reader.type
-        return by_value(values, self._decoded, lambda found: pa.array(found, kind), kind)
+        return by_value(values, start, self._decoded, lambda found: pa.array(found, kind), kind)
 
     def _decoded(self, value: bytes) -> Any:
         try:
