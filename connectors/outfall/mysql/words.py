@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outfall.mysql.names import quote
-from outfall.sql.dialect import among, compose
+from outfall.sql.dialect import compose
 from outfall.sql.options import MARKER, NUMBER, OPERATION, REMOVED, ROW, STAGE
 from outfall.sql.statements import Statements
 from outfall.sql.words import Latest, Removed, Selection, Words
@@ -63,9 +63,6 @@ class MySQLWords(Words):
 
     def quote(self, column: str) -> str:
         return quote(column)
-
-    def all(self, stages: Sequence[int]) -> Selection:
-        return Selection(f"{_STAGE} {among(stages)}", every=True)
 
     def at(self, places: Sequence[str]) -> Selection:
         some = ", ".join(f"({stage}, {row})" for stage, row in map(address_of, places))

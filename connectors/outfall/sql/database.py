@@ -90,6 +90,21 @@ class Means(Flag):
     """Another session has held a lock for too long."""
 
 
+@contextmanager
+def savepoint(session: Session, *, undo: bool = False) -> Iterator[None]:
+    """A savepoint in standard SQL, for `Session.savepoint`. The statement may have rolled back its transaction."""
+    session.execute("SAVEPOINT outfall")
+    try:
+        yield
+        if undo:
+            session.execute("ROLLBACK TO SAVEPOINT outfall")
+    except BaseException:
+        session.execute("ROLLBACK TO SAVEPOINT outfall")
+        raise
+    finally:
+        session.execute("RELEASE SAVEPOINT outfall")
+
+
 class CanBeLent(Protocol):
     """A connection that is kept for the next use."""
 
@@ -146,9 +161,9 @@ class SqlDatabase(ABC):
     def database_name(self) -> str:
         """Return the name of the database, without the server."""
 
-    @abstractmethod
     def log_url(self) -> ServerUrl | None:
-        """Return the location of a recovery log in this database, without secrets; `None` if a URL cannot name it."""
+        """Return the location of a recovery log in this database, without secrets; `None` if there is none."""
+        return None
 
     def name(self) -> str:
         """Return host, port and database, without secrets."""
@@ -187,9 +202,9 @@ class SqlDatabase(ABC):
     def said(self, error: Any, *, full: bool) -> str:
         """Return what the server or the driver said with the error's code; no value of a row unless `full`."""
 
-    @abstractmethod
     def remedy(self, error: Any) -> str | None:
-        """Return what to do about an error of the server's resources, limits or settings."""
+        """Return what to do about an error of the server's resources, limits or settings; `None` if nothing special."""
+        return None
 
     @abstractmethod
     def unavailable(self) -> str:

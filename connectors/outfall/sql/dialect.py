@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.dead_letter import DeadLetter
 from outfall.row_logging import RowLog
-from outfall.sql.database import Result, Session, SqlDatabase
+from outfall.sql.database import Means, Result, Session, SqlDatabase
 from outfall.sql.options import SqlOptions
 from outfall.sql.words import NO_CONFLICTS, Conflicts, Words
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Fault = Literal["rows", "mismatch", "table"]
 """What an error says: a row caused it; the table may have other columns than the statement; it may be missing."""
 
+
+_FAULTS: Mapping[Fault, Means] = {"rows": Means.ROW, "mismatch": Means.MISMATCH, "table": Means.ABSENT}
 
 _AT_ONCE = 500
 """Rows of one INSERT."""
@@ -182,6 +184,21 @@ class Refusal(Protocol):
         """Return reason, detail and code in one sentence, with as much of the row as `log_rows` permits."""
 
 
+@dataclass(frozen=True)
+class PlainRefusal:
+    """A reason without values of rows. See `Refusal`."""
+
+    reason: str
+    code: str | None = None
+    detail: str | None = None
+    do: str = "correct or leave out the row, or change the table"
+    may_be_accepted_later: bool = False
+
+    def summary(self, log: RowLog) -> str:
+        """Return the reason, with the code of the server."""
+        return self.reason if self.code is None else f"{self.reason} (error {self.code})"
+
+
 class Load(ABC):
     """The rows of one attempt, loaded into staging in one transaction, which begins with the first batch."""
 
@@ -279,17 +296,17 @@ class Dialect(ABC):
     def why_not(self, kind: pa.DataType, column: Any) -> str | None:
         """Return why values of a type cannot be stored in a column, with the remedy; `None` if they can."""
 
-    @abstractmethod
     def why_no_sequence(self, kind: pa.DataType, column: Any) -> str | None:
         """Return why a column cannot store the sequence of changes, with the remedy; `None` if it can.
 
         The column orders values of the type in one way only, and never regards different values as equal. `column` is
-        `None` for one that the sink creates.
+        `None` for one that the sink creates. Needed for `write_mode="changes"` only.
         """
+        raise NotImplementedError
 
-    @abstractmethod
     def why_no_column(self, name: str) -> str | None:
         """Return why a new column cannot have a name; `None` if it can."""
+        return None
 
     @abstractmethod
     def create_table(
@@ -301,9 +318,9 @@ class Dialect(ABC):
     def add_column(self, table: SqlName, column: pa.Field) -> str:
         """Return the statement that adds a nullable column."""
 
-    @abstractmethod
     def after_delete(self, session: Any, table: SqlName) -> str | None:
         """Return what of the table can have kept rows from being deleted; `None` if nothing can."""
+        return "a trigger"
 
     @abstractmethod
     def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> StepLedger:
@@ -339,9 +356,9 @@ class Dialect(ABC):
             statement = compose("INSERT INTO {} ({}) VALUES {}", table.sql, names, ", ".join([one] * len(some)))
             session.execute(statement, [value for row in some for value in row.values()])
 
-    @abstractmethod
     def tombstones(self, target: SqlName) -> Tombstones:
-        """Return the sequences of deleted keys of a table, for `write_mode="changes"`."""
+        """Return the sequences of deleted keys of a table. Needed for `write_mode="changes"` only."""
+        raise NotImplementedError
 
     def check_own(self, session: Any, table: SqlName) -> None:
         """Reject one of the sink's own tables if another role created it and a privilege is missing."""
@@ -368,17 +385,18 @@ class Dialect(ABC):
     def row_text(self, session: Any, staging: SqlName, shown: Mapping[str, str], place: str) -> str:
         """Return a query for the JSON text of the staged row at an address: the names of columns, and their source."""
 
-    @abstractmethod
     def faults(self, error: Exception) -> frozenset[Fault]:
-        """Return the text of one of the driver's errors."""
+        """Return what one of the driver's errors says of the rows and the table."""
+        means = self.database.means(error)
+        return frozenset(fault for fault, meant in _FAULTS.items() if meant in means)
 
     @abstractmethod
     def refusal(self, error: Exception) -> Refusal:
         """Return the reason why a row was rejected, from an error with the fault `rows`."""
 
-    @abstractmethod
     def stored_refusal(self, reason: str, code: str | None, detail: str | None) -> Refusal:
         """Return the reason of a dead letter."""
+        return PlainRefusal(reason, code, detail)
 
 
 R = TypeVar("R", bound=Refusal)

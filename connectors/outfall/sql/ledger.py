@@ -110,7 +110,7 @@ class StepLedger:
 
     def read(self, session: Session, *, lock: bool = False) -> LedgerRow | None:
         """Return the row; `None` if there is none. With `lock`, no other transaction can write it."""
-        return self.read_with(session, " FOR UPDATE" if lock else "")
+        return self.read_with(session, self._dialect.words.locking if lock else "")
 
     def read_with(self, session: Session, lock: str) -> LedgerRow | None:
         """Return the row under a lock."""

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from outfall.sql.options import MARKER, NUMBER, REMOVED, ROW, STAGE
+
 if TYPE_CHECKING:
     from outfall.sql.statements import Statements
 
@@ -99,6 +101,8 @@ class Words(ABC):
     """Removes the tombstones of `{table}` whose time `{deleted}` is older than `%s` seconds, at most `%s`."""
     keeping: ClassVar[str]
     """What an INSERT into the ledger ends with so that an existing row of the same key is kept."""
+    locking: ClassVar[str] = " FOR UPDATE"
+    """What a query of the ledger ends with so that no other transaction writes the row."""
     same_target: ClassVar[str] = "target = {}"
     """The condition that a row of the ledger is one of a table, of whose name it is a template."""
 
@@ -141,9 +145,10 @@ class Words(ABC):
         """Return the type and constraint of a column of tombstones that is never NULL."""
         return f"{kind} NOT NULL"
 
-    @abstractmethod
     def all(self, stages: Sequence[int]) -> Selection:
         """Return all rows of attempts."""
+        numbers = ", ".join(str(int(stage)) for stage in stages)
+        return Selection(f"{self.quote(STAGE)} IN ({numbers or 'NULL'})", every=True)
 
     @abstractmethod
     def at(self, places: Sequence[str]) -> Selection:
@@ -165,9 +170,49 @@ class Words(ABC):
     def upsert(self, statements: Statements) -> str:
         """Return what ends an INSERT of the rows `latest`: an existing row is updated if it is not newer."""
 
-    @abstractmethod
     def content(self, removal: str, columns: Sequence[str]) -> str:
-        """Return an expression that is equal for rows whose columns have equal bytes, and for all removals."""
+        """Return an expression that is equal for rows whose columns have equal bytes, and for all removals.
+
+        Needed for `write_mode="changes"` only.
+        """
+        raise NotImplementedError
+
+
+class StandardWords(Words):
+    """Words that several databases have: windows, ON CONFLICT with the row `excluded`, and EXISTS in a DELETE."""
+
+    keeping = "ON CONFLICT DO NOTHING"
+    staging = "CREATE TABLE {table} ({fields})"
+    target = " AS target"
+    delete = "DELETE FROM {table} AS target WHERE EXISTS (SELECT 1 FROM {source} AS removed WHERE {same}{also})"
+
+    def held(self, statements: Statements, rows: Selection) -> list[str]:
+        return [statements.append(rows)]
+
+    def latest(self, statements: Statements, rows: Selection, columns: Sequence[str]) -> Latest:
+        ordered = statements.options.ordered_by
+        newest = [f"{self.quote(name)} DESC" for name in (ordered, STAGE, ROW) if name]
+        source = statements.filled(
+            "(SELECT *, {is_removal} AS {removed}, row_number() OVER (PARTITION BY {keys} ORDER BY {newest})"
+            " AS {number} FROM {staging} WHERE {these}) AS latest",
+            rows, newest=", ".join(newest),
+        )  # fmt: skip
+        return Latest(source, self.listed(statements.keys), [f"{self.quote(NUMBER)} = 1"], self.quote(REMOVED))
+
+    def removed(self, statements: Statements, rows: Selection) -> Removed:
+        options = statements.options
+        names = [*statements.keys, *([] if options.order_column is None else [options.order_column])]
+        marked = [f"removed.{self.quote(MARKER)}"] if options.delete_marker else []
+        values = {name: f"removed.{self.quote(name)}" for name in names}
+        return Removed(statements.staging, values, [rows.condition, *marked])
+
+    def upsert(self, statements: Statements) -> str:
+        ordered = statements.options.ordered_by
+        pairs = ", ".join(f"{name} = excluded.{name}" for name in map(self.quote, statements.updated()))
+        if not pairs:
+            return statements.filled("ON CONFLICT ({keys}) DO NOTHING")
+        newer = statements.not_newer("target", ordered, f"excluded.{self.quote(ordered)}") if ordered else "true"
+        return statements.filled("ON CONFLICT ({keys}) DO UPDATE SET {pairs} WHERE {newer}", pairs=pairs, newer=newer)
 
 
 def doubled(text: str) -> str:

@@ -23,13 +23,13 @@ from outfall.sql.dead_letters import dead_letters
 from outfall.sql.dialect import Dialect, SqlName, StagedRows, among, compose
 from outfall.sql.keyed import Move, PositionedRows
 from outfall.sql.ledger import StepLedger
-from outfall.sql.options import MARKER, NUMBER, OPERATION, REMOVED, ROW, STAGE, SqlOptions
+from outfall.sql.options import MARKER, OPERATION, ROW, STAGE, SqlOptions
 from outfall.sql.publish import EpochCommitter, attempts_of
 from outfall.sql.staging import Staging
 from outfall.sql.statements import Statements
 from outfall.sql.target import StepTables
 from outfall.sql.tombstones import Tombstones
-from outfall.sql.words import Latest, Removed, Selection, Words
+from outfall.sql.words import Removed, Selection, StandardWords
 
 OURS, OTHERS = "a" * 32, "b" * 32
 EPOCH, GENERATION = 4, 9
@@ -159,19 +159,15 @@ class SqliteDatabase(SqlDatabase):
         return "correct it"
 
 
-class SqliteWords(Words):
+class SqliteWords(StandardWords):
     make_schema = "ATTACH ':memory:' AS {}"
     schemas = "pragma_database_list WHERE name"
     name = "TEXT NOT NULL"
     time = "INT NOT NULL DEFAULT 0"
-    staging = "CREATE TABLE {table} ({fields})"
     own = {STAGE: "INT", ROW: "INT", MARKER: "INT", OPERATION: "TEXT"}
     tombstones = ("CREATE TABLE {table} ({fields}, {deleted} INT NOT NULL, PRIMARY KEY ({keys}))",)
     altered = ""
     forget = "DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE {deleted} < -%s LIMIT %s)"
-    keeping = "ON CONFLICT DO NOTHING"
-    target = " AS target"
-    delete = "DELETE FROM {table} AS target WHERE EXISTS (SELECT 1 FROM {source} AS removed WHERE {same}{also})"
     leaves = True
     bury = (
         "ON CONFLICT ({keys}) DO UPDATE SET {buried} = excluded.{buried}, {deleted} = excluded.{deleted}"
@@ -196,33 +192,14 @@ class SqliteWords(Words):
     def at(self, places: Sequence[str]) -> Selection:
         return Selection(f"rowid IN ({', '.join(map(str, places))}) AND {self._kept()}")
 
-    def held(self, statements: Statements, rows: Selection) -> list[str]:
-        return [statements.append(rows)]
-
     def _kept(self) -> str:
         return f"rowid NOT IN ({', '.join(self.out) or '-1'})"
-
-    def latest(self, statements: Statements, rows: Selection, columns: Sequence[str]) -> Latest:
-        ordered = statements.options.ordered_by
-        newest = [*([f'"{ordered}" DESC'] if ordered else []), f'"{STAGE}" DESC', f'"{ROW}" DESC']
-        source = statements.filled(
-            "(SELECT *, {is_removal} AS {removed}, row_number() OVER (PARTITION BY {keys} ORDER BY {newest})"
-            " AS {number} FROM {staging} WHERE {these}) AS latest",
-            rows, newest=", ".join(newest),
-        )  # fmt: skip
-        return Latest(source, self.listed(statements.keys), [f'"{NUMBER}" = 1'], f'"{REMOVED}"')
 
     def removed(self, statements: Statements, rows: Selection) -> Removed:
         names = [*statements.keys, *filter(None, [statements.options.order_column])]
         marked = [f'removed."{MARKER}"'] if statements.options.delete_marker else []
         values = {name: f'removed."{name}"' for name in names}
         return Removed(statements.staging, values, [rows.condition.replace("rowid", "removed.rowid"), *marked])
-
-    def upsert(self, statements: Statements) -> str:
-        ordered = statements.options.ordered_by
-        pairs = ", ".join(f'"{name}" = excluded."{name}"' for name in statements.updated())
-        newer = statements.not_newer("target", ordered, f'excluded."{ordered}"') if ordered else "true"
-        return statements.filled("ON CONFLICT ({keys}) DO UPDATE SET {pairs} WHERE {newer}", pairs=pairs, newer=newer)
 
     def content(self, removal: str, columns: Sequence[str]) -> str:
         return f"CASE WHEN {removal} THEN '-' ELSE json_array({', '.join(columns)}) END"
