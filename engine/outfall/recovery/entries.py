@@ -72,7 +72,7 @@ class _OfSink(BaseModel):
     def _as_first_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out the default of a field that the first release did not know."""
         found: dict[str, Any] = write(self)
-        return {name: value for name, value in found.items() if name != "row_identity" or value is not None}
+        return {name: value for name, value in found.items() if name not in ("row_identity", "columns") or value}
 
 
 class BlobRef(StoredModel):
