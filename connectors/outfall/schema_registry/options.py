@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, Self
-from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from outfall.errors import ConfigurationError
 from outfall.options import Duration, Pairs, SinkOptions, make_options, parse_names, parse_options
 from outfall.serde import parse_json
-from outfall.urls import split_server, split_url
+from outfall.urls import is_overheard, split_server, split_url
 
 _SCHEMES = ("http", "https")
-_HERE = ("localhost", "127.0.0.1", "::1")
 
 
 class SchemaRegistryOptions(SinkOptions):
@@ -124,8 +122,8 @@ class SchemaRegistryOptions(SinkOptions):
         if sum(way is not None for way in ways) > 1:
             raise ValueError("set only one of username with password, bearer_token and oauth2_token_url")
         if any(way is not None for way in ways) or self.headers:
-            for url in (*self.url, self.oauth2_token_url or "https:"):
-                if urlsplit(url).scheme == "http" and urlsplit(url).hostname not in _HERE:
+            for url in filter(None, (*self.url, self.oauth2_token_url)):
+                if is_overheard(url):
                     raise ValueError("each URL must be https, because requests contain a secret")
         return self
 

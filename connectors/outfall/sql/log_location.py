@@ -11,9 +11,9 @@ from pydantic import SecretStr
 
 from outfall.errors import ConfigurationError
 from outfall.options import nearest_name, resolve_secret
+from outfall.urls import is_here as names_this_host
 from outfall.urls import split_url
 
-_HERE = ("localhost", "127.0.0.1", "::1")
 REFERENCES = ("env:", "file:")
 """What a parameter begins with that names a secret."""
 
@@ -42,7 +42,7 @@ class ServerUrl:
 
 def is_here(host: str) -> bool:
     """Return whether a host, or the directory of a socket, is this machine; also for no host."""
-    return not host or host.startswith(("/", "@")) or host in _HERE
+    return not host or host.startswith(("/", "@")) or names_this_host(host)
 
 
 def server_url(text: object, scheme: str, secrets: tuple[str, ...]) -> ServerUrl:
