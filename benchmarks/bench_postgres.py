@@ -24,6 +24,7 @@ from benchmarks.inputs import flights, mixed
 from benchmarks.results import Line, Result, now
 from outfall.postgres import PostgresSink
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
+from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.copy.stream import CopyEncoder
 from outfall.postgres.names import TableName
 from outfall.testing.benchmark import in_turn
@@ -235,7 +236,7 @@ def _copy(base: Base, table: str) -> Job:
     dsn = base.dsn
 
     def copied(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with psycopg.connect(dsn) as connection:
+        with PostgresConnection.connect(dsn) as connection:
             columns = {column.name: column for column in read_columns(connection, TableName(None, table))}
             with connection.cursor() as cursor:
                 rows = _send(cursor, table, columns, batches)

@@ -10,6 +10,7 @@ from typing import Any
 import pymysql
 
 from outfall.errors import TargetError
+from outfall.mysql.database import MySQLSession
 from outfall.mysql.errors import means
 from outfall.mysql.names import quote
 from outfall.mysql.options import MySQLOptions
@@ -39,8 +40,6 @@ _INDEXES = """
 SELECT index_name, column_name, sub_part FROM information_schema.statistics
 WHERE table_schema = coalesce(%s, database()) AND table_name = %s AND non_unique = 0 ORDER BY index_name, seq_in_index
 """
-_GROUP = "SHOW VARIABLES WHERE variable_name = 'group_replication_group_name' AND value <> ''"
-"""A query with a row on a node of Group Replication."""
 _WIDTH = re.compile(r"^((?:tiny|small|medium|big)?int)\(\d+\)")
 _WORDS = re.compile(r"'((?:[^'\\]|''|\\.)*)'")
 _ESCAPED = re.compile(r"''|\\(.)")
@@ -133,10 +132,16 @@ def find_table(session: Session, table: SqlName) -> Found:
     return schema, name
 
 
+def exists(session: Session, table: SqlName) -> bool:
+    """Return whether a table exists: a tenth of the server's work to read its columns."""
+    name = (table.place, table.name)
+    return bool(session.look(_FOUND, name, name))
+
+
 def read_columns(session: Session, table: SqlName) -> list[MySQLColumn]:
     """Read the columns of a table or view, in their order; none if it is missing."""
-    found = session.execute(_COLUMNS, (table.place, table.name)).fetchall()
-    return [_column(*row) for row in found]
+    name = (table.place, table.name)
+    return [_column(*row) for row in session.look(_COLUMNS, name, name)]
 
 
 def _column(
@@ -158,15 +163,16 @@ def read_primary_key(session: Session, table: SqlName) -> list[str]:
     return [name for name, _ in _unique(session, table).get("PRIMARY", [])]
 
 
-def check_relation(session: Session, table: SqlName) -> None:
+def check_relation(session: MySQLSession, table: SqlName) -> None:
     """Reject a table that would lose or hide rows without an error. A missing table passes. Changes nothing.
 
     Raises `TargetError` if it is not a table, or its engine has no transactions.
     """
-    found = session.execute(_TABLE, (table.place, table.name)).fetchone()
-    if found is None:
+    name = (table.place, table.name)
+    found = session.look(_TABLE, name, name)
+    if not found:
         return
-    kind, engine = found
+    ((kind, engine),) = found
     if str(kind).upper() not in ("BASE TABLE", "SYSTEM VERSIONED"):
         raise TargetError(
             f"{table} is a {str(kind).lower()}",
@@ -180,7 +186,7 @@ def check_relation(session: Session, table: SqlName) -> None:
             " write it twice",
             do=f"ALTER TABLE {table.quoted} ENGINE = InnoDB",
         )
-    if session.execute(_GROUP).fetchall() and not _has_row_key(session, table):
+    if session.in_group and not _has_row_key(session, table):
         raise TargetError(
             f"{table} has no primary key",
             why="Group Replication rejects rows of a table without one",
@@ -233,7 +239,8 @@ def _whole(part: tuple[str, int | None]) -> str:
 def _unique(session: Session, table: SqlName) -> dict[str, list[tuple[str, int | None]]]:
     """Return the unique indexes with their columns; an expression has no name, and a prefix a length."""
     found: dict[str, list[tuple[str, int | None]]] = {}
-    for index, column, prefix in session.execute(_INDEXES, (table.place, table.name)).fetchall():
+    name = (table.place, table.name)
+    for index, column, prefix in session.look(_INDEXES, name, name):
         found.setdefault(str(index), []).append((column or "", prefix))
     return found
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import pymysql
 from pymysql.connections import Connection, MySQLResult
-from pymysql.constants import CR, SERVER_STATUS
+from pymysql.constants import CLIENT, CR
 
 from outfall.errors import printable
 from outfall.first_contact import UnexpectedProtocolError
@@ -30,6 +30,9 @@ _WAITING = {
 }
 """Session variables that make a node of a cluster wait for earlier commits, by the variable and its current value."""
 
+_GROUP = "group_replication_group_name"
+"""The variable that is not empty on a node of Group Replication."""
+
 _IN_CLEAR = {b"mysql_clear_password", b"dialog"}
 """Methods of authentication that send the password as it is."""
 
@@ -40,6 +43,8 @@ _CHUNK = 64 << 10
 class LoadConnection(Connection):  # type: ignore[misc]
     """A connection whose LOAD DATA LOCAL sends what this process has, and never a file that the server asks for."""
 
+    in_group = False
+    """Whether the server is a node of Group Replication, when the connection was made."""
     sending: bytes | memoryview | None = None
     """The data of the next LOAD DATA."""
 
@@ -53,7 +58,7 @@ class LoadConnection(Connection):  # type: ignore[misc]
         try:
             session = cls(
                 charset="utf8mb4", connect_timeout=connect_timeout, read_timeout=connect_timeout, write_timeout=timeout,
-                autocommit=True, local_infile=True, init_command=_SESSION, **given,
+                autocommit=True, local_infile=True, init_command=_SESSION, client_flag=CLIENT.MULTI_STATEMENTS, **given,
             )  # fmt: skip
             # PyMySQL has no other place for it. Until here, a proxy may accept the connection and never respond.
             session._read_timeout = timeout
@@ -76,10 +81,6 @@ class LoadConnection(Connection):  # type: ignore[misc]
             return bool(cursor.fetchall() == ((1,),))
         return False
 
-    def is_busy(self) -> bool:
-        """Return whether it is in a transaction."""
-        return bool(self.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
-
     def shut(self) -> None:
         """Close it without COM_QUIT, because the server may not respond."""
         with suppress(pymysql.MySQLError, OSError):
@@ -92,10 +93,11 @@ class LoadConnection(Connection):  # type: ignore[misc]
         received: rows and record of the last epoch would seem to be lost (MariaDB Knowledge Base, "Galera Cluster
         System Variables", wsrep_sync_wait; MySQL Reference Manual, "Transaction Consistency Guarantees").
         """
-        names = ", ".join(f"'{name}'" for name in dict.fromkeys(name for name, _ in _WAITING))
+        names = ", ".join(f"'{name}'" for name in dict.fromkeys([_GROUP, *(name for name, _ in _WAITING)]))
         with self.cursor() as cursor:
             cursor.execute(f"SHOW VARIABLES WHERE variable_name IN ({names})")
             for name, value in cursor.fetchall():
+                self.in_group = self.in_group or (name == _GROUP and value != "")
                 if (name, value) in _WAITING:
                     cursor.execute(f"SET SESSION {_WAITING[name, value]}")
 

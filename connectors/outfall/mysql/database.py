@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pymysql
 from pydantic import SecretStr
-from pymysql.constants import ER
+from pymysql.constants import ER, SERVER_STATUS
 from pymysql.cursors import SSCursor
 
 from outfall.errors import ConfigurationError, TargetError
@@ -28,8 +28,9 @@ from outfall.mysql.errors import CLIENT, MySQLRefusal, code_of, describe, means,
 from outfall.mysql.names import quote
 from outfall.mysql.options import PARAMETERS, MySQLOptions
 from outfall.options import nearest_name, resolve_secret
-from outfall.sql.database import Means, Result, SqlDatabase, lent
+from outfall.sql.database import Means, SqlDatabase, lent
 from outfall.sql.log_location import REFERENCES, ServerUrl, is_here
+from outfall.sql.session import BatchingSession, Fetched, Statement
 from outfall.tls import verifying_context
 from outfall.urls import split_url
 
@@ -46,22 +47,37 @@ _LONGEST_WAIT = 2
 _PASSWORD = "env:MYSQL_PWD"  # noqa: S105 - a variable, as of the server's own client
 _RECORDS = re.compile(rb"\d+")
 """The first number of "Records: 3  Duplicates: 0  Warnings: 0", which is in the language of the server."""
+_STATE = (
+    "SELECT @@GLOBAL.read_only, @@SESSION.sql_mode, @@SESSION.time_zone, @@local_infile, @@max_allowed_packet,"
+    " @@SESSION.max_allowed_packet = @@GLOBAL.max_allowed_packet"
+)
 _ACCOUNT = re.compile(r"'[^']*'@'[^']*'")
 
 
-class MySQLSession(LoadConnection):
+class MySQLSession(BatchingSession, LoadConnection):
     """A connection in a transaction."""
 
-    any_text = True
-    _points = 0
-    """The number of savepoints of the transaction."""
+    errors = pymysql.MySQLError
 
-    def execute(self, statement: str, given: Any = (), /) -> Result:
-        """Execute a statement with parameters; its other % are doubled."""
-        cursor: Any = self.cursor()
-        cursor.execute(statement, given)
-        found: Result = cursor
-        return found
+    any_text = True
+    loads = False
+    """Whether the server allows LOAD DATA LOCAL, when the transaction began."""
+    packet = 0
+    """`max_allowed_packet` of the session."""
+
+    def together(self, statements: Sequence[Statement]) -> list[Fetched]:
+        results = []
+        with self.cursor() as cursor:
+            cursor.execute("; ".join(cursor.mogrify(statement, given) for statement, given in statements))
+            results.append(Fetched.of(cursor))
+            while cursor.nextset():
+                results.append(Fetched.of(cursor))
+        return results
+
+    def cursor(self, *given: Any) -> Any:
+        """Return a cursor, whose statements are executed after those of `later`."""
+        self.flush()
+        return super().cursor(*given)
 
     def stream(self, query: str, /) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query, without holding all of them. Its % are doubled."""
@@ -71,9 +87,13 @@ class MySQLSession(LoadConnection):
 
     def send(self, statement: bytes, data: bytes | memoryview | None = None) -> tuple[int, int]:
         """Execute an INSERT as it is, or a LOAD DATA LOCAL with data; return the numbers of rows and of warnings."""
+        queued = self._taken()
         self.sending = data
         with self.cursor() as cursor:
-            cursor.execute(statement)
+            before = [cursor.mogrify(each, given).encode() for each, given in queued]
+            cursor.execute(b"; ".join([*before, statement]))
+            while cursor.nextset():
+                pass
             return cursor.rowcount, cursor.warning_count
 
     def first_warning(self) -> MySQLRefusal:
@@ -95,29 +115,12 @@ class MySQLSession(LoadConnection):
         """Whether the server is MariaDB."""
         return "MariaDB" in self.get_server_info()
 
-    def begin_with(self, *settings: str) -> None:
-        """Begin a transaction, READ COMMITTED, with settings of the session instead of those of the user."""
-        self._points = 0
-        self.execute(f"SET {', '.join(settings)}")
-        self.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        self.execute("START TRANSACTION")
+    def is_busy(self) -> bool:
+        """Return whether it is in a transaction."""
+        return bool(self.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
 
-    @contextmanager
-    def savepoint(self, *, undo: bool = False) -> Iterator[None]:
-        """Undo the changes of a block if it raises; with `undo` in any case."""
-        self._points += 1
-        name = f"outfall_{self._points}"
-        self.execute(f"SAVEPOINT {name}")
-        try:
-            yield
-        except Exception:
-            # A deadlock has rolled back the transaction, with the savepoint; the error itself says so.
-            with suppress(pymysql.MySQLError):
-                self.execute(f"ROLLBACK TO SAVEPOINT {name}")
-            raise
-        if undo:
-            self.execute(f"ROLLBACK TO SAVEPOINT {name}")
-        self.execute(f"RELEASE SAVEPOINT {name}")
+    def _alive(self) -> bool:
+        return bool(self.open)
 
 
 @dataclass(frozen=True)
@@ -189,48 +192,56 @@ class MySQLDatabase(SqlDatabase):
         )
 
     def connection(self) -> AbstractContextManager[MySQLSession]:
+        return lent(_IDLE, self._key(), MySQLSession.answers, self._connect)
+
+    def _key(self) -> str:
         url, secret = self._url()
-        key = f"{url} {self._timeout} {secret and secret.get_secret_value()}"
-        return lent(_IDLE, key, MySQLSession.answers, self._connect)
+        return f"{url} {self._timeout} {secret and secret.get_secret_value()}"
 
     @contextmanager
-    def transaction(self, *, undo: bool = False) -> Iterator[MySQLSession]:
-        with self.connection() as session:
-            statement = math.ceil(self.options.statement_milliseconds / 1000)
-            silence = min(statement, _LONGEST_SILENCE) if statement else _LONGEST_SILENCE
-            self._begin(session, silence=silence, statement=statement)
+    def transaction(
+        self, *, undo: bool = False, foreseen: Sequence[Statement] = (), looks: bool = False
+    ) -> Iterator[MySQLSession]:
+        statement = math.ceil(self.options.statement_milliseconds / 1000)
+        silence = min(statement, _LONGEST_SILENCE) if statement else _LONGEST_SILENCE
+        with self._begun(silence, statement, foreseen, looks=looks) as session:
             try:
                 yield session
             except Exception as error:
                 if code_of(error) not in CLIENT:
                     with suppress(pymysql.MySQLError):
-                        session.execute("ROLLBACK")
+                        session.finish("ROLLBACK")
                 raise
-            session.execute("ROLLBACK" if undo else "COMMIT")
+            session.finish("ROLLBACK" if undo else "COMMIT")
 
-    @contextmanager
-    def task(self) -> Iterator[MySQLSession]:
+    def task(self) -> AbstractContextManager[MySQLSession]:
         """Lend a session in a transaction that lasts as long as its task has rows. Without a COMMIT it leaves nothing.
 
         Only a wait for a lock is limited: a stopped attempt may hold the lock.
         """
-        with self.connection() as session:
-            self._begin(session, silence=_LONGEST_TASK, statement=0)
-            self.check_strict(session)
-            yield session
+        return self._begun(_LONGEST_TASK, 0, looks=True)
 
-    def check_strict(self, session: MySQLSession) -> None:
-        """Reject a session whose settings a proxy has not applied, or has reset.
+    def _begun(
+        self, silence: int, statement: int, foreseen: Sequence[Statement] = (), *, looks: bool = False
+    ) -> AbstractContextManager[MySQLSession]:
+        """Lend a session in a transaction, with timeouts in seconds: see `BatchingSession.begin`."""
 
-        Raises `TargetError`: values would be truncated in silence.
-        """
-        mode, zone = session.execute("SELECT @@SESSION.sql_mode, @@SESSION.time_zone").fetchone()
-        if STRICT not in str(mode).split(",") or zone != "+00:00":
-            raise TargetError(
-                f"the session in {self.name()} has sql_mode {mode!r} and time_zone {zone!r}",
-                why="the sink set other values, without which the server would change data silently",
-                do="let the proxy between Spark and the server keep the settings of a session, or connect directly",
-            )
+        def is_usable(kept: MySQLSession) -> bool:
+            # It may have ended since the last epoch, or its server: nothing that was sent outlives the connection.
+            with suppress(pymysql.MySQLError, OSError, TargetError):
+                return self._begin(kept, silence, statement, foreseen, looks=looks)
+            return False
+
+        def connect() -> MySQLSession:
+            session = self._connect()
+            try:
+                self._begin(session, silence, statement, foreseen, looks=looks)
+            except BaseException:
+                session.shut()
+                raise
+            return session
+
+        return lent(_IDLE, self._key(), is_usable, connect)
 
     @contextmanager
     def making(self, session: MySQLSession, names: Sequence[str]) -> Iterator[None]:
@@ -247,19 +258,33 @@ class MySQLDatabase(SqlDatabase):
                 for lock in locks:
                     session.execute("DO RELEASE_LOCK(%s)", (lock,))
 
-    def _begin(self, session: MySQLSession, *, silence: int, statement: int) -> None:
-        """Begin a transaction with the timeouts of this sink, instead of those of the user."""
+    def _begin(
+        self, session: MySQLSession, silence: int, statement: int, foreseen: Sequence[Statement], *, looks: bool
+    ) -> bool:
+        """Begin a transaction, READ COMMITTED, with the timeouts of this sink, instead of those of the user.
+
+        Returns whether the session has the limit of packets that it had when it was made. Raises `TargetError` if a
+        proxy has not applied its settings, or has reset them: values would be truncated in silence.
+        """
         waits = math.ceil(self.options.statement_milliseconds / 1000) or _NO_LIMIT
         # MySQL limits statements that only read, in milliseconds.
         limit = (
             f"max_statement_time = {statement}" if session.is_mariadb else f"max_execution_time = {statement * 1000}"
         )
-        session.begin_with(
-            f"wait_timeout = {silence}", f"innodb_lock_wait_timeout = {waits}", f"lock_wait_timeout = {waits}", limit
-        )
+        given = f"wait_timeout = {silence}, innodb_lock_wait_timeout = {waits}, lock_wait_timeout = {waits}, {limit}"
+        first = (f"SET {given}", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION", _STATE)
+        *_, state = session.begin([(each, ()) for each in first], foreseen, looks=looks)
+        read_only, mode, zone, session.loads, session.packet, fits = state.fetchone() or ()
         # Also for reads: a replica may lag, and a node that has left its cluster receives no changes.
-        if str(session.execute("SELECT @@GLOBAL.read_only").fetchone()[0]).upper() not in ("0", "OFF"):
+        if str(read_only).upper() not in ("0", "OFF"):
             raise pymysql.OperationalError(1836, "the server is read-only, as a replica is")
+        if STRICT not in str(mode).split(",") or zone != "+00:00":
+            raise TargetError(
+                f"the session in {self.name()} has sql_mode {mode!r} and time_zone {zone!r}",
+                why="the sink set other values, without which the server would change data silently",
+                do="let the proxy between Spark and the server keep the settings of a session, or connect directly",
+            )
+        return bool(fits)
 
     def _connect(self) -> MySQLSession:
         host, port = self.address()

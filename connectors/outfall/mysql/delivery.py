@@ -107,4 +107,4 @@ class MySQLDelivery(StagedEpochs):
 
         with database.translated_errors(f"checking the privileges on {self.table}"):
             # Without retries, to report problems at once.
-            return database.run_once(check)
+            return database.run_once(check, looks=True)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from outfall.capabilities import WriterInitContext
 from outfall.errors import TargetError, ValueRefusedError
-from outfall.mysql.columns import MySQLColumn, check_keys, check_relation, read_columns, read_primary_key
+from outfall.mysql.columns import MySQLColumn, check_keys, check_relation, exists, read_columns, read_primary_key
 from outfall.mysql.database import MySQLDatabase, MySQLSession
 from outfall.mysql.errors import MySQLRefusal, is_missing, is_rows_fault, may_be_mismatch
 from outfall.mysql.load import StagingLoad
@@ -48,6 +48,9 @@ class MySQLDialect(Dialect):
     def columns(self, session: MySQLSession, table: SqlName) -> Sequence[MySQLColumn]:
         return read_columns(session, table)
 
+    def exists(self, session: MySQLSession, table: SqlName) -> bool:
+        return exists(session, table)
+
     def is_same(self, session: MySQLSession, table: SqlName, other: SqlName) -> bool:
         query = "SELECT COUNT(DISTINCT table_schema, table_name) = 1 FROM information_schema.tables WHERE {0} OR {0}"
         which = "(table_schema = COALESCE(%s, DATABASE()) AND table_name = %s)"
@@ -60,7 +63,6 @@ class MySQLDialect(Dialect):
         return self.options.key_columns or read_primary_key(session, self.parse(self.options.table))
 
     def check_relation(self, session: MySQLSession, table: SqlName) -> None:
-        self.database.check_strict(session)
         check_relation(session, table)
 
     def check_keys(self, session: MySQLSession, table: SqlName, given: Sequence[str] | None) -> None:
@@ -119,7 +121,7 @@ class MySQLDialect(Dialect):
         query = "SELECT DISTINCT {0} FROM {1} WHERE NOT EXISTS (SELECT 1 FROM {2} AS live WHERE live.stage = {1}.{0})"
         found = session.execute(compose(query, column, table.sql, attempts)).fetchall()
         for (stage,) in found:
-            session.execute(compose("DELETE FROM {} WHERE {} {}", table.sql, column, among([stage])))
+            session.later(compose("DELETE FROM {} WHERE {} {}", table.sql, column, among([stage])))
 
     def insert_dead_letters(self, session: MySQLSession, table: SqlName, rows: pa.RecordBatch) -> None:
         sender = RowSender(session, table, rows.schema, rows.schema.names)

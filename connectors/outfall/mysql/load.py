@@ -85,7 +85,7 @@ class StagingLoad(Load):
         return 0
 
     def commit(self) -> None:
-        self._session.execute("COMMIT")
+        self._session.finish("COMMIT")
 
     def close(self) -> None:
         self._lent.close()

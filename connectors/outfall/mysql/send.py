@@ -51,8 +51,7 @@ class RowSender:
         """The bytes of the rows that the server has accepted."""
         self._session = session
         self._encoder = RowEncoder(table, schema, columns, bits)
-        found = session.execute("SELECT @@local_infile, @@max_allowed_packet").fetchone()
-        self._loads, self._packet = bool(found[0]), int(found[1])
+        self._loads, self._packet = bool(session.loads), int(session.packet)
 
     def send(self, rows: pa.RecordBatch) -> MySQLRefusal | None:
         """Send rows; return the reason if one is rejected. Then none is there.
@@ -76,7 +75,7 @@ class RowSender:
     def _load(self, rows: pa.RecordBatch) -> bool:
         """Send rows with LOAD DATA; return whether all were stored unchanged. Otherwise none is."""
         statement, data = self._encoder.load(rows)
-        self._session.execute("SAVEPOINT outfall_load")
+        self._session.later("SAVEPOINT outfall_load")
         try:
             count, warnings = self._session.send(statement, data)
         except pymysql.MySQLError as error:

@@ -83,7 +83,7 @@ class PostgresDelivery(SqlDelivery):
 
         with database.translated_errors(f"checking the privileges on {self.table}"):
             # Without retries, to report problems at once.
-            return database.run_once(check)
+            return database.run_once(check, looks=True)
 
     def _read_limits(self, session: PostgresConnection) -> None:
         if self._max_connections is None:

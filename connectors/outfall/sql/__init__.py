@@ -21,6 +21,7 @@ A database implements:
 
 ```
 database        the port, for rows and log: where it is, connections, what errors mean
+session         a connection of it: statements that are sent together, and what the catalogue says, until it changes
 dialect         names, catalogue, types, loading, the addresses of staged rows, errors
 words           what differs as text
 ```

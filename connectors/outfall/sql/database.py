@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import Flag, auto
@@ -17,6 +17,7 @@ from outfall.retry_log import Retry, RetryLog
 from outfall.retry_loop import retried
 from outfall.sql.log_location import ServerUrl, is_here
 from outfall.sql.options import SqlOptions
+from outfall.sql.session import Statement
 from outfall.trace_points import reached
 
 T = TypeVar("T")
@@ -53,6 +54,18 @@ class Session(Protocol):
     def stream(self, query: str, /) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query, without holding all of them."""
 
+    def later(self, statement: str, given: Any = (), /) -> None:
+        """Execute a statement before the next one, or before COMMIT, which then raise its error."""
+
+    def look(self, query: str, given: Any, table: Hashable, /) -> list[tuple[Any, ...]]:
+        """Return the rows of a query of the catalogue about a table, which the connection may know already."""
+
+    def hold(self, statements: Sequence[Statement], /) -> None:
+        """Execute statements that lock tables, and then find out whether the catalogue is still the same."""
+
+    def forget(self) -> None:
+        """Forget the catalogue, because this session changes it."""
+
     def savepoint(self, *, undo: bool = False) -> AbstractContextManager[object]:
         """Return a block whose changes are undone if it raises; with `undo` in any case."""
 
@@ -88,21 +101,6 @@ class Means(Flag):
     """A privilege is missing."""
     LOCKED = auto()
     """Another session has held a lock for too long."""
-
-
-@contextmanager
-def savepoint(session: Session, *, undo: bool = False) -> Iterator[None]:
-    """A savepoint in standard SQL, for `Session.savepoint`. The statement may have rolled back its transaction."""
-    session.execute("SAVEPOINT outfall")
-    try:
-        yield
-        if undo:
-            session.execute("ROLLBACK TO SAVEPOINT outfall")
-    except BaseException:
-        session.execute("ROLLBACK TO SAVEPOINT outfall")
-        raise
-    finally:
-        session.execute("RELEASE SAVEPOINT outfall")
 
 
 class CanBeLent(Protocol):
@@ -182,10 +180,13 @@ class SqlDatabase(ABC):
         """Lend a connection of the driver without a transaction: see `lent`. Raises the driver's error."""
 
     @abstractmethod
-    def transaction(self, *, undo: bool = False) -> AbstractContextManager[Any]:
+    def transaction(
+        self, *, undo: bool = False, foreseen: Sequence[Statement] = (), looks: bool = False
+    ) -> AbstractContextManager[Any]:
         """Return a block with a session in a transaction, which is committed at its end; with `undo` rolled back.
 
-        A locked row that is read in it must be the newest, as with READ COMMITTED.
+        A locked row that is read in it must be the newest, as with READ COMMITTED. `foreseen` and `looks` are as in
+        `BatchingSession.begin`. A kept connection whose server no longer answers to that is replaced.
         """
 
     @abstractmethod
@@ -285,13 +286,21 @@ class SqlDatabase(ABC):
         """The table as in the options, for messages."""
         return self.options.table
 
-    def run_raw(self, doing: str, work: Callable[[Any], T], *, starting: bool = False) -> T:
+    def run_raw(
+        self,
+        doing: str,
+        work: Callable[[Any], T],
+        *,
+        starting: bool = False,
+        foreseen: Sequence[Statement] = (),
+        looks: bool = False,
+    ) -> T:
         """Run a transaction, with retries after transient errors, until it has committed.
 
         `work` must first check what an earlier attempt has done, because the acknowledgment of a COMMIT may be lost.
-        The rest is as in `repeated`.
+        `foreseen` and `looks` are as in `transaction`, and the rest as in `repeated`.
         """
-        return self.repeated(doing, lambda: self.run_once(work), starting=starting)
+        return self.repeated(doing, lambda: self.run_once(work, foreseen, looks=looks), starting=starting)
 
     def repeated(self, doing: str, call: Callable[[], T], *, starting: bool = False) -> T:
         """Repeat a call after transient errors, until it succeeds.
@@ -320,14 +329,23 @@ class SqlDatabase(ABC):
                 do=f"{self.remedy(error) or self.unavailable()}; the next run of the query finishes recorded epochs",
             ) from error
 
-    def run(self, doing: str, work: Callable[[Any], T], *, step: str | None = None, starting: bool = False) -> T:
+    def run(
+        self,
+        doing: str,
+        work: Callable[[Any], T],
+        *,
+        step: str | None = None,
+        starting: bool = False,
+        foreseen: Sequence[Statement] = (),
+        looks: bool = False,
+    ) -> T:
         """Run a transaction like `run_raw`, and translate a permanent error."""
         with self.translated_errors(f"{doing} {self.table}", step):
-            return self.run_raw(doing, work, starting=starting)
+            return self.run_raw(doing, work, starting=starting, foreseen=foreseen, looks=looks)
 
-    def run_once(self, work: Callable[[Any], T]) -> T:
+    def run_once(self, work: Callable[[Any], T], foreseen: Sequence[Statement] = (), *, looks: bool = False) -> T:
         """Run a transaction without retries. Raises the driver's error."""
-        with self.transaction() as session:
+        with self.transaction(foreseen=foreseen, looks=looks) as session:
             result = work(session)
             reached("sql: before COMMIT")
         reached("sql: after COMMIT")
@@ -362,6 +380,8 @@ class SqlDatabase(ABC):
 
     def _create(self, session: Any, expected: ExpectedTables) -> None:
         with self.making(session, expected.names):
+            session.forget()
             for statement in expected.missing(session):
                 reached("sql: making")
                 session.execute(statement)
+            session.forget()

@@ -188,7 +188,15 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
             target.check_support()
             return states
 
-        return self.database.run("checking", check, step=context.step_id, starting=context.first_contact)
+        known = self._found is not None and context.incarnation and not context.first_contact
+        return self.database.run(
+            "checking",
+            check,
+            step=context.step_id,
+            starting=context.first_contact,
+            foreseen=[self._tables(context).ledger.reading("")] if known else [],
+            looks=True,
+        )
 
     def open_target(self, context: TargetContext[Any]) -> None:
         open_tables(self._tables(context, self._table_options), partial(self._target, context=context), context)
@@ -302,11 +310,15 @@ class StagedDelivery(SqlDelivery, DynamicSink[Any], SupportsCommitter[StagedRows
         tables = self._tables(context)
         if context.final:
             tables.run("ending the ledger of", tables.ledger.end)
-        count = tables.run("cleaning up staging of", lambda session: tables.staging.forget_older(session, context))
-        tables.run("clearing staging of", tables.staging.clear)
-        if tables.dead_letters is not None:
-            tables.run("clearing dead letters of", tables.dead_letters.clear)
-        return count
+
+        def clean(session: Any) -> int:
+            count = tables.staging.forget_older(session, context)
+            tables.staging.clear(session)
+            if tables.dead_letters is not None:
+                tables.dead_letters.clear(session)
+            return count
+
+        return tables.run("cleaning up staging of", clean, foreseen=[tables.staging.reading_older(context)])
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         tables = self._tables(context, starting=True)

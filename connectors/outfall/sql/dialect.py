@@ -345,7 +345,7 @@ class Dialect(ABC):
             attempts,
             column,
         )
-        session.execute(statement)
+        session.later(statement)
 
     def insert_dead_letters(self, session: Any, table: SqlName, rows: pa.RecordBatch) -> None:
         """Insert dead letters, whose texts may be as long as any row, in the caller's transaction."""

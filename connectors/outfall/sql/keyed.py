@@ -76,8 +76,8 @@ class Move:
             given = {"table": str(self._tombstones), "name": self._tombstones.name}
             session.execute(compose(words.lock, ledger=ledger.sql), given)
         # By plans of the same statements, because LOCK and SELECT need other privileges.
-        for each in words.held(self.statements(session), self.all) if self.columns else ():
-            session.execute(f"EXPLAIN {each}", self.all.given)
+        plans = words.held(self.statements(session), self.all) if self.columns else []
+        session.hold([(f"EXPLAIN {each}", self.all.given) for each in plans])
 
     def whole(self, session: Any, *, at_once: bool = False) -> int:
         """Move all rows; return the number of changed rows of the table.

@@ -19,6 +19,7 @@ from outfall.capabilities import CommitterInitContext, SealContext, TargetContex
 from outfall.errors import TargetLostError
 from outfall.sql.database import Session
 from outfall.sql.dialect import Dialect, SqlName, StagedRows, compose
+from outfall.sql.session import Statement
 from outfall.sql.statements import ledger_ddl
 from outfall.target_record import TargetRecord, check_publishing
 
@@ -114,10 +115,13 @@ class StepLedger:
 
     def read_with(self, session: Session, lock: str) -> LedgerRow | None:
         """Return the row under a lock."""
-        columns = "generation, begun, epoch, revoked, token, published_token"
-        query = compose("SELECT {} FROM {} WHERE {}{}", columns, self.name, self.mine, lock)
-        found = session.execute(query, self.key).fetchone()
+        found = session.execute(*self.reading(lock)).fetchone()
         return None if found is None else LedgerRow(*found)
+
+    def reading(self, lock: str = " FOR UPDATE") -> Statement:
+        """Return the query of `read_with`."""
+        columns = "generation, begun, epoch, revoked, token, published_token"
+        return compose("SELECT {} FROM {} WHERE {}{}", columns, self.name, self.mine, lock), self.key
 
     def published_by_others(self, session: Session) -> int | None:
         """Return the newest epoch of the same step and table that another incarnation has published."""
@@ -218,4 +222,4 @@ class StepLedger:
 
     def _set(self, session: Session, given: Mapping[str, object], changes: str) -> None:
         statement = compose("UPDATE {} SET {}, changed = now() WHERE {}", self.name, changes, self.mine)
-        session.execute(statement, {**self.key, **given})
+        session.later(statement, {**self.key, **given})

@@ -88,7 +88,12 @@ class EpochCommitter(StagedCommitter):
     def commit(self, requests: Sequence[Request]) -> None:
         self._prepare_tables(requests)
         try:
-            self._tables.database.run_raw("publishing to", lambda session: self._publish(session, requests))
+            self._tables.database.run_raw(
+                "publishing to",
+                lambda session: self._publish(session, requests),
+                foreseen=[self._ledger.reading()],
+                looks=self._options.by_key,
+            )
         except _RowsLostError:
             self._signal_lost(requests)
         except _RefusedRowError as error:

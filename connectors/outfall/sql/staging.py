@@ -18,6 +18,7 @@ from outfall.sql.database import Session
 from outfall.sql.dead_letters import DeadLetterTable
 from outfall.sql.dialect import Column, Dialect, SqlName, StagedRows, among, compose, count_by_stage
 from outfall.sql.options import STAGE
+from outfall.sql.session import Statement
 from outfall.sql.statements import staging_ddl
 from outfall.sql.table import missing
 
@@ -64,7 +65,7 @@ class Staging:
             self._dialect.quote("rows"),
         )
         place = (context.incarnation, context.generation, context.epoch, context.attempt)
-        session.execute(statement, (staged.stage, str(self.table), *place, staged.rows))
+        session.later(statement, (staged.stage, str(self.table), *place, staged.rows))
 
     def counts(self, session: Session, stages: Collection[int]) -> dict[int, int]:
         """Return the number of staged rows of each attempt."""
@@ -77,7 +78,7 @@ class Staging:
 
     def forget(self, session: Session, stages: Sequence[int]) -> None:
         """Discard attempts. Their rows are removed later."""
-        session.execute(compose("DELETE FROM {} WHERE stage {}", self._attempts, among(stages)))
+        session.later(compose("DELETE FROM {} WHERE stage {}", self._attempts, among(stages)))
 
     def forget_older(self, session: Session, context: CleanUpContext) -> int:
         """Discard unrecorded attempts of this incarnation's older generations; return their number.
@@ -86,11 +87,14 @@ class Staging:
         may end after its job.
         """
         # By their numbers, because where a DELETE has to search, it may wait for rows that a task is registering.
-        query = compose("SELECT stage FROM {} WHERE {}", self._attempts, self._is_older())
-        stages = [stage for (stage,) in session.execute(query, self._bounds(context)).fetchall()]
+        stages = [stage for (stage,) in session.execute(*self.reading_older(context)).fetchall()]
         if stages:
             self.forget(session, stages)
         return len(stages)
+
+    def reading_older(self, context: CleanUpContext) -> Statement:
+        """Return the query of `forget_older`."""
+        return compose("SELECT stage FROM {} WHERE {}", self._attempts, self._is_older()), self._bounds(context)
 
     def older(self, session: Session, context: CleanUpContext) -> list[str]:
         """Describe the attempts that `forget_older` would discard."""

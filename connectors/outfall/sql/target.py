@@ -52,9 +52,9 @@ class StepTables(Generic[D]):
         """The database."""
         return self.dialect.database
 
-    def run(self, doing: str, work: Callable[[Any], T], *, starting: bool = False) -> T:
+    def run(self, doing: str, work: Callable[[Any], T], *, starting: bool = False, **first: Any) -> T:
         """Run a transaction: see `SqlDatabase.run`."""
-        return self.database.run(doing, work, step=self.step_id, starting=starting)
+        return self.database.run(doing, work, step=self.step_id, starting=starting, **first)
 
     def make(self, expected: ExpectedTables) -> None:
         """Create missing objects: see `SqlDatabase.make`."""
@@ -243,7 +243,8 @@ def open_tables(tables: StepTables[Any], make: Callable[[Any], SqlTarget], conte
         open_target(target, context, None)
         return True
 
-    if tables.run("opening", opened):
+    known = [tables.ledger.reading()] if context.completed is not None else []
+    if tables.run("opening", opened, foreseen=known, looks=True):
         return
     target = tables.run("checking", make)
     for expected in target.rows_need():

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-import psycopg
 import pytest
 
 from outfall.postgres.catalogue.columns import Kind, TableColumn, read_columns
+from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import TableName
 from tests.integration.support.postgres import Databases
 
@@ -46,18 +45,18 @@ CREATE FOREIGN TABLE far (a int NOT NULL, b text) SERVER elsewhere;
 
 
 @pytest.fixture(scope="module")
-def connection(postgres: Databases) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(postgres.new_database(), autocommit=True, prepare_threshold=None) as connection:
+def connection(postgres: Databases) -> Iterator[PostgresConnection]:
+    with PostgresConnection.connect(postgres.new_database(), autocommit=True, prepare_threshold=None) as connection:
         connection.execute(SETUP.format(odd=odd(connection)))
         yield connection
 
 
-def odd(connection: psycopg.Connection[Any]) -> str:
+def odd(connection: PostgresConnection) -> str:
     """Precision and scale; no server before 15 has a scale that is negative."""
     return "3,-2" if connection.info.server_version >= 150_000 else "3,2"
 
 
-def test_every_sort_of_column_is_described(connection: psycopg.Connection[Any]) -> None:
+def test_every_sort_of_column_is_described(connection: PostgresConnection) -> None:
     numeric = Kind("numeric", "numeric_recv", (38 << 16 | 18) + 4)
     price = Kind("numeric", "numeric_recv", (6 << 16 | 2) + 4)
     scale = 0x7FE if odd(connection) == "3,-2" else 2
@@ -82,13 +81,13 @@ def test_every_sort_of_column_is_described(connection: psycopg.Connection[Any]) 
     ]
 
 
-def test_only_what_the_server_does_not_fill_is_writable(connection: psycopg.Connection[Any]) -> None:
+def test_only_what_the_server_does_not_fill_is_writable(connection: PostgresConnection) -> None:
     columns = read_columns(connection, TableName("My Schema", "Select"))
     assert [column.name for column in columns if not column.writable] == ["id", "twice"]
 
 
 @pytest.mark.parametrize("name", ["parted", "parted_1", "seen", "far"])
-def test_tables_that_keep_no_rows_of_their_own_have_columns_too(connection: psycopg.Connection[Any], name: str) -> None:
+def test_tables_that_keep_no_rows_of_their_own_have_columns_too(connection: PostgresConnection, name: str) -> None:
     columns = read_columns(connection, TableName(None, name))
     assert [(column.name, column.type, column.not_null) for column in columns] == [
         ("a", "integer", name != "seen"),
@@ -96,7 +95,7 @@ def test_tables_that_keep_no_rows_of_their_own_have_columns_too(connection: psyc
     ]
 
 
-def test_the_type_makes_a_column_of_the_same_type(connection: psycopg.Connection[Any]) -> None:
+def test_the_type_makes_a_column_of_the_same_type(connection: PostgresConnection) -> None:
     columns = read_columns(connection, TableName("My Schema", "Select"))
     made = ", ".join(f'"{column.name}" {column.type}' for column in columns)
     connection.execute(f"CREATE TEMPORARY TABLE copied ({made})".encode())
@@ -116,17 +115,17 @@ def test_the_type_makes_a_column_of_the_same_type(connection: psycopg.Connection
     ],
     ids=str,
 )
-def test_what_is_not_there_has_no_columns(connection: psycopg.Connection[Any], name: TableName) -> None:
+def test_what_is_not_there_has_no_columns(connection: PostgresConnection, name: TableName) -> None:
     assert read_columns(connection, name) == []
 
 
-def test_the_search_path_finds_tables_without_schema(connection: psycopg.Connection[Any]) -> None:
+def test_the_search_path_finds_tables_without_schema(connection: PostgresConnection) -> None:
     with connection.transaction():
         connection.execute("""SET LOCAL search_path = "My Schema" """)
         assert len(read_columns(connection, TableName(None, "Select"))) == 13
 
 
-def test_as_many_columns_as_a_table_can_have(connection: psycopg.Connection[Any]) -> None:
+def test_as_many_columns_as_a_table_can_have(connection: PostgresConnection) -> None:
     columns = ", ".join(f"c{index} int" for index in range(1600))
     connection.execute(f"CREATE TABLE wide ({columns})".encode())
     assert [column.name for column in read_columns(connection, TableName(None, "wide"))] == [

@@ -10,7 +10,6 @@ from decimal import Decimal
 from ipaddress import ip_address
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 import pytest
 from psycopg import sql
@@ -18,6 +17,7 @@ from psycopg import sql
 from outfall.errors import ValueRefusedError
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
 from outfall.postgres.catalogue.types import why_not
+from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.copy.stream import CopyEncoder
 from outfall.postgres.copy.values import ValueContext, fitted
 from outfall.postgres.names import TableName
@@ -217,9 +217,9 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def connection(postgres: Any) -> Iterator[psycopg.Connection[Any]]:
+def connection(postgres: Any) -> Iterator[PostgresConnection]:
     dsn = postgres.new_database()
-    with psycopg.connect(dsn, autocommit=True, prepare_threshold=None, client_encoding="UTF8") as connection:
+    with PostgresConnection.connect(dsn, autocommit=True, prepare_threshold=None, client_encoding="UTF8") as connection:
         connection.execute("CREATE EXTENSION citext SCHEMA public")
         connection.execute("""CREATE TYPE mood AS ENUM ('sad', 'v"ery, glad')""")
         connection.execute("CREATE DOMAIN plain AS text CHECK (value <> 'never')")
@@ -233,7 +233,7 @@ def connection(postgres: Any) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def copy(connection: psycopg.Connection[Any], batches: list[pa.RecordBatch], *types: str) -> str:
+def copy(connection: PostgresConnection, batches: list[pa.RecordBatch], *types: str) -> str:
     """Write batches into a new table with columns of these types; return the format that was used."""
     columns = ", ".join(f'"{name}" {kind}' for name, kind in zip(batches[0].schema.names, types, strict=True))
     connection.execute("DROP TABLE IF EXISTS t")
@@ -249,7 +249,7 @@ def copy(connection: psycopg.Connection[Any], batches: list[pa.RecordBatch], *ty
     return encoder.format
 
 
-def read(connection: psycopg.Connection[Any], asked: str) -> list[Any]:
+def read(connection: PostgresConnection, asked: str) -> list[Any]:
     connection.execute("SET DateStyle = ISO; SET IntervalStyle = postgres")
     try:
         # The place in the table is the order in which the rows were written.
@@ -273,7 +273,7 @@ def arrow(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 @pytest.mark.parametrize("format", ["binary", "text"])
 @pytest.mark.parametrize("case", CASES, ids=[f"{index} {case}" for index, case in enumerate(CASES)])
-def test_values_come_back(connection: psycopg.Connection[Any], case: Case, format: str) -> None:
+def test_values_come_back(connection: PostgresConnection, case: Case, format: str) -> None:
     if connection.info.server_version < case.since:
         pytest.skip("not applicable: this version has no such values")
     values = [None, *(part for value in case.values for part in (value, None))] if case.values else [None, None]
@@ -313,7 +313,7 @@ STRINGS = {
 
 @pytest.mark.parametrize(("type", "finer"), STRINGS, ids=str)
 def test_a_string_is_rejected_if_the_server_would_change_it(
-    connection: psycopg.Connection[Any], type: str, finer: str
+    connection: PostgresConnection, type: str, finer: str
 ) -> None:
     connection.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (c {type})".encode())
     (column,) = read_columns(connection, TableName(None, "t"))
@@ -336,7 +336,7 @@ TIMES = {
 
 
 @pytest.mark.parametrize("type", TIMES)
-def test_a_time_is_rejected_if_the_server_would_change_it(connection: psycopg.Connection[Any], type: str) -> None:
+def test_a_time_is_rejected_if_the_server_would_change_it(connection: PostgresConnection, type: str) -> None:
     connection.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (c {type})".encode())
     (column,) = read_columns(connection, TableName(None, "t"))
     kind, finer = (pa.timestamp("us"), "timestamp") if "timestamp" in type else (pa.duration("us"), "interval")
@@ -350,7 +350,7 @@ def test_a_time_is_rejected_if_the_server_would_change_it(connection: psycopg.Co
 
 @pytest.mark.parametrize("type", ["money", "interval day", "numeric(5,2)[]"])
 def test_strings_are_rejected_before_the_first_row_where_the_server_rounds_as_it_is_set(
-    connection: psycopg.Connection[Any], type: str
+    connection: PostgresConnection, type: str
 ) -> None:
     connection.execute(f"DROP TABLE IF EXISTS t; CREATE TABLE t (c {type})".encode())
     (column,) = read_columns(connection, TableName(None, "t"))

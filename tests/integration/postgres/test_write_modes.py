@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
 from outfall.errors import CommitRefusedError, TargetError, ValueRefusedError
 from outfall.postgres import PostgresSink
 from outfall.postgres.catalogue.columns import read_columns
+from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import TableName
 from outfall.testing import LocalDriver
 from tests.integration.postgres.support import Target
@@ -279,7 +279,7 @@ def test_staging_compares_text_as_the_table_does(dsn: str, recovery: str) -> Non
     """Which of two keys is another, a server without ICU cannot be asked; but what staging would ask it."""
     target = Target(dsn, 'CREATE TABLE t (name text COLLATE "POSIX" PRIMARY KEY, other text)')
     run(target.sink(write_mode="upsert", key_columns="name"), recovery, 0, [{"name": "a"}])
-    with psycopg.connect(target.dsn) as connection:
+    with PostgresConnection.connect(target.dsn) as connection:
         (staging,) = target.run("SELECT tablename FROM pg_tables WHERE tablename LIKE 'staging%'")[0]
         found = {column.name: column.collation for column in read_columns(connection, TableName("outfall", staging))}
     assert (found["name"], found["other"]) == ('pg_catalog."POSIX"', None)

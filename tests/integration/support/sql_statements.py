@@ -12,7 +12,7 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,7 +27,12 @@ from psycopg import sql
 
 from outfall.capabilities import CleanUpContext
 from outfall.errors import OutfallError
+from outfall.mysql import database as mysql_database
+from outfall.mysql.database import MySQLSession
+from outfall.postgres.connection import database as postgres_database
+from outfall.postgres.connection.database import PostgresConnection
 from outfall.sql import log_database
+from outfall.sql.session import Statement
 from outfall.testing import LocalDriver
 from tests.integration.mysql.support import Target as MySQLTable
 from tests.integration.postgres.support import Target as PostgresTable
@@ -200,27 +205,58 @@ def text_of(found: Sequence[str]) -> str:
 def _recorded(target: Table) -> Iterator[list[Any]]:
     """Record what is executed in this process within a block."""
     found: list[Any] = []
+    # An earlier test may have left a connection, which may be dead, and knows its catalogue.
+    kept: list[Any] = [*mysql_database._IDLE.clear(), *postgres_database._IDLE.clear()]
+    for left in kept:
+        left.shut()
     # Attempts are moved in the order of their numbers.
     numbers = mock.Mock(randbits=mock.Mock(side_effect=itertools.count(10**10)))
     with (
         mock.patch("outfall.sql.staging.secrets", numbers),
         # An earlier test of this process may have prepared a log in a database of the same name.
         mock.patch.object(log_database, "PREPARED", type(log_database.PREPARED)()),
-        mock.patch.object(*_place(target, found)),
+        ExitStack() as stack,
     ):
+        for place in _places(target, found):
+            stack.enter_context(place)
         yield found
 
 
-def _place(target: Table, found: list[Any]) -> tuple[Any, str, Any]:
-    """Return where the driver takes statements, and what is there instead."""
-    kind = pymysql.cursors.Cursor if target.connector == "mysql" else psycopg.Cursor
-    ours = kind.execute
+def _places(target: Table, found: list[Any]) -> list[AbstractContextManager[Any]]:
+    """Return the patches of the methods by which statements are sent: alone, or together with others."""
+    inside = 0
 
-    def execute(cursor: Any, query: Any, *given: Any, **more: Any) -> Any:
-        found.append(query.as_string(cursor.connection) if isinstance(query, sql.Composable) else query)
-        return ours(cursor, query, *given, **more)
+    def patched(kind: Any, name: str, sent: Callable[..., list[Any]]) -> AbstractContextManager[Any]:
+        ours = getattr(kind, name)
 
-    return kind, "execute", execute
+        def method(this: Any, *given: Any, **more: Any) -> Any:
+            nonlocal inside
+            found.extend([] if inside else sent(this, *given))
+            inside += 1
+            try:
+                return ours(this, *given, **more)
+            finally:
+                inside -= 1
+
+        return mock.patch.object(kind, name, method)
+
+    def together(this: Any, statements: Sequence[Statement]) -> list[Any]:
+        connection = None if isinstance(this, MySQLSession) else this
+        return [each.as_string(connection) if isinstance(each, sql.Composable) else each for each, _ in statements]
+
+    def alone(cursor: Any, query: Any, *given: Any) -> list[Any]:
+        return together(getattr(cursor, "connection", None), [(query, ())])
+
+    def loaded(this: Any, statement: bytes, *given: Any) -> list[Any]:
+        return [*(each for each, _ in this._queued), statement]
+
+    if target.connector == "mysql":
+        return [
+            patched(MySQLSession, "together", together),
+            patched(MySQLSession, "send", loaded),
+            patched(pymysql.cursors.Cursor, "execute", alone),
+        ]
+    return [patched(PostgresConnection, "together", together), patched(psycopg.Cursor, "execute", alone)]
 
 
 # SELECT 1 asks whether a connection that an earlier test left is alive.

@@ -223,3 +223,11 @@ def test_closing_ends_every_thread(echo: Echo) -> None:
         reply(client)
     assert not [thread for thread in threading.enumerate() if thread.name == "tcp proxy"]
     assert threading.active_count() <= before + 1
+
+
+def test_requests_that_are_sent_together_are_one_round_trip(proxy: TcpProxy) -> None:
+    with connected(proxy) as client:
+        for _ in range(3):
+            client.sendall(2 * SENT)
+            assert len(client.recv(2 * len(SENT), socket.MSG_WAITALL)) == 2 * len(SENT)
+    assert proxy.round_trips == 3

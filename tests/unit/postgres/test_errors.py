@@ -80,7 +80,7 @@ def test_what_has_passed_the_deadline_is_advised_on_by_its_code(code: str, monke
         raise made(code)
 
     hurried = replace(DATABASE, options=DATABASE.options.model_copy(update={"retry_deadline": timedelta(0)}))
-    monkeypatch.setattr(PostgresDatabase, "run_once", lambda self, work: work(None))
+    monkeypatch.setattr(PostgresDatabase, "run_once", lambda self, work, *given, **more: work(None))
     with pytest.raises(TransientError) as caught:
         hurried.run_raw("publishing to", fail)
     assert "connection left" not in str(caught.value)

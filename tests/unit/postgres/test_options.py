@@ -18,7 +18,7 @@ from outfall.capabilities import Guarantee
 from outfall.capability_checks import check_sink, resolve
 from outfall.errors import ConfigurationError, TargetError, TransientError, ValueRefusedError
 from outfall.postgres import PostgresSink, sink_from_options
-from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase, set_timeouts
+from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase, timeouts
 from outfall.postgres.names import TableName
 from outfall.postgres.offsets.part_writer import PartRows
 from outfall.postgres.words import PostgresWords
@@ -124,7 +124,7 @@ def test_a_server_is_sent_no_timeout_that_it_does_not_have() -> None:
     sent = []
     for version in (90500, 150000, 170000):
         server = Server({}, version)
-        set_timeouts(server)
+        server.execute(*timeouts(server, {}))
         sent.append(server.settings.keys())
     assert [len(names) for names in sent] == [2, 3, 4]
     assert sent[2] - sent[1] == {"transaction_timeout"}

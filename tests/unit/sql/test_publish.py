@@ -343,7 +343,7 @@ def test_an_epoch_is_revoked_before_it_is_published_and_not_after() -> None:
     step = SqliteStep()
     request = step.stage(1)
     assert step.committer().nothing_published([request])
-    assert "FOR UPDATE" in step.session.statements[-1]
+    assert "FOR UPDATE" in step.session.statements[-2]
     step.committer().revoke([request])
     assert step.ledger("revoked") == (GENERATION,)
     assert step.waiting == []

@@ -25,6 +25,7 @@ from outfall.sql.keyed import Move, PositionedRows
 from outfall.sql.ledger import StepLedger
 from outfall.sql.options import MARKER, OPERATION, ROW, STAGE, SqlOptions
 from outfall.sql.publish import EpochCommitter, attempts_of
+from outfall.sql.session import BatchingSession, Fetched, Statement
 from outfall.sql.staging import Staging
 from outfall.sql.statements import Statements
 from outfall.sql.target import StepTables
@@ -69,31 +70,23 @@ class SqliteRefusal:
         return self.reason
 
 
-class SqliteSession:
+class SqliteSession(BatchingSession):
+    errors = sqlite3.Error
     any_text = True
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__()
         self.connection = connection
         self.statements: list[str] = []
 
-    def execute(self, statement: str, given: Any = ()) -> sqlite3.Cursor:
+    def alone(self, statement: str, given: Any) -> Fetched:
         self.statements.append(statement)
         text = re.sub(r"%\((\w+)\)s", r":\1", statement).replace("%s", "?").replace("%%", "%")
-        return self.connection.execute(text.replace(" FOR UPDATE", ""), given)
+        cursor = self.connection.execute(text.replace(" FOR UPDATE", ""), given)
+        return Fetched.of(cursor)
 
-    def stream(self, query: str) -> Iterator[tuple[Any, ...]]:
-        return iter(self.execute(query).fetchall())
-
-    @contextmanager
-    def savepoint(self, *, undo: bool = False) -> Iterator[None]:
-        self.connection.execute("SAVEPOINT here")
-        try:
-            yield
-        except BaseException:
-            self.connection.execute("ROLLBACK TO here")
-            raise
-        finally:
-            self.connection.execute("RELEASE here")
+    def is_busy(self) -> bool:
+        return self.connection.in_transaction
 
 
 class SqliteDatabase(SqlDatabase):
@@ -112,14 +105,16 @@ class SqliteDatabase(SqlDatabase):
         """What happens at the next COMMITs, after each has taken effect."""
 
     @contextmanager
-    def transaction(self, *, undo: bool = False) -> Iterator[SqliteSession]:
-        self.session.connection.execute("BEGIN")
+    def transaction(
+        self, *, undo: bool = False, foreseen: Sequence[Statement] = (), looks: bool = False
+    ) -> Iterator[SqliteSession]:
+        self.session.begin([("BEGIN", ())], foreseen, looks=looks)
         try:
             yield self.session
         except BaseException:
-            self.session.connection.execute("ROLLBACK")
+            self.session.finish("ROLLBACK")
             raise
-        self.session.connection.execute("ROLLBACK" if undo else "COMMIT")
+        self.session.finish("ROLLBACK" if undo else "COMMIT")
         if self.commits and not undo:
             self.commits.pop(0)()
 
@@ -348,7 +343,8 @@ class SqliteStep:
         self.set(generation=GENERATION, begun=EPOCH, token="nine")
 
     def execute(self, statement: str, given: Any = ()) -> list[Any]:
-        return self.session.execute(statement, given).fetchall()
+        found: list[Any] = self.session.execute(statement, given).fetchall()
+        return found
 
     def set(self, **values: object) -> None:
         """Change this step's row of the ledger."""

@@ -58,6 +58,8 @@ class TcpProxy:
         """Delay of each chunk in both directions, in seconds."""
         self.connections = 0
         """Number of accepted connections."""
+        self.round_trips = 0
+        """Number of times that a client has waited for the target: requests sent together count once."""
         self._start(self._accept)
 
     @property
@@ -143,6 +145,9 @@ class TcpProxy:
         streams: dict[_Pending, _Stream] = {}
         try:
             while data := source.recv(CHUNK):
+                if connection.turns(direction):
+                    with self._lock:
+                        self.round_trips += 1
                 if self.delay:
                     time.sleep(self.delay)
                 sink.sendall(self._befall(data, connection, direction, streams))
@@ -188,8 +193,12 @@ class _Connection:
         self.number = number
         self._client = client
         self._server = server
+        for end in (client, server):
+            # A server sends several replies at once; each would wait for the acknowledgment of the one before.
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._directions = 2
         self._is_reset = False
+        self._replied = True
         self._lock = threading.Lock()
 
     @property
@@ -199,6 +208,14 @@ class _Connection:
     def ends(self, direction: Direction) -> tuple[socket.socket, socket.socket]:
         """Return source and destination of a direction."""
         return (self._client, self._server) if direction == "request" else (self._server, self._client)
+
+    def turns(self, direction: Direction) -> bool:
+        """Return whether bytes of this direction are the first of a client that has waited for a reply, or connected.
+
+        Called before they are forwarded, so that no reply to them is seen earlier.
+        """
+        waited, self._replied = self._replied, direction == "reply"
+        return waited and direction == "request"
 
     def direction_ended(self, sink: socket.socket) -> None:
         """Forward an end of stream, and close after the second one."""

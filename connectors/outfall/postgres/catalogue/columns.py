@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 
+from outfall.sql.database import Session
 from outfall.sql.dialect import SqlName
 
 _QUERY = """
@@ -117,19 +118,18 @@ class TableColumn:
         return self.writable and self.not_null and not self.has_default
 
 
-def read_columns(connection: psycopg.Connection[Any], table: SqlName) -> list[TableColumn]:
+def read_columns(connection: Session, table: SqlName) -> list[TableColumn]:
     """Read the columns of a table, partitioned table, view or foreign table, in their order; none if it is missing."""
     # to_regclass() parses a name as SQL and resolves it along the search path, so pass a quoted name.
-    return [_column(row) for row in connection.execute(_QUERY, {"table": table.quoted}).fetchall()]
+    return [_column(row) for row in connection.look(_QUERY, {"table": table.quoted}, table.quoted)]
 
 
-def exists(connection: psycopg.Connection[Any], table: SqlName) -> bool:
+def exists(connection: Session, table: SqlName) -> bool:
     """Return whether a table exists."""
     # Not to_regclass() alone: it takes no lock, and may not find a table that another session has just created.
-    found = connection.execute(
-        "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(%s))", (table.quoted,)
-    ).fetchone()
-    return bool(found and found[0])
+    query = "SELECT EXISTS (SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(%s))"
+    ((found,),) = connection.look(query, (table.quoted,), table.quoted)
+    return bool(found)
 
 
 def schema_of(connection: psycopg.Connection[Any], table: SqlName) -> str | None:

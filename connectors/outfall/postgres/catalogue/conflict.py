@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from psycopg import sql
-from psycopg.rows import class_row
 
 from outfall.errors import TargetError
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
@@ -111,16 +110,16 @@ def arbiters(
         keys=sql.SQL(", ").join(map(sql.Identifier, keys)),
         where=sql.SQL("" if where is None else f"WHERE ({where})"),
     )
-    found = connection.execute(planned).fetchone()
-    plan = found[0][0].get("Plan", {}) if found and found[0] else {}
+    found = connection.look(doubled(planned.as_string(connection)), (), table.quoted)
+    plan = found[0][0][0].get("Plan", {}) if found and found[0][0] else {}
     if "Conflict Arbiter Indexes" not in plan:
         raise TargetError(
             f"{table} has a rule that replaces INSERT",
             why="such a rule ignores ON CONFLICT, with which the sink recognizes rows",
             do="replace the rule by a trigger, or write to the table that the rule writes to",
         )
-    with connection.cursor(row_factory=class_row(Arbiter)) as cursor:
-        return cursor.execute(_ARBITERS, (plan["Schema"], plan["Conflict Arbiter Indexes"])).fetchall()
+    given = (plan["Schema"], plan["Conflict Arbiter Indexes"])
+    return [Arbiter(*each) for each in connection.look(_ARBITERS, given, table.quoted)]
 
 
 def nulls_are_equal(connection: PostgresConnection, table: TableName, options: PostgresOptions) -> bool:
@@ -128,8 +127,8 @@ def nulls_are_equal(connection: PostgresConnection, table: TableName, options: P
     if options.write_mode == "upsert":
         indexes = arbiters(connection, table, options.key_columns, options.conflict_where)
         return any(index.nulls_equal for index in indexes)
-    found = connection.execute(_EQUAL_NULLS, (table.quoted, sorted(options.key_columns))).fetchone()
-    return bool(found and found[0])
+    found = connection.look(_EQUAL_NULLS, (table.quoted, sorted(options.key_columns)), table.quoted)
+    return bool(found and found[0][0])
 
 
 def conflicts(
@@ -171,7 +170,7 @@ def _predicate(
     indexes = arbiters(connection, table, keys, where)
     if any(index.predicate is None for index in indexes):
         return None
-    defaults = dict(connection.execute(_DEFAULTS, (table.quoted,)).fetchall())
+    defaults = dict(connection.look(_DEFAULTS, (table.quoted,), table.quoted))
     stored = {name: quote(name) for name in columns}
     for index in indexes:
         for name in index.needed:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import psycopg
-from psycopg.rows import class_row
-
+from outfall.sql.database import Session
 from outfall.sql.dialect import SqlName
 
 # A trigger's type is a bit mask: 1 row, 2 BEFORE, 4 INSERT, 8 DELETE, 16 UPDATE, 64 INSTEAD OF (catalog/pg_trigger.h).
@@ -123,7 +120,7 @@ class Relation:
         )
 
 
-def read_relation(connection: psycopg.Connection[Any], table: SqlName) -> Relation | None:
+def read_relation(session: Session, table: SqlName) -> Relation | None:
     """Read a table, partitioned table, view or foreign table; `None` if it does not exist."""
-    with connection.cursor(row_factory=class_row(Relation)) as cursor:
-        return cursor.execute(_QUERY, {"table": table.quoted}).fetchone()
+    found = session.look(_QUERY, {"table": table.quoted}, table.quoted)
+    return Relation(*found[0]) if found else None

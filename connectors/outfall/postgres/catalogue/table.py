@@ -124,7 +124,7 @@ def check_unique(
     problem: psycopg.Error | None = None
     found = []
     try:
-        with connection.transaction():
+        with connection.savepoint():
             found = arbiters(connection, table, columns, where)
     except psycopg.ProgrammingError as error:
         expected = where is not None or isinstance(error, psycopg.errors.InvalidColumnReference)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import psycopg
-from psycopg import sql
 
 from outfall.idle import Idle
 from outfall.options import resolve_secret
@@ -19,6 +18,7 @@ from outfall.postgres.connection.refusal import refusal
 from outfall.postgres.options import PostgresOptions
 from outfall.sql.database import NO_ROWS_LOST, Means, SqlDatabase, lent
 from outfall.sql.log_location import ServerUrl
+from outfall.sql.session import BatchingSession, Fetched, Statement
 
 T = TypeVar("T")
 
@@ -53,6 +53,37 @@ _LONGEST_WAIT = 2.0
 
 _AT_ONCE = 5000
 """Rows of one fetch."""
+
+_VERSIONS = """
+WITH RECURSIVE members (name, oid) AS (
+    SELECT name, to_regclass(name)::oid FROM unnest(%(tables)s::text[]) AS name
+  UNION
+    -- Partitions, children, and the tables of a view.
+    SELECT name, below.oid FROM members CROSS JOIN LATERAL (
+        SELECT inhrelid FROM pg_catalog.pg_inherits WHERE inhparent = members.oid
+      UNION ALL
+        SELECT refobjid FROM pg_catalog.pg_rewrite AS r JOIN pg_catalog.pg_depend AS d ON d.objid = r.oid
+        WHERE ev_class = members.oid AND ev_type = '1' AND d.classid = 'pg_catalog.pg_rewrite'::regclass
+          AND refclassid = 'pg_catalog.pg_class'::regclass
+    ) AS below (oid)
+)
+SELECT name, string_agg(concat_ws(' ', m.oid, c.xmin, row_security_active(c.oid),
+    (SELECT string_agg(concat(a.xmin, ' ', t.xmin), ',' ORDER BY attnum) FROM pg_catalog.pg_attribute AS a
+     LEFT JOIN pg_catalog.pg_type AS t ON t.oid = atttypid WHERE attrelid = m.oid AND attnum > 0),
+    (SELECT string_agg(xmin::text, ',' ORDER BY oid) FROM pg_catalog.pg_attrdef WHERE adrelid = m.oid),
+    (SELECT string_agg(concat(indexrelid, ' ', xmin), ',' ORDER BY indexrelid)
+     FROM pg_catalog.pg_index WHERE indrelid = m.oid),
+    (SELECT string_agg(concat(oid, ' ', xmin), ',' ORDER BY oid) FROM pg_catalog.pg_constraint WHERE conrelid = m.oid),
+    (SELECT string_agg(concat(oid, ' ', xmin), ',' ORDER BY oid) FROM pg_catalog.pg_trigger WHERE tgrelid = m.oid),
+    (SELECT string_agg(concat(oid, ' ', xmin), ',' ORDER BY oid) FROM pg_catalog.pg_rewrite WHERE ev_class = m.oid),
+    (SELECT string_agg(concat(oid, ' ', xmin), ',' ORDER BY oid) FROM pg_catalog.pg_policy WHERE polrelid = m.oid)
+), ';' ORDER BY m.oid) || coalesce((
+    SELECT string_agg(concat(p.oid, ' ', p.xmin, ' ', r.oid, ' ', r.xmin), ',' ORDER BY p.oid, r.oid)
+    FROM pg_catalog.pg_publication AS p LEFT JOIN pg_catalog.pg_publication_rel AS r ON prpubid = p.oid
+), '') FROM members AS m LEFT JOIN pg_catalog.pg_class AS c ON c.oid = m.oid GROUP BY name
+"""
+"""The version of tables: that of each row by which the catalogue describes them, and so what stands beneath a view or a
+partitioned table. A row that is changed has another transaction (`xmin`), and VACUUM and ANALYZE keep it."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +130,36 @@ class PostgresDatabase(SqlDatabase):
         conninfo, patience = self._conninfo(), self.options.connect_timeout.total_seconds()
         return lent(_IDLE, conninfo, lambda kept: kept.answers(patience), lambda: self._connect(conninfo))
 
+    def begun(
+        self, milliseconds: Mapping[str, int], foreseen: Sequence[Statement] = (), *, looks: bool = False
+    ) -> AbstractContextManager[PostgresConnection]:
+        """Lend a connection in a transaction with timeouts: see `timeouts` and `BatchingSession.begin`."""
+        conninfo = self._conninfo()
+
+        def begin(connection: PostgresConnection) -> None:
+            connection.begin([("BEGIN", ()), timeouts(connection, milliseconds)], foreseen, looks=looks)
+            self._watch(connection)
+
+        def is_usable(kept: PostgresConnection) -> bool:
+            # It may have stopped, or restarted, since the last epoch. Nothing that was sent outlives the connection.
+            kept.patience = self.options.connect_timeout.total_seconds()
+            with suppress(psycopg.Error):
+                begin(kept)
+                return True
+            return False
+
+        def connect() -> PostgresConnection:
+            connection = self._connect(conninfo)
+            self._watch(connection)
+            try:
+                begin(connection)
+            except BaseException:
+                connection.shut()
+                raise
+            return connection
+
+        return lent(_IDLE, conninfo, is_usable, connect)
+
     def means(self, error: BaseException) -> Means:
         return means(error)
 
@@ -137,12 +198,17 @@ class PostgresDatabase(SqlDatabase):
         return f"{super().retry_reason(error)}{advice}"
 
     @contextmanager
-    def transaction(self, *, undo: bool = False) -> Iterator[PostgresConnection]:
-        with self.connection() as connection:
-            self._watch(connection)
-            with connection.transaction(force_rollback=undo):
-                self.limit(connection)
+    def transaction(
+        self, *, undo: bool = False, foreseen: Sequence[Statement] = (), looks: bool = False
+    ) -> Iterator[PostgresConnection]:
+        with self.begun(self._limits(), foreseen, looks=looks) as connection:
+            try:
                 yield connection
+            except BaseException:
+                with suppress(psycopg.Error):
+                    connection.finish("ROLLBACK")
+                raise
+            connection.finish("ROLLBACK" if undo else "COMMIT")
 
     @contextmanager
     def making(self, session: PostgresConnection, names: Sequence[str]) -> Iterator[None]:
@@ -159,13 +225,12 @@ class PostgresDatabase(SqlDatabase):
         enforce the timeouts, the client closes the connection.
         """
         self._watch(connection)
-        statement = self.options.statement_milliseconds
-        silence = int(_LONGEST_SILENCE * 1000)
-        set_timeouts(
-            connection,
-            statement_timeout=statement,
-            idle_in_transaction_session_timeout=min(statement, silence) if statement else silence,
-        )
+        connection.execute(*timeouts(connection, self._limits()))
+
+    def _limits(self) -> dict[str, int]:
+        statement, silence = self.options.statement_milliseconds, int(_LONGEST_SILENCE * 1000)
+        idle = min(statement, silence) if statement else silence
+        return {"statement_timeout": statement, "idle_in_transaction_session_timeout": idle}
 
     def _watch(self, connection: PostgresConnection) -> None:
         bound = self.options.statement_milliseconds
@@ -191,8 +256,8 @@ class PostgresDatabase(SqlDatabase):
         return self._dsn().conninfo(self.options.connect_timeout)
 
 
-def set_timeouts(connection: PostgresConnection, **milliseconds: int) -> None:
-    """Set all timeouts of the open transaction, instead of those of its role or database.
+def timeouts(connection: PostgresConnection, milliseconds: Mapping[str, int]) -> Statement:
+    """Return the statement that sets all timeouts of the open transaction, instead of those of its role or database.
 
     The server notices as soon as the client would that the other host vanished. Nothing is set for the session, which a
     pooler shares, nor as startup options, which pgbouncer rejects. Timeouts that are not given are 0: no limit.
@@ -201,8 +266,8 @@ def set_timeouts(connection: PostgresConnection, **milliseconds: int) -> None:
     settings = [(name, f"{milliseconds.get(name, 0)}ms") for name, since in _TIMEOUTS.items() if version >= since]
     given = connection.info.get_parameters()
     settings += [(name, given[ours]) for ours, name in _SERVERS_KEEPALIVES.items() if given.get(ours)]
-    calls = sql.SQL(", ").join([sql.SQL("set_config(%s, %s, true)")] * len(settings))
-    connection.execute(sql.SQL("SELECT {}").format(calls), [part for setting in settings for part in setting])
+    calls = ", ".join(["set_config(%s, %s, true)"] * len(settings))
+    return f"SELECT {calls}", [part for setting in settings for part in setting]
 
 
 class TaskTransaction:
@@ -225,17 +290,22 @@ class TaskTransaction:
 
     def begin(self) -> PostgresConnection:
         """Begin the transaction, and return the connection."""
-        connection = self.connect()
-        connection.execute("BEGIN")
-        self.extend(connection)
-        return connection
+        if self.connection is None:
+            self.connection = self._lent.enter_context(self._database.begun(self._limits(), looks=True))
+        else:
+            self.connection.begin([("BEGIN", ()), timeouts(self.connection, self._limits())], looks=True)
+        self.connection.patience = None
+        return self.connection
 
     def extend(self, connection: PostgresConnection) -> None:
         """Let an open transaction last as long as its task has rows, whatever timeouts its role has.
 
         Only a wait for a lock is limited: a stopped attempt may hold the lock.
         """
-        set_timeouts(connection, lock_timeout=self._database.options.statement_milliseconds)
+        connection.execute(*timeouts(connection, self._limits()))
+
+    def _limits(self) -> dict[str, int]:
+        return {"lock_timeout": self._database.options.statement_milliseconds}
 
     def close(self) -> None:
         """Return the connection, or close it if its transaction is open, which rolls back all changes."""
@@ -245,7 +315,7 @@ class TaskTransaction:
         self._lent.close()
 
 
-class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
+class PostgresConnection(BatchingSession, psycopg.Connection[tuple[Any, ...]]):
     """A connection that closes itself if the server sends nothing for longer than `patience`.
 
     A vanished host sends no reset, and a proxy may drop messages. Then no response arrives, and no server enforces the
@@ -256,6 +326,8 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
     because the lock of its row is a change too.
     """
 
+    errors = psycopg.Error
+
     patience: float | None = None
     """Seconds; `None` to wait forever."""
 
@@ -265,6 +337,12 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
     now: Callable[[], float] = staticmethod(time.monotonic)
     """The clock."""
 
+    def __init__(self, *given: Any, **more: Any) -> None:
+        """Pass everything to psycopg."""
+        self._versions: dict[Hashable, str] = {}
+        """The version of each table that the catalogue was asked about: see `_VERSIONS`."""
+        super().__init__(*given, **more)
+
     @property
     def any_text(self) -> bool:
         """Whether the server stores every character."""
@@ -273,6 +351,7 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
     def answers(self, patience: float) -> bool:
         """Return whether the server answers within `patience`: it may have stopped since the last epoch."""
         self.patience = patience
+        self.forget()
         with suppress(psycopg.Error):
             self.execute("SELECT 1")
             self.patience = None
@@ -289,9 +368,27 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
             self.close()
 
     def execute(self, query: Any, params: Any = None, *, prepare: bool | None = None, binary: bool = False) -> Any:
-        """Execute a statement. One that is text always has parameters, and its % are doubled."""
+        """Execute a statement, after those of `later`. A text always has parameters, and its % are doubled."""
         given = () if params is None and isinstance(query, str) else params
-        return super().execute(query, given, prepare=prepare, binary=binary)
+        if (known := self.known(query, given)) is not None:
+            return known
+        if queued := self._taken():
+            return self.together([*queued, (query, given)])[-1]
+        return psycopg.Connection.execute(self, query, given, prepare=prepare, binary=binary)
+
+    def together(self, statements: Sequence[Statement]) -> list[Fetched]:
+        # The simple protocol: pipelines need a newer libpq, and exclude COPY.
+        cursor = psycopg.ClientCursor(self)
+        cursor.execute("; ".join(cursor.mogrify(query, given) for query, given in statements).encode())
+        results = [Fetched.of(cursor)]
+        while cursor.nextset():
+            results.append(Fetched.of(cursor))
+        return results
+
+    def cursor(self, *given: Any, **more: Any) -> Any:
+        """Return a cursor, whose statements are executed after those of `later`."""
+        self.flush()
+        return super().cursor(*given, **more)
 
     def stream(self, query: Any) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query, without holding all of them. Its % are doubled."""
@@ -300,9 +397,32 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
             cursor.execute(query, ())
             yield from cursor
 
-    def savepoint(self, *, undo: bool = False) -> AbstractContextManager[psycopg.Transaction]:
-        """Return a transaction or a savepoint, which with `undo` is rolled back in any case."""
-        return self.transaction(force_rollback=undo)
+    def transaction(self, *given: Any, **more: Any) -> Any:
+        """Return a transaction or a savepoint, after the statements of `later`."""
+        self.flush()
+        return super().transaction(*given, **more)
+
+    def forget(self) -> None:
+        super().forget()
+        self._versions.clear()
+
+    def _alive(self) -> bool:
+        return not self.closed
+
+    def _look(self, query: str, given: Any, table: Hashable) -> list[tuple[Any, ...]]:
+        if table in self._versions:
+            return super()._look(query, given, table)
+        # Before the query: what changes in between is seen the next time.
+        versions, found = self.together([*self._taken(), _versions_of([table]), (query, given)])[-2:]
+        self._versions.update(versions.fetchall())
+        return found.fetchall()
+
+    def _again(self) -> list[Statement]:
+        return [_versions_of(list(self._versions))] if self._versions else []
+
+    def _compare(self, results: Sequence[Fetched]) -> None:
+        if results and dict(results[0].fetchall()) != self._versions:
+            self.forget()
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
         """Wait for the server, like psycopg in intervals of a tenth of a second.
@@ -325,6 +445,10 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
         """Note a message of the server that accompanies a reply."""
         # The message itself is in the server's language.
         self._unconfirmed = self._unconfirmed or notice.source_function == "SyncRepWaitForLSN"
+
+
+def _versions_of(tables: Sequence[Hashable]) -> Statement:
+    return _VERSIONS, {"tables": list(tables)}
 
 
 def watched(

@@ -17,7 +17,7 @@ from outfall.dead_letter import DeadLetter
 from outfall.errors import ValueRefusedError
 from outfall.formats.strings import RefusedRowError
 from outfall.postgres.catalogue.conflict import nulls_are_equal
-from outfall.postgres.connection.database import TaskTransaction, set_timeouts
+from outfall.postgres.connection.database import TaskTransaction, timeouts
 from outfall.postgres.connection.errors import RowRefusal, means
 from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, copy_command
 from outfall.postgres.names import TableName
@@ -108,7 +108,7 @@ class StagingCopy(Load):
         return 0
 
     def commit(self) -> None:
-        self._connection.execute("COMMIT")
+        self._connection.finish("COMMIT")
 
     def close(self) -> None:
         self._transaction.close()
@@ -213,7 +213,7 @@ class StreamingCopy(StagingCopy):
             self._copy.abort(error)
         connection.execute("ROLLBACK")
         with connection.transaction(force_rollback=True):
-            set_timeouts(connection)
+            connection.execute(*timeouts(connection, {}))
             log = row_log(connection, self._dialect)
             if isinstance(error, RefusedRowError):
                 first, batch = self._sent[-1]

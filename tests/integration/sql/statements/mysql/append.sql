@@ -75,10 +75,6 @@ SET wait_timeout = 60, innodb_lock_wait_timeout = 600, lock_wait_timeout = 600, 
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED
 START TRANSACTION
 SELECT stage FROM `db`.`attempts` WHERE staging = %(staging)s AND (incarnation = %(incarnation)s AND generation < %(generation)s OR NOT EXISTS (SELECT 1 FROM `db`.`ledger` AS ledger WHERE ledger.incarnation = `db`.`attempts`.incarnation))
-COMMIT
-SET wait_timeout = 60, innodb_lock_wait_timeout = 600, lock_wait_timeout = 600, max_time = 1
-SET TRANSACTION ISOLATION LEVEL READ COMMITTED
-START TRANSACTION
 SELECT DISTINCT `_outfall_stage` FROM `db`.`staging_t_sink_0123456789ab` WHERE NOT EXISTS (SELECT 1 FROM `db`.`attempts` AS live WHERE live.stage = `db`.`staging_t_sink_0123456789ab`.`_outfall_stage`)
 DELETE FROM `db`.`staging_t_sink_0123456789ab` WHERE `_outfall_stage` IN (1234567890)
 DELETE FROM `db`.`staging_t_sink_0123456789ab` WHERE `_outfall_stage` IN (1234567890)
@@ -116,10 +112,6 @@ SET wait_timeout = 60, innodb_lock_wait_timeout = 600, lock_wait_timeout = 600, 
 SET TRANSACTION ISOLATION LEVEL READ COMMITTED
 START TRANSACTION
 SELECT stage FROM `db`.`attempts` WHERE staging = %(staging)s AND (incarnation = %(incarnation)s AND generation < %(generation)s OR NOT EXISTS (SELECT 1 FROM `db`.`ledger` AS ledger WHERE ledger.incarnation = `db`.`attempts`.incarnation))
-COMMIT
-SET wait_timeout = 60, innodb_lock_wait_timeout = 600, lock_wait_timeout = 600, max_time = 1
-SET TRANSACTION ISOLATION LEVEL READ COMMITTED
-START TRANSACTION
 SELECT DISTINCT `_outfall_stage` FROM `db`.`staging_t_sink_0123456789ab` WHERE NOT EXISTS (SELECT 1 FROM `db`.`attempts` AS live WHERE live.stage = `db`.`staging_t_sink_0123456789ab`.`_outfall_stage`)
 DELETE FROM `db`.`staging_t_sink_0123456789ab` WHERE `_outfall_stage` IN (1234567890)
 COMMIT

@@ -11,6 +11,7 @@ SET CONSTRAINTS ALL IMMEDIATE
 WITH latest AS (SELECT DISTINCT ON ("id") "id", "lsn", lower("_outfall_operation") IN ('d', 'delete') AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" = ANY(%(stages)s) ORDER BY "id", "lsn" DESC NULLS LAST, "_outfall_stage" DESC, "_outfall_row" DESC) INSERT INTO "outfall"."tombstones_t_0123456789ab" AS target ("id", "_outfall_sequence", "_outfall_deleted") SELECT "id", "lsn", now() FROM latest WHERE "_outfall_gone" AND NOT EXISTS (SELECT 1 FROM "public"."t" AS held WHERE held."id" = latest."id" AND held."lsn" >= latest."lsn") ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "_outfall_sequence" = EXCLUDED."_outfall_sequence", "_outfall_deleted" = EXCLUDED."_outfall_deleted" WHERE target."_outfall_sequence" < EXCLUDED."_outfall_sequence"
 DELETE FROM "public"."t" AS target USING "outfall"."tombstones_t_0123456789ab" AS removed WHERE target."id" = removed."id" AND removed."_outfall_deleted" = now() AND (target."lsn" IS NULL OR target."lsn" < removed."_outfall_sequence")
 WITH latest AS (SELECT DISTINCT ON ("id") "id", "name", "lsn", lower("_outfall_operation") IN ('d', 'delete') AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" = ANY(%(stages)s) ORDER BY "id", "lsn" DESC NULLS LAST, "_outfall_stage" DESC, "_outfall_row" DESC) INSERT INTO "public"."t" AS target ("id", "name", "lsn") SELECT "id", "name", "lsn" FROM latest WHERE NOT "_outfall_gone" AND NOT EXISTS (SELECT 1 FROM "outfall"."tombstones_t_0123456789ab" AS held WHERE held."id" = latest."id" AND held."_outfall_sequence" >= latest."lsn") ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "name" = EXCLUDED."name", "lsn" = EXCLUDED."lsn" WHERE (target."lsn" IS NULL OR target."lsn" < excluded."lsn")
+ROLLBACK TO SAVEPOINT outfall_1
 SELECT "_outfall_stage", count(*) FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" IN (1234567890) GROUP BY 1
 LOCK TABLE "outfall"."staging_t_sink_0123456789ab" IN ACCESS SHARE MODE
 CREATE TEMPORARY TABLE pg_temp._outfall_ranks (place tid, replaced tid, removal tid, first tid, rank bigint) ON COMMIT DROP
@@ -20,10 +21,20 @@ CREATE INDEX ON pg_temp._outfall_ranks ("place")
 ANALYZE pg_temp._outfall_ranks
 SELECT count(rank) FROM pg_temp._outfall_ranks
 UPDATE pg_temp._outfall_ranks AS ranks SET rank = NULL FROM "outfall"."staging_t_sink_0123456789ab" AS latest WHERE latest.ctid = ranks.place AND ranks.rank IS NOT NULL AND (EXISTS (SELECT 1 FROM "public"."t" AS held WHERE held."id" = latest."id" AND held."lsn" >= latest."lsn") OR EXISTS (SELECT 1 FROM "outfall"."tombstones_t_0123456789ab" AS held WHERE held."id" = latest."id" AND held."_outfall_sequence" >= latest."lsn"))
+SAVEPOINT outfall_2
 WITH latest AS (SELECT "id", "lsn", lower("_outfall_operation") IN ('d', 'delete') AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT "place" FROM pg_temp._outfall_ranks WHERE rank >= %(low)s AND rank < %(high)s))) INSERT INTO "outfall"."tombstones_t_0123456789ab" AS target ("id", "_outfall_sequence", "_outfall_deleted") SELECT "id", "lsn", now() FROM latest WHERE "_outfall_gone" AND NOT EXISTS (SELECT 1 FROM "public"."t" AS held WHERE held."id" = latest."id" AND held."lsn" >= latest."lsn") ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "_outfall_sequence" = EXCLUDED."_outfall_sequence", "_outfall_deleted" = EXCLUDED."_outfall_deleted" WHERE target."_outfall_sequence" < EXCLUDED."_outfall_sequence"
 DELETE FROM "public"."t" AS target USING "outfall"."tombstones_t_0123456789ab" AS removed WHERE target."id" = removed."id" AND removed."_outfall_deleted" = now() AND (target."lsn" IS NULL OR target."lsn" < removed."_outfall_sequence") AND (removed."id") IN (SELECT "id" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT "place" FROM pg_temp._outfall_ranks WHERE rank >= %(low)s AND rank < %(high)s)))
 WITH latest AS (SELECT "id", "name", "lsn", lower("_outfall_operation") IN ('d', 'delete') AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT "place" FROM pg_temp._outfall_ranks WHERE rank >= %(low)s AND rank < %(high)s))) INSERT INTO "public"."t" AS target ("id", "name", "lsn") SELECT "id", "name", "lsn" FROM latest WHERE NOT "_outfall_gone" AND NOT EXISTS (SELECT 1 FROM "outfall"."tombstones_t_0123456789ab" AS held WHERE held."id" = latest."id" AND held."_outfall_sequence" >= latest."lsn") ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "name" = EXCLUDED."name", "lsn" = EXCLUDED."lsn" WHERE (target."lsn" IS NULL OR target."lsn" < excluded."lsn")
+ROLLBACK TO SAVEPOINT outfall_2
+SAVEPOINT outfall_3
+RELEASE SAVEPOINT outfall_3
+SAVEPOINT outfall_4
+ROLLBACK TO SAVEPOINT outfall_4
+SAVEPOINT outfall_5
+ROLLBACK TO SAVEPOINT outfall_5
 SELECT place::text FROM pg_temp._outfall_ranks WHERE rank = %s
+SAVEPOINT outfall_6
+RELEASE SAVEPOINT outfall_6
 SELECT replaced::text FROM pg_temp._outfall_ranks WHERE place = %s::tid
 INSERT INTO "dead" ("row", "reason", "code", "excerpt", "step", "epoch", "part", "time") VALUES ((SELECT to_json(shown)::text FROM (SELECT "id", "name", "lsn", "_outfall_operation" AS "op" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = '(0,2)'::tid) AS shown), %(reason)s, %(code)s, %(excerpt)s, %(step)s, %(epoch)s, %(part)s, %(time)s)
 DELETE FROM "outfall"."tombstones_t_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT ctid FROM "outfall"."tombstones_t_0123456789ab" WHERE "_outfall_deleted" < now() - make_interval(secs => %s) ORDER BY "_outfall_deleted" LIMIT %s))

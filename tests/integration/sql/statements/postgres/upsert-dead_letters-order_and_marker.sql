@@ -6,6 +6,7 @@ EXPLAIN WITH latest AS (SELECT DISTINCT ON ("id") "id", "name", "version", coale
 SET CONSTRAINTS ALL IMMEDIATE
 DELETE FROM "public"."t" AS target USING (SELECT DISTINCT ON ("id") "id" AS "_outfall_0", "version" AS "_outfall_1" FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" = ANY(%(stages)s) AND coalesce("_outfall_delete", false) ORDER BY "id", "version" DESC NULLS LAST, "_outfall_stage" DESC, "_outfall_row" DESC) AS removed WHERE target."id" = removed."_outfall_0" AND (target."version" IS NULL OR target."version" <= removed."_outfall_1")
 WITH latest AS (SELECT DISTINCT ON ("id") "id", "name", "version", coalesce("_outfall_delete", false) AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" = ANY(%(stages)s) ORDER BY "id", "version" DESC NULLS LAST, "_outfall_stage" DESC, "_outfall_row" DESC) INSERT INTO "public"."t" AS target ("id", "name", "version") SELECT "id", "name", "version" FROM latest WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "name" = EXCLUDED."name", "version" = EXCLUDED."version" WHERE (target."version" IS NULL OR target."version" <= excluded."version")
+ROLLBACK TO SAVEPOINT outfall_1
 SELECT "_outfall_stage", count(*) FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" IN (1234567890) GROUP BY 1
 LOCK TABLE "outfall"."staging_t_sink_0123456789ab" IN ACCESS SHARE MODE
 CREATE TEMPORARY TABLE pg_temp._outfall_ranks (place tid, replaced tid, removal tid, first tid, rank bigint) ON COMMIT DROP
@@ -14,9 +15,15 @@ CREATE INDEX ON pg_temp._outfall_ranks ("rank")
 CREATE INDEX ON pg_temp._outfall_ranks ("place")
 ANALYZE pg_temp._outfall_ranks
 SELECT count(rank) FROM pg_temp._outfall_ranks
+SAVEPOINT outfall_2
 DELETE FROM "public"."t" AS target USING (SELECT "id" AS "_outfall_0", "version" AS "_outfall_1" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT "removal" FROM pg_temp._outfall_ranks WHERE rank >= %(low)s AND rank < %(high)s)) AND coalesce("_outfall_delete", false)) AS removed WHERE target."id" = removed."_outfall_0" AND (target."version" IS NULL OR target."version" <= removed."_outfall_1")
 WITH latest AS (SELECT "id", "name", "version", coalesce("_outfall_delete", false) AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT "place" FROM pg_temp._outfall_ranks WHERE rank >= %(low)s AND rank < %(high)s))) INSERT INTO "public"."t" AS target ("id", "name", "version") SELECT "id", "name", "version" FROM latest WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "name" = EXCLUDED."name", "version" = EXCLUDED."version" WHERE (target."version" IS NULL OR target."version" <= excluded."version")
+ROLLBACK TO SAVEPOINT outfall_2
+SAVEPOINT outfall_3
+ROLLBACK TO SAVEPOINT outfall_3
 SELECT place::text FROM pg_temp._outfall_ranks WHERE rank = %s
+SAVEPOINT outfall_4
+RELEASE SAVEPOINT outfall_4
 SELECT replaced::text FROM pg_temp._outfall_ranks WHERE place = %s::tid
 INSERT INTO "dead" ("row", "reason", "code", "excerpt", "step", "epoch", "part", "time") VALUES ((SELECT to_json(shown)::text FROM (SELECT "id", "name", "version", "_outfall_delete" AS "gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = '(0,2)'::tid) AS shown), %(reason)s, %(code)s, %(excerpt)s, %(step)s, %(epoch)s, %(part)s, %(time)s)
 DELETE FROM "outfall"."refused" WHERE NOT EXISTS (SELECT 1 FROM "outfall"."attempts" AS live WHERE live.stage = "outfall"."refused"."_outfall_stage")

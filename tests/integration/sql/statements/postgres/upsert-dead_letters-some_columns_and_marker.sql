@@ -6,6 +6,7 @@ EXPLAIN WITH numbered AS (SELECT "id", "name", "version", NULL::tid AS "_outfall
 SET CONSTRAINTS ALL IMMEDIATE
 DELETE FROM "public"."t" AS target USING (SELECT DISTINCT ON ("id") "id" AS "_outfall_0" FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" = ANY(%(stages)s) AND coalesce("_outfall_delete", false) ORDER BY "id", "_outfall_stage" DESC, "_outfall_row" DESC) AS removed WHERE target."id" = removed."_outfall_0"
 WITH numbered AS (SELECT "id", "name", "version", NULL::tid AS "_outfall_place", row_number() OVER of_key AS "_outfall_number", bool_or(coalesce("_outfall_delete", false)) OVER of_key AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" = ANY(%(stages)s) WINDOW of_key AS (PARTITION BY "id", NULL::tid ORDER BY "id", "_outfall_stage" DESC, "_outfall_row" DESC)), picked AS (SELECT last_value("id") OVER whole AS "id", "name", last_value("version") OVER whole AS "version", "_outfall_number", "_outfall_gone" FROM numbered WINDOW whole AS (PARTITION BY "id", "_outfall_place", "_outfall_gone" ORDER BY "_outfall_number" ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)), latest AS (SELECT "id", "name", "version", "_outfall_gone" FROM picked WHERE "_outfall_number" = 1) INSERT INTO "public"."t" AS target ("id", "name", "version") SELECT "id", "name", "version" FROM latest WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "name" = EXCLUDED."name"
+ROLLBACK TO SAVEPOINT outfall_1
 SELECT "_outfall_stage", count(*) FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" IN (1234567890) GROUP BY 1
 LOCK TABLE "outfall"."staging_t_sink_0123456789ab" IN ACCESS SHARE MODE
 CREATE TEMPORARY TABLE pg_temp._outfall_ranks (place tid, replaced tid, removal tid, first tid, rank bigint) ON COMMIT DROP
@@ -14,9 +15,15 @@ CREATE INDEX ON pg_temp._outfall_ranks ("rank")
 CREATE INDEX ON pg_temp._outfall_ranks ("place")
 ANALYZE pg_temp._outfall_ranks
 SELECT count(rank) FROM pg_temp._outfall_ranks
+SAVEPOINT outfall_2
 DELETE FROM "public"."t" AS target USING (SELECT "id" AS "_outfall_0" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT "removal" FROM pg_temp._outfall_ranks WHERE rank >= %(low)s AND rank < %(high)s)) AND coalesce("_outfall_delete", false)) AS removed WHERE target."id" = removed."_outfall_0"
 WITH latest AS (SELECT oldest."id", newest."name", oldest."version", coalesce(newest."_outfall_delete", false) AS "_outfall_gone" FROM (SELECT place, first FROM pg_temp._outfall_ranks WHERE rank >= %(low)s AND rank < %(high)s) AS ranks JOIN "outfall"."staging_t_sink_0123456789ab" AS newest ON newest.ctid = ranks.place LEFT JOIN "outfall"."staging_t_sink_0123456789ab" AS oldest ON oldest.ctid = ranks.first) INSERT INTO "public"."t" AS target ("id", "name", "version") SELECT "id", "name", "version" FROM latest WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "name" = EXCLUDED."name"
+ROLLBACK TO SAVEPOINT outfall_2
+SAVEPOINT outfall_3
+ROLLBACK TO SAVEPOINT outfall_3
 SELECT place::text FROM pg_temp._outfall_ranks WHERE rank = %s
+SAVEPOINT outfall_4
+RELEASE SAVEPOINT outfall_4
 SELECT replaced::text FROM pg_temp._outfall_ranks WHERE place = %s::tid
 INSERT INTO "dead" ("row", "reason", "code", "excerpt", "step", "epoch", "part", "time") VALUES ((SELECT to_json(shown)::text FROM (SELECT "id", "name", "version", "_outfall_delete" AS "gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = '(0,2)'::tid) AS shown), %(reason)s, %(code)s, %(excerpt)s, %(step)s, %(epoch)s, %(part)s, %(time)s)
 DELETE FROM "outfall"."refused" WHERE NOT EXISTS (SELECT 1 FROM "outfall"."attempts" AS live WHERE live.stage = "outfall"."refused"."_outfall_stage")

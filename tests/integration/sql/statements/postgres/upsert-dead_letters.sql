@@ -4,6 +4,7 @@ CREATE UNLOGGED TABLE "outfall"."staging_t_sink_0123456789ab" ("_outfall_stage" 
 EXPLAIN WITH latest AS (SELECT DISTINCT ON ("id") "id", "name", "version", false AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" = ANY(%(stages)s) ORDER BY "id", "_outfall_stage" DESC, "_outfall_row" DESC) INSERT INTO "public"."t" AS target ("id", "name", "version") SELECT "id", "name", "version" FROM latest WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "name" = EXCLUDED."name", "version" = EXCLUDED."version"
 SET CONSTRAINTS ALL IMMEDIATE
 WITH latest AS (SELECT DISTINCT ON ("id") "id", "name", "version", false AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" = ANY(%(stages)s) ORDER BY "id", "_outfall_stage" DESC, "_outfall_row" DESC) INSERT INTO "public"."t" AS target ("id", "name", "version") SELECT "id", "name", "version" FROM latest WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "name" = EXCLUDED."name", "version" = EXCLUDED."version"
+ROLLBACK TO SAVEPOINT outfall_1
 SELECT "_outfall_stage", count(*) FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" IN (1234567890) GROUP BY 1
 LOCK TABLE "outfall"."staging_t_sink_0123456789ab" IN ACCESS SHARE MODE
 CREATE TEMPORARY TABLE pg_temp._outfall_ranks (place tid, replaced tid, removal tid, first tid, rank bigint) ON COMMIT DROP
@@ -12,8 +13,14 @@ CREATE INDEX ON pg_temp._outfall_ranks ("rank")
 CREATE INDEX ON pg_temp._outfall_ranks ("place")
 ANALYZE pg_temp._outfall_ranks
 SELECT count(rank) FROM pg_temp._outfall_ranks
+SAVEPOINT outfall_2
 WITH latest AS (SELECT "id", "name", "version", false AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT "place" FROM pg_temp._outfall_ranks WHERE rank >= %(low)s AND rank < %(high)s))) INSERT INTO "public"."t" AS target ("id", "name", "version") SELECT "id", "name", "version" FROM latest WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "name" = EXCLUDED."name", "version" = EXCLUDED."version"
+ROLLBACK TO SAVEPOINT outfall_2
+SAVEPOINT outfall_3
+ROLLBACK TO SAVEPOINT outfall_3
 SELECT place::text FROM pg_temp._outfall_ranks WHERE rank = %s
+SAVEPOINT outfall_4
+RELEASE SAVEPOINT outfall_4
 SELECT replaced::text FROM pg_temp._outfall_ranks WHERE place = %s::tid
 INSERT INTO "dead" ("row", "reason", "code", "excerpt", "step", "epoch", "part", "time") VALUES ((SELECT to_json(shown)::text FROM (SELECT "id", "name", "version" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = '(0,2)'::tid) AS shown), %(reason)s, %(code)s, %(excerpt)s, %(step)s, %(epoch)s, %(part)s, %(time)s)
 DELETE FROM "outfall"."refused" WHERE NOT EXISTS (SELECT 1 FROM "outfall"."attempts" AS live WHERE live.stage = "outfall"."refused"."_outfall_stage")

@@ -1,0 +1,217 @@
+"""A connection that waits for the server rarely: statements that are sent together, and a catalogue that is read once.
+
+```
+later      a statement whose result nobody needs: it is sent with the next one, or with COMMIT
+begin      a transaction, its settings, what is known to be asked first, and whether the catalogue is still the same
+look       a query of the catalogue: its result stays with the connection, and is used while the catalogue is the same
+hold       statements that take locks, and whether the catalogue is still the same under them
+```
+
+Statements that are sent together are one text. The server stops at the first that fails, so none is executed after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+Statement = tuple[Any, Any]
+"""A statement and its parameters."""
+
+_MOST = 200
+"""Results of the catalogue that a connection keeps."""
+
+
+@dataclass
+class Fetched:
+    """The result of a statement that was sent with others, as in the DB-API."""
+
+    rowcount: int
+    rows: list[tuple[Any, ...]]
+    at: int = 0
+
+    @classmethod
+    def of(cls, cursor: Any) -> Self:
+        """Return the result of a cursor of the DB-API."""
+        return cls(cursor.rowcount, [] if cursor.description is None else list(cursor.fetchall()))
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        """Return the next row; `None` after the last."""
+        self.at += 1
+        return self.rows[self.at - 1] if self.at <= len(self.rows) else None
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return the rows that are left."""
+        first, self.at = self.at, len(self.rows)
+        return self.rows[first:]
+
+
+class BatchingSession:
+    """What the connections of all databases share. A driver's connection derives from it, before its own class."""
+
+    errors: ClassVar[type[Exception]]
+    """The base of the driver's errors."""
+
+    def __init__(self, *given: Any, **more: Any) -> None:
+        """Pass everything to the driver's class."""
+        self._queued: list[Statement] = []
+        self._foreseen: list[tuple[Statement, Fetched]] = []
+        self._points = 0
+        self._looked: dict[tuple[str, str], tuple[Statement, list[tuple[Any, ...]]]] = {}
+        self._same = False
+        """Whether `_looked` is what this transaction would read."""
+        super().__init__(*given, **more)
+
+    def together(self, statements: Sequence[Statement]) -> list[Fetched]:
+        """Execute statements in one round trip; none of them after one that fails. Raises the driver's error."""
+        return [self.alone(*each) for each in statements]
+
+    def alone(self, statement: Any, given: Any) -> Fetched:
+        """Execute one statement, for a database that takes no more at once."""
+        raise NotImplementedError
+
+    def stream(self, query: Any, /) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query. Its % are doubled."""
+        yield from self.execute(query).fetchall()
+
+    def execute(self, statement: Any, given: Any = (), /) -> Any:
+        """Execute a statement with parameters, after those of `later`; its other % are doubled."""
+        if (known := self.known(statement, given)) is not None:
+            return known
+        return self.together([*self._taken(), (statement, given)])[-1]
+
+    # --- transactions
+
+    def begin(
+        self, settings: Sequence[Statement], foreseen: Sequence[Statement] = (), *, looks: bool = False
+    ) -> list[Fetched]:
+        """Begin a transaction by its first statements, and return their results.
+
+        `foreseen` are the first queries that `execute` will be given. They are sent at once if the connection has read
+        the catalogue before, so that their tables are likely to exist. With `looks`, so is the question whether the
+        catalogue is the same.
+        """
+        self._queued, self._foreseen, self._points, self._same = [], [], 0, False
+        ahead = list(foreseen) if self._looked else []
+        again = self._again() if looks else []
+        try:
+            results = self.together([*settings, *again, *ahead])
+        except self.errors:
+            if not ahead or not self._alive():
+                raise
+            # Whoever asks it gets the error.
+            self.together([("ROLLBACK", ())])
+            return self.begin(settings, looks=looks)
+        first = len(settings)
+        if again:
+            self._compare(results[first : first + len(again)])
+        self._same = looks
+        self._foreseen = list(zip(ahead, results[first + len(again) :], strict=True))
+        return results[:first]
+
+    def finish(self, word: str) -> None:
+        """End the transaction with COMMIT, after the statements of `later`, or with ROLLBACK, without them."""
+        queued, self._foreseen, self._same = self._taken(), [], False
+        self.together([*(queued if word == "COMMIT" else []), (word, ())])
+
+    def later(self, statement: Any, given: Any = ()) -> None:
+        """Execute a statement before the next one, or before COMMIT, which then raise its error."""
+        self._queued.append((statement, given))
+
+    @contextmanager
+    def savepoint(self, *, undo: bool = False) -> Iterator[None]:
+        """Undo the changes of a block if it raises; with `undo` in any case."""
+        self._points += 1
+        point: Statement = (f"SAVEPOINT outfall_{self._points}", ())
+        self._queued.append(point)
+        try:
+            yield
+        except Exception:
+            # A deadlock may have rolled back the transaction, with the savepoint; the error itself says so.
+            with suppress(self.errors):
+                self._undo(point)
+            raise
+        sent = all(each is not point for each in self._queued)
+        if undo:
+            self._undo(point)
+        self._queued = [each for each in self._queued if each is not point]
+        if sent:
+            self.later(f"RELEASE {point[0]}")
+
+    def _undo(self, point: Statement) -> None:
+        """Undo what was executed since a savepoint, and forget what was not sent."""
+        places = [at for at, each in enumerate(self._queued) if each is point]
+        del self._queued[places[0] if places else 0 :]
+        if not places:
+            self.together([(f"ROLLBACK TO {point[0]}", ())])
+
+    def known(self, statement: Any, given: Any) -> Fetched | None:
+        """Return the result of a query that `begin` has sent, once; `None` for others."""
+        for at, (each, result) in enumerate(self._foreseen):
+            if each == (statement, given):
+                del self._foreseen[at]
+                return result
+        return None
+
+    def flush(self) -> None:
+        """Execute the statements of `later`."""
+        if queued := self._taken():
+            self.together(queued)
+
+    def _taken(self) -> list[Statement]:
+        queued, self._queued = self._queued, []
+        return queued
+
+    def is_busy(self) -> bool:
+        """Return whether the connection is closed, or in a transaction, in which alone the catalogue is trusted."""
+        return False
+
+    def _alive(self) -> bool:
+        """Return whether the connection is still open, after an error."""
+        return True
+
+    # --- the catalogue
+
+    def look(self, query: str, given: Any, table: Hashable) -> list[tuple[Any, ...]]:
+        """Return the rows of a query of the catalogue about a table, which the connection may know already."""
+        if not self._same:
+            self._ask()
+        key = (query, repr(given))
+        if key not in self._looked:
+            self._looked[key] = (query, given), self._look(query, given, table)
+        return self._looked[key][1]
+
+    def hold(self, statements: Sequence[Statement]) -> None:
+        """Execute statements that lock tables, and then find out whether the catalogue is still the same."""
+        self._queued += statements
+        self._ask()
+
+    def forget(self) -> None:
+        """Forget the catalogue, because this session changes it."""
+        self._looked.clear()
+
+    def _ask(self) -> None:
+        if len(self._looked) > _MOST:
+            self.forget()
+        again, queued = self._again(), self._taken()
+        if queued or again:
+            self._compare(self.together([*queued, *again])[len(queued) :])
+        # Without a transaction, nothing says when the next query is asked.
+        self._same = self.is_busy()
+
+    def _look(self, query: str, given: Any, table: Hashable) -> list[tuple[Any, ...]]:
+        return self.together([*self._taken(), (query, given)])[-1].fetchall()
+
+    def _again(self) -> list[Statement]:
+        """Return the queries that find out whether the catalogue is still the same; none if nothing is known of it.
+
+        Where the server has no version of a table, what is known of it is read again.
+        """
+        return [statement for statement, _ in self._looked.values()]
+
+    def _compare(self, results: Sequence[Fetched]) -> None:
+        """Forget what has changed, by the results of `_again`."""
+        for key, result in zip(list(self._looked), results, strict=True):
+            self._looked[key] = self._looked[key][0], result.fetchall()

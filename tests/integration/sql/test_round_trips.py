@@ -1,0 +1,49 @@
+"""How often a steady epoch waits for the server: the cost of an epoch on a network, whatever its rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outfall.testing import LocalDriver
+from outfall.testing.tcp_proxy import TcpProxy
+from tests.integration.support.sql import KEYED, ON_EACH, TABLE, UPSERT, Make, rows
+
+pytestmark = ON_EACH
+
+
+class _Counting(LocalDriver):
+    """A driver that counts the round trips of its tasks through a proxy."""
+
+    def __init__(self, sink: Any, recovery: str, proxy: TcpProxy) -> None:
+        super().__init__(sink, recovery)
+        self._proxy = proxy
+        self.of_tasks: list[int] = []
+
+    def run_task(self, *given: Any, **more: Any) -> Any:
+        before = self._proxy.round_trips
+        response = super().run_task(*given, **more)
+        self.of_tasks.append(self._proxy.round_trips - before)
+        return response
+
+
+def _counts(make: Make, recovery: str, ddl: str, **options: Any) -> tuple[int, list[int]]:
+    """Return the round trips of the driver, and those of each task, in the fourth epoch."""
+    target, some = make(ddl), rows(1, 2, 3, 4)
+    with target.proxy() as proxy:
+        driver = _Counting(target.sink(dsn=target.address(proxy.port), **options), recovery, proxy)
+        for epoch in range(3):
+            driver.run_epoch(epoch, [some[:2], some[2:]])
+        before, connections, driver.of_tasks = proxy.round_trips, proxy.connections, []
+        driver.run_epoch(3, [some[:2], some[2:]])
+        assert proxy.connections == connections, "a steady epoch opens no connection"
+        return proxy.round_trips - before - sum(driver.of_tasks), driver.of_tasks
+
+
+def test_a_steady_epoch_waits_for_the_server_rarely(make: Make, recovery: str) -> None:
+    of_driver, of_tasks = _counts(make, recovery, TABLE)
+    assert (of_driver <= 11, of_tasks) == (True, [4, 4]), of_driver
+
+
+def test_a_steady_epoch_of_an_upsert_waits_once_more(make: Make, recovery: str) -> None:
+    of_driver, of_tasks = _counts(make, recovery, KEYED, **UPSERT)
+    assert (of_driver <= 12, of_tasks) == (True, [4, 4]), of_driver
