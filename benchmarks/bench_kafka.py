@@ -1,4 +1,5 @@
-"""Throughput into Kafka: `KafkaSink` without and with parts, and a bare producer loop; epochs of 100 rows.
+"""Throughput into Kafka: `KafkaSink` without and with parts, and a bare producer loop; Avro beside JSON; epochs of 100
+rows.
 
     python -m benchmarks.bench_kafka --rows 1000000 --pairs 5
 
@@ -30,6 +31,7 @@ from outfall.testing.benchmark.rows import Scratch, seconds_per_epoch, small_epo
 from outfall.testing.benchmark.runs import Job, rounds
 from outfall.testing.benchmark.session import cpu_seconds
 from tests.integration.support.kafka_server import kafka_server
+from tests.integration.support.schema_registry import model_registry
 
 DEFAULT = Given(rows=1_000_000, pairs=5)
 PARTS = 16
@@ -40,7 +42,10 @@ AS_RECORDS = ("name AS key", "to_json(struct(*)) AS value")
 SINK, ROUTED, LOOP = "KafkaSink", f"KafkaSink, {PARTS} parts", "bare producer loop"
 ONE, NEW = f"{SINK}, 1 part", "{}, new producers"
 EMPTY = "empty sink"
-WANTED = {LOOP: f"≥ 0.9, and ≥ 0.7 with {PARTS} parts", EMPTY: "≤ 1.5"}
+JSON, AVRO, SLOW_AVRO = "columns as JSON", "columns as Avro", "columns as Avro, one of them binary"
+WANTED = {
+    LOOP: f"≥ 0.9, and ≥ 0.7 with {PARTS} parts", EMPTY: "≤ 1.5", JSON: "≥ 0.9 by CPU, and ≥ 0.3 with a binary column"
+}  # fmt: skip
 
 Stream = Callable[[DataFrame, str, Scratch], DataStreamWriter]
 
@@ -50,7 +55,11 @@ def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
     started = now()
     with kafka_server() as brokers:
         topics = Topics(brokers)
-        lines = [*_throughput(spark, given, topics, scratch), *_epochs(spark, given.pairs, topics, scratch)]
+        lines = [
+            *_throughput(spark, given, topics, scratch),
+            *_formats(spark, given, topics, scratch),
+            *_epochs(spark, given.pairs, topics, scratch),
+        ]
     return Result(
         benchmark="kafka",
         title="Kafka",
@@ -133,6 +142,32 @@ def _throughput(spark: SparkSession, given: Given, topics: Topics, scratch: Scra
     runs = in_turn(jobs, rows, pairs=given.pairs, cpu_seconds=cpu_seconds, between=between)
     group = f"{rows:,} mixed rows as JSON"
     return [throughput(group, job, runs, {} if job == LOOP else {LOOP: LOOP}) for job in jobs]
+
+
+def _formats(spark: SparkSession, given: Given, topics: Topics, scratch: Scratch) -> list[Line]:
+    """Columns as values: with schemas of a registry, whose tasks have them from the driver, and as JSON."""
+    df = mixed(spark, given.rows, scratch)
+    # Only fastavro has bytes.
+    with_bytes = df.withColumn("name", df["name"].cast("binary"))
+
+    def between() -> None:
+        topics.change()
+        scratch.clear()
+
+    with model_registry() as registry:
+        schemas = {"schema_registry": registry.url, "register_schemas": True}
+
+        def written(df: DataFrame, **options: Any) -> Job:
+            return lambda: PythonApi().write(df, sink(topics.brokers, topics.name, **options), scratch.new())
+
+        jobs: dict[str, Job] = {
+            JSON: written(df, value_format="json"),
+            AVRO: written(df, value_format="avro", **schemas),
+            SLOW_AVRO: written(with_bytes, value_format="avro", **schemas),
+        }
+        runs = in_turn(jobs, df.count(), pairs=given.pairs, cpu_seconds=cpu_seconds, between=between)
+    group = f"{given.rows:,} rows of five columns"
+    return [throughput(group, job, runs, {} if job == JSON else {JSON: JSON}) for job in jobs]
 
 
 def _epochs(spark: SparkSession, pairs: int, topics: Topics, scratch: Scratch) -> list[Line]:
