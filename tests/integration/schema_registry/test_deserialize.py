@@ -135,6 +135,41 @@ def test_an_outage_fails_no_message_that_can_be_read(spark: SparkSession, regist
     assert read.select("value.id").first() == (1,)
 
 
+PROTO = """
+syntax = "proto3"; package p;
+import "google/protobuf/timestamp.proto"; import "google/protobuf/duration.proto";
+message Flight {
+  uint64 id = 1; optional string gate = 2; google.protobuf.Timestamp at = 3; google.protobuf.Duration took = 4;
+  map<int32, double> m = 5; repeated Leg legs = 6; enum State { ON = 0; OFF = 1; } State state = 7;
+  message Leg { string start = 1; }
+}
+"""
+
+
+@pytest.mark.thorough
+def test_protobuf_and_json_have_spark_types(spark: SparkSession, registry: ModelRegistry) -> None:
+    used = registry.register("flights-value", PROTO, "PROTOBUF")
+    values = [head(used) + b"\0", head(used) + b"\0\x08\1\x12\0\x1a\2\x08\1\x22\2\x08\2*\2\x08\2\x32\3\n\1a8\1"]
+    read = deserialize(
+        topic(spark, *values, b"x"), RegistryDeserializer(registry.url, subject="flights-value"), on_error="null"
+    )
+    assert read.schema["value"].dataType.simpleString() == (
+        "struct<id:decimal(20,0),gate:string,at:timestamp,took:interval day to second,m:map<int,double>,"
+        "legs:array<struct<start:string>>,state:string>"
+    )
+    columns = ["cast(value.id AS int)", "value.gate", "unix_micros(value.at)", "cast(value.took AS string)",
+               "value.m[2]", "get(value.legs, 0).start", "value.state", "value_error IS NULL"]  # fmt: skip
+    assert [tuple(row) for row in read.selectExpr(*columns).collect()] == [
+        (0, None, None, None, None, None, "ON", True),
+        (1, "", 1_000_000, "INTERVAL '0 00:00:02' DAY TO SECOND", 0.0, "a", "OFF", True),
+        (*[None] * 7, False),
+    ]
+    used = registry.register("object", '{"properties": {"x": {"type": "array", "items": {"type": "integer"}}}}', "JSON")
+    rows = topic(spark, head(used) + b'{"x": [1]}')
+    read = deserialize(rows, RegistryDeserializer(registry.url, subject="object"))
+    assert read.selectExpr("value.x").first() == ([1],)
+
+
 def test_settings_are_checked_before_the_first_row(spark: SparkSession, registry: ModelRegistry) -> None:
     written(registry)
     rows, deserializer = topic(spark, None), RegistryDeserializer(registry.url, subject="flights-value")
