@@ -29,10 +29,20 @@ from outfall.testing import SinkHarness
 from tests.unit.support.broken_sinks.filed import Renaming
 from tests.unit.support.broken_sinks.registry import found_by
 
+SYNCHRONOUS = "FULL"
+"""Whether a commit waits for the disk: a test without losses of power may replace it."""
+
+
+def connection_to(path: Path) -> sqlite3.Connection:
+    """Connect to a database whose lock nobody waits for."""
+    connection = sqlite3.connect(path, timeout=0.05, isolation_level="IMMEDIATE")
+    connection.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
+    return connection
+
 
 def connected(path: Path) -> closing[sqlite3.Connection]:
-    """Connect to a database whose lock nobody waits for."""
-    return closing(sqlite3.connect(path, timeout=0.05, isolation_level="IMMEDIATE"))
+    """Connect, and close the connection at the end of a block."""
+    return closing(connection_to(path))
 
 
 class Staging(StatelessSinkPartition[Any]):
@@ -164,7 +174,7 @@ class Transaction:
     """A transaction that nobody but its end closes, as of many libraries."""
 
     def __init__(self, path: Path) -> None:
-        self._db = sqlite3.connect(path, timeout=0.05, isolation_level="IMMEDIATE")
+        self._db = connection_to(path)
 
     def __enter__(self) -> sqlite3.Connection:
         return self._db
