@@ -36,7 +36,7 @@ class MySQLWords(Words):
     staging = f"CREATE TABLE {{table}} ({{fields}}, PRIMARY KEY ({_ADDRESS})){_MADE}"
     # A TIMESTAMP is NOT NULL by default.
     staged = "{} NULL"
-    own = {STAGE: "BIGINT NOT NULL", ROW: "BIGINT NOT NULL", MARKER: "TINYINT", OPERATION: "VARCHAR(16)"}
+    own = {STAGE: "BIGINT NOT NULL", ROW: "BIGINT NOT NULL", MARKER: "TINYINT", OPERATION: "TEXT"}
     tombstones = (
         "CREATE TABLE {table} ({fields}, {deleted} DATETIME(6) NOT NULL, PRIMARY KEY ({keys}), KEY ({deleted}))"
         + _MADE,
@@ -58,6 +58,7 @@ class MySQLWords(Words):
         "INSERT INTO {ledger} (incarnation, target, step, generation, begun) VALUES ('', %(name)s, '', 0, -1)"
         " ON DUPLICATE KEY UPDATE begun = begun + 1"
     )
+    keep = "UPDATE {staging} AS kept JOIN ({query}) AS found ON {same} SET kept.{column} = found._outfall_value"
     address = (_STAGE, _ROW)
     place = "CONCAT({0}, ':', {1})"
 

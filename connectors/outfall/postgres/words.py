@@ -49,6 +49,7 @@ class PostgresWords(Words):
     lock = "SELECT pg_advisory_xact_lock(hashtext('outfall: changing'), hashtext(%(table)s))"
     at_once = "SET CONSTRAINTS ALL IMMEDIATE"
     # Stable while a transaction has locked the table, because a rewrite needs a lock (manual, 5.6 System Columns).
+    keep = "UPDATE {staging} AS kept SET {column} = found._outfall_value FROM ({query}) AS found WHERE {same}"
     address = ("ctid",)
     place = "{0}::text"
 

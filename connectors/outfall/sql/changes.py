@@ -34,6 +34,10 @@ _TRUNCATIONS = ("t", "truncate")
 _UNAVAILABLE = "__debezium_unavailable_value"
 """What Debezium sends for a value that the source's log does not contain (PostgreSQL connector, "Toasted values")."""
 
+KEPT = "\x1f"
+"""Follows an operation in staging that keeps values, and each name of their columns, such as `u, note,` with this in
+place of the commas. A dead letter has it too, so that its replay keeps them."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -74,6 +78,12 @@ _NOT_KAFKAS = Problem(
 
 KAFKA_SEQUENCE = pa.decimal128(38, 0)
 """The type of the sequences of `outfall.spark.debezium.changes`: generation · 10^28 + offset · 10^9 + partition."""
+
+UNKNOWN = Problem(
+    "a value that the update did not change is neither in the table nor in an older change of this epoch",
+    "have the source send all values (in PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL), then the row once more, for"
+    " example by an incremental snapshot of Debezium; until then, dead_letter_table keeps such changes",
+)
 
 LEAST_OF_KAFKA = 10**28
 """The least sequence of a first generation, and so the distance between two generations."""
@@ -117,7 +127,8 @@ class ChangeCheck:
     def _rules(self, batch: pa.RecordBatch) -> Iterator[tuple[Any, Problem]]:
         # A batch of rows from Python may have no operation at all.
         operation = batch.column(self._operation)
-        operation = pc.utf8_lower(operation.cast(pa.string()) if pa.types.is_null(operation.type) else operation)
+        operation = operation.cast(pa.string()) if pa.types.is_null(operation.type) else operation
+        operation = pc.utf8_lower(pc.replace_substring_regex(operation, f"(?s){KEPT}.*", ""))
         written = _among(operation, WRITES)
         yield pc.is_null(operation), _NO_OPERATION
         yield _among(operation, _TRUNCATIONS), _TRUNCATION
@@ -136,17 +147,37 @@ class ChangeCheck:
         if self._of_kafka:
             least = pa.scalar(Decimal(LEAST_OF_KAFKA), KAFKA_SEQUENCE)
             yield pc.fill_null(pc.less(batch.column(self._sequence), least), False), _NOT_KAFKAS
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            mask = _is_unavailable(column)
+        for name in (*self._keys, self._sequence):
+            mask = _is_unavailable(batch.column(name))
             if mask is not None:
                 yield (
                     pc.and_(written, pc.fill_null(mask, False)),
                     Problem(
                         f"its column {name!r} holds {_UNAVAILABLE}, and not the value",
-                        "have the source send all values (in PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL), or leave"
-                        " the column out of the rows",
+                        "have the source send all values (in PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL)",
                     ),
                 )
+
+
+def keeping(batch: pa.RecordBatch, options: SqlOptions) -> pa.RecordBatch:
+    """Return a batch in which each value that its source does not have is NULL, and the operation says to keep it."""
+    operation = batch.column(options.operation_column or "")
+    not_values = {options.operation_column, options.sequence_column, *options.key_columns}
+    arrays, names, gone = batch.columns, None, removals(operation)
+    for place, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
+        mask = None if name in not_values else _is_unavailable(column)
+        if mask is None or not pc.any(mask := pc.and_not(pc.fill_null(mask, False), gone)).as_py():
+            continue
+        arrays[place] = pc.if_else(mask, pa.scalar(None, column.type), column)
+        marks = pc.if_else(mask, f"{name}{KEPT}", "")
+        names = marks if names is None else pc.binary_join_element_wise(names, marks, "")
+    if names is None:
+        return batch
+    marked = pc.binary_join_element_wise(operation.cast(pa.string()), KEPT, names, "")
+    arrays[batch.schema.names.index(options.operation_column)] = pc.if_else(
+        pc.equal(names, ""), operation, marked.cast(operation.type)
+    )
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
 def only_keys_of_removals(batch: pa.RecordBatch, options: SqlOptions, required: Sequence[str]) -> pa.RecordBatch:

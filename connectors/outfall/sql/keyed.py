@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from outfall.sql.changes import KEPT, UNKNOWN, Problem, tied
 from outfall.sql.dialect import Dialect, SqlName, StagedRows, compose
 from outfall.sql.statements import Statements
 from outfall.sql.words import Selection
@@ -24,6 +25,8 @@ class _Survey:
     alike: int
     now: object
     """The time of the server."""
+    keeping: int
+    """The number of updates that keep a value."""
 
 
 class Move:
@@ -53,8 +56,10 @@ class Move:
         self.dialect = dialect
         self._tombstones = tombstones
         self._surveyed: _Survey | None = None
-        self._tied: dict[str, int] = {}
-        """The attempts of the rows that `tied` has returned."""
+        self._set_aside: dict[str, int] = {}
+        """The attempts of the rows that `inapplicable` has returned."""
+        self._kept: Sequence[str] = ()
+        """The columns that updates keep."""
 
     @property
     def all(self) -> Selection:
@@ -109,6 +114,8 @@ class Move:
 
     def positioned_rows(self, session: Any) -> PositionedRows:
         """Return the rows by position, for moving those that the table accepts."""
+        if self._tombstones is not None:
+            self._survey(session)
         return self.dialect.positioned_rows(session, self)
 
     def row_text(self, session: Any, place: str) -> str:
@@ -116,16 +123,28 @@ class Move:
         shown = {name: name for name in self.columns} | self.dialect.options.not_stored
         return self.dialect.row_text(session, self.staging, shown, place)
 
-    def tied(self, session: Any, most: int) -> Sequence[str]:
-        """Return the addresses of the newest changes of their key that have one sequence and differ.
+    def inapplicable(self, session: Any, most: int) -> tuple[Problem, Sequence[str]]:
+        """Return the addresses of newest changes of their key that cannot be applied, and why.
 
-        At most so many. They must be left out before the others are moved.
+        At most so many, with one reason. They must be left out before the others are moved. Some have the sequence of
+        another one and differ from it, some keep a value that is not known.
         """
-        if self._tombstones is None or not self.columns or not self._survey(session).alike:
-            return []
-        query = self.statements(session).tied(self.all)
-        found = dict(session.execute(query, {**self.all.given, "most": most}).fetchall())
-        self._tied |= found
+        nothing: tuple[Problem, Sequence[str]] = (tied(self.dialect.options), [])
+        if self._tombstones is None or not self.columns:
+            return nothing
+        survey, statements = self._survey(session), self.statements(session)
+        for column in self._kept:
+            query = statements.unknown(self.all, column)
+            given = {**self.all.given, "most": most, "kept": _between(column)}
+            if places := self._found(session, query, given):
+                return UNKNOWN, places
+        if not survey.alike:
+            return nothing
+        return nothing[0], self._found(session, statements.tied(self.all), {**self.all.given, "most": most})
+
+    def _found(self, session: Any, query: str, given: Mapping[str, Any]) -> Sequence[str]:
+        found = dict(session.execute(query, given).fetchall())
+        self._set_aside |= found
         return list(found)
 
     def moved_keys(self, session: Any, most: int) -> Sequence[str]:
@@ -143,12 +162,12 @@ class Move:
         return [place for place, _ in found]
 
     def leave_out(self, session: Any, places: Sequence[str]) -> None:
-        """Leave out the rows at some addresses, which `tied` has returned."""
+        """Leave out the rows at some addresses, which `inapplicable` has returned."""
         for first in range(0, len(places), _AT_ONCE):
             rows = self.dialect.words.at(places[first : first + _AT_ONCE])
             session.execute(compose("DELETE FROM {} WHERE {}", self.staging.sql, rows.condition), rows.given)
         for place in places:
-            self.expected[self._tied[place]] -= 1
+            self.expected[self._set_aside[place]] -= 1
         self._surveyed = None
 
     def _changed(self, session: Any, statement: str, given: Mapping[str, Any]) -> int:
@@ -160,8 +179,25 @@ class Move:
     def _survey(self, session: Any) -> _Survey:
         if self._surveyed is None:
             query = self.statements(session).survey(self.all)
-            self._surveyed = _Survey(*session.execute(query, self.all.given).fetchone())
+            found = session.execute(query, {**self.all.given, "mark": KEPT}).fetchone()
+            self._surveyed = _Survey(*found)
+            if self._surveyed.keeping:
+                self._keep(session)
         return self._surveyed
+
+    def _keep(self, session: Any) -> None:
+        """Give updates the values that they keep. Before rows have positions, since an update may move them."""
+        statements, rows = self.statements(session), self.all
+        query = statements.operations_that_keep(rows)
+        found = session.execute(query, {**rows.given, "mark": KEPT}).fetchall()
+        names = {name for (operation,) in found for name in operation.split(KEPT)[1:]}
+        self._kept = [name for name in self.columns if name in names]
+        for column in self._kept:
+            session.execute(statements.keep(rows, column), {**rows.given, "kept": _between(column)})
+
+
+def _between(column: str) -> str:
+    return f"{KEPT}{column}{KEPT}"
 
 
 class PositionedRows(ABC):

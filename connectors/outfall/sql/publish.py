@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, FencedError, LostCommittableError, OutfallError, TargetError
 from outfall.row_logging import RowLog
-from outfall.sql.changes import MOVED, tied
+from outfall.sql.changes import MOVED
 from outfall.sql.database import ExpectedTables, Session
 from outfall.sql.dead_letters import DeadLetterTable, row_log, too_many
 from outfall.sql.dialect import Refusal, StagedRows
@@ -229,8 +229,8 @@ class EpochCommitter(StagedCommitter):
         staged = {request.committable.stage: request.committable.letters for request in requests}
         if self._dead_letters is None:
             self._check_no_dead_letters(sum(staged.values()))
-            for place in move.tied(session, 1):
-                problem = tied(self._options)
+            problem, places = move.inapplicable(session, 1)
+            for place in places:
                 raise _RefusedRowError(self.row_name(session, move, place), problem.reason, problem.do)
             moved = self._move_accepted(session, move)
             for place in self._moved_keys(session, move, 1):
@@ -292,12 +292,14 @@ class EpochCommitter(StagedCommitter):
             ) from None
 
     def _set_ties_aside(self, session: Session, move: Move, dead_letters: DeadLetterTable, already: int) -> int:
-        """Write changes that nothing orders as dead letters; return their number.
+        """Write changes that nothing orders, or whose values are not known, as dead letters; return their number.
 
         Without them, older changes of their keys are the newest, and may be tied too.
         """
-        refusal, count = self._dialect.stored_refusal(tied(self._options).reason, None, None), 0
-        while places := move.tied(session, dead_letters.most - already - count + 1):
+        count = 0
+        while (found := move.inapplicable(session, dead_letters.most - already - count + 1))[1]:
+            problem, places = found
+            refusal = self._dialect.stored_refusal(problem.reason, None, None)
             if already + count + len(places) > dead_letters.most:
                 raise self._too_many(session, move, places[-1], refusal)
             self._check_all_there(session, move, None)

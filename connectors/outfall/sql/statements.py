@@ -104,7 +104,9 @@ class Statements:
             "table": self.table, "staging": self.staging, "tombstones": "" if tombstones is None else tombstones.sql,
             "columns": words.listed(columns), "keys": words.listed(self.keys), "sequence": quote(sequence),
             "buried": quote(SEQUENCE), "deleted": quote(DELETED), "removed": quote(REMOVED), "number": quote(NUMBER),
-            "stage": quote(STAGE), "is_removal": self.is_removal, "target": words.target, "now": words.now,
+            "stage": quote(STAGE), "operation": quote(OPERATION), "marked": _has(quote(OPERATION), "mark"),
+            "is_removal": self.is_removal,
+            "target": words.target, "now": words.now,
         }  # fmt: skip
 
     def moving(self, rows: Selection) -> list[str]:
@@ -173,8 +175,9 @@ class Statements:
         """
         return self.filled(
             "SELECT count(CASE WHEN {number} = 1 AND NOT {removed} THEN 1 END),"
-            " count(CASE WHEN {number} = 1 AND {removed} THEN 1 END), count(CASE WHEN {alike} THEN 1 END), {clock}"
-            " FROM (SELECT {is_removal} AS {removed}, row_number() OVER of_key AS {number}, {ranked}"
+            " count(CASE WHEN {number} = 1 AND {removed} THEN 1 END), count(CASE WHEN {alike} THEN 1 END), {clock},"
+            " count(CASE WHEN {marked} THEN 1 END)"
+            " FROM (SELECT {is_removal} AS {removed}, {operation}, row_number() OVER of_key AS {number}, {ranked}"
             " FROM {staging} WHERE {these} WINDOW of_key AS (PARTITION BY {keys} ORDER BY {sequence} DESC)) AS ranked",
             rows, clock=self.words.clock, ranked=_RANKED, alike=_ALIKE,
         )  # fmt: skip
@@ -202,6 +205,72 @@ class Statements:
             content=words.content(self.is_removal, [f"staged.{quote(name)}" for name in self.columns]),
             ranked=_RANKED, alike=_ALIKE,
         )  # fmt: skip
+
+    def operations_that_keep(self, rows: Selection) -> str:
+        """Return the query for the operations of updates that keep values. The parameter `mark` is `KEPT`."""
+        text = "SELECT DISTINCT {operation} FROM {staging} WHERE {these} AND {marked}"
+        return self.filled(text, rows)
+
+    def keep(self, rows: Selection, column: str) -> str:
+        """Return the statement that gives a column the newest known value, where an update keeps it.
+
+        Known is what an older change of the epoch has, or else the table. The parameter `kept` is the column's name
+        between two `KEPT`.
+        """
+        value = (
+            "CASE WHEN target.{first} IS NOT NULL"
+            " AND (known.{sequence} IS NULL OR target.{sequence} >= known.{sequence})"
+            " THEN target.{column} ELSE known.{column} END AS _outfall_value"
+        )
+        query = self._keeping(rows, column, value)
+        query += self.filled(" AND (known.{sequence} IS NOT NULL OR target.{first} IS NOT NULL)", first=self._first())
+        places = [f"found._outfall_place_{number}" for number in range(len(self.words.address))]
+        same = " AND ".join(f"kept.{name} = {place}" for name, place in zip(self.words.address, places, strict=True))
+        return self.filled(self.words.keep, query=query, same=same, column=self.words.quote(column))
+
+    def unknown(self, rows: Selection, column: str) -> str:
+        """Return the query for the addresses and attempts of the newest changes whose value is not known.
+
+        Changes that are older than a tombstone are not among them. The parameters are `kept` and `most`.
+        """
+        places = [f"_outfall_place_{number}" for number in range(len(self.words.address))]
+        same = " AND ".join(f"held.{self.words.quote(key)} = newest.{self.words.quote(key)}" for key in self.keys)
+        query = self._keeping(rows, column, "newest.{stage} AS {stage}")
+        query += self.filled(
+            " AND newest.{number} = 1 AND known.{sequence} IS NULL AND target.{first} IS NULL"
+            " AND NOT EXISTS (SELECT 1 FROM {tombstones} AS held WHERE {same} AND held.{buried} >= newest.{sequence})",
+            first=self._first(), same=same,
+        )  # fmt: skip
+        return self.filled(
+            "SELECT {place}, {stage} FROM ({query}) AS found ORDER BY {places} LIMIT %(most)s",
+            query=query, place=self.words.place.format(*places), places=", ".join(places),
+        )  # fmt: skip
+
+    def _keeping(self, rows: Selection, column: str, wanted: str) -> str:
+        """Return the query for the rows that keep a column, beside what is known: `newest`, `known`, `target`."""
+        quote = self.words.quote
+
+        def same(other: str) -> str:
+            return " AND ".join(f"{other}.{quote(key)} = newest.{quote(key)}" for key in self.keys)
+
+        address = ", ".join(f"{name} AS _outfall_place_{number}" for number, name in enumerate(self.words.address))
+        known = self.filled(f"NOT {{is_removal}} AND NOT {_has(quote(OPERATION), 'kept')}")
+        return self.filled(
+            "SELECT {places}, {wanted} FROM (SELECT {address}, {stage}, {keys}, {sequence}, {operation},"
+            " row_number() OVER (PARTITION BY {keys} ORDER BY {sequence} DESC) AS {number},"
+            " max(CASE WHEN {known} THEN {sequence} END) OVER (PARTITION BY {keys} ORDER BY {sequence})"
+            " AS _outfall_known FROM {staging} WHERE {these}) AS newest"
+            " LEFT JOIN (SELECT {keys}, {sequence}, {column} FROM {staging} WHERE {these} AND {known}) AS known"
+            " ON {same_known} AND known.{sequence} = newest._outfall_known"
+            " LEFT JOIN {table} AS target ON {same_target} WHERE {keeps}",
+            rows, address=address, known=known, same_known=same("known"), same_target=same("target"),
+            places=", ".join(f"_outfall_place_{number}" for number in range(len(self.words.address))),
+            keeps=_has(f"newest.{quote(OPERATION)}", "kept"), column=quote(column),
+            wanted=self.filled(wanted, column=quote(column), first=self._first()),
+        )  # fmt: skip
+
+    def _first(self) -> str:
+        return self.words.quote(self.keys[0])
 
     def moved(self, rows: Selection) -> str:
         """Return the query for the addresses and attempts of rows that are older than one of another partition.
@@ -282,6 +351,11 @@ class Statements:
 _RANKED = "rank() OVER of_key AS _outfall_newest, count(*) OVER of_key AS _outfall_alike"
 """The rank of a row in its key, and up to its equals the number of rows: those with rank 1 if it has rank 1."""
 _ALIKE = "_outfall_newest = 1 AND _outfall_alike > 1"
+
+
+def _has(operation: str, parameter: str) -> str:
+    """Return the condition that an operation contains a parameter, whatever its collation ignores."""
+    return f"length(replace({operation}, %({parameter})s, '')) < length({operation})"
 
 
 def _is_removal(words: Words, options: SqlOptions) -> str:

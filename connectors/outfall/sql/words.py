@@ -115,6 +115,8 @@ class Words(ABC):
 
     `{same}` compares the keys. `{where}` has all other conditions, and `{also}` each of them after an AND.
     """
+    keep: ClassVar[str]
+    """Sets `{column}` of `{staging}`, as `kept`, to `_outfall_value` of `{query}`, as `found`, where `{same}`."""
     leaves: ClassVar[bool] = False
     """Whether an upsert can leave a row as it is, and does not count it then."""
     bury: ClassVar[str]

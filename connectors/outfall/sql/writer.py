@@ -12,7 +12,7 @@ from outfall.errors import TerminalError, ValueRefusedError
 from outfall.formats.row_text import row_texts
 from outfall.row_logging import RowLog
 from outfall.sinks import StatelessSinkPartition
-from outfall.sql.changes import ChangeCheck, Problem, only_keys_of_removals
+from outfall.sql.changes import ChangeCheck, Problem, keeping, only_keys_of_removals
 from outfall.sql.database import Session
 from outfall.sql.dead_letters import batch_row_name, row_log, too_many
 from outfall.sql.dialect import Dialect, Load, Refusal, SqlName, StagedRows
@@ -45,6 +45,8 @@ class StagingWriter(StatelessSinkPartition[Any]):
         with self._tables.translated_errors("staging rows for"):
             load = self._open(batch.schema)
             accepted = self._without_refused(load, batch)
+            if self._check is not None and accepted.num_rows:
+                accepted = keeping(accepted, self._tables.options)
             accepted = only_keys_of_removals(accepted, self._tables.options, load.required)
             size = load.write(accepted) if accepted.num_rows else 0
         self._context.metrics.add("bytes", size)

@@ -20,7 +20,7 @@ from outfall.sql.changes import LEAST_OF_KAFKA, PER_OFFSET
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.integration.support.changes import CHANGES, TABLE, change
-from tests.integration.support.sql import ON_EACH, THOROUGH, Make, first, listening, run
+from tests.integration.support.sql import ON_EACH, THOROUGH, Make, Table, first, listening, run
 from tests.integration.support.waiting import until
 
 pytestmark = ON_EACH
@@ -37,7 +37,7 @@ REFUSED = [
     ),
     ("no key", change("u", None, "x", 1), "key column 'id' is NULL", "at its source"),
     ("no sequence", change("D", 7, None, None), "in column 'lsn', is NULL", "give each change a sequence"),
-    ("a value that is not there", change("u", 7, "__debezium_unavailable_value", 1), "'name' holds __debez", "REPLICA"),
+    ("a key that is not there", change("u", None, "x", 1) | {"id": None}, "key column 'id' is NULL", "at its source"),
 ]
 CHANGED = st.tuples(st.integers(0, 4), st.integers(0, 7))
 
@@ -466,3 +466,66 @@ def test_a_sequence_that_is_not_kafkas_is_rejected(make: Make, recovery: str) ->
     sink = make(OF_KAFKA).sink(**CHANGES, sequence_kind="kafka")
     with pytest.raises(ValueRefusedError, match=r"none of outfall.spark.debezium.changes"):
         run(sink, recovery, 0, [change("c", 1, "a", 22195960) | {"lsn": Decimal(22195960)}])
+
+
+GONE = "__debezium_unavailable_value"
+KEEPS = "CREATE TABLE t (id bigint PRIMARY KEY, name text, lsn bigint, doc {json}, raw {blob})"
+
+
+def update(number: int, lsn: int, op: str = "u", **values: Any) -> dict[str, Any]:
+    """Return an update whose other values did not change."""
+    return {"op": op, "id": number, "lsn": lsn, "name": GONE, "doc": GONE, "raw": GONE.encode(), **values}
+
+
+def kept(target: Table) -> list[tuple[Any, ...]]:
+    found = target.rows("id, name, doc, raw, lsn")
+    return [
+        (number, name, json.loads(doc) if isinstance(doc, str) else doc, raw and bytes(raw), lsn)
+        for number, name, doc, raw, lsn in found
+    ]
+
+
+def test_an_update_keeps_a_value_that_its_source_does_not_send(make: Make, recovery: str) -> None:
+    json_type = "json" if make(TABLE).connector == "mysql" else "jsonb"
+    target = make(KEEPS.format(json=json_type, blob=make(TABLE).blob))
+    sink = target.sink(**CHANGES)
+    new = {"name": "a", "doc": '{"a": 1}', "raw": b"\x00"}
+    run(sink, recovery, 0, [update(1, 1, "c", **new), update(2, 2, "c", **new), update(4, 2, "c", **new)])
+    # The stored values; those of an older change in the epoch, which keeps one itself; NULL is a value, too.
+    changes = [
+        update(1, 10, name="b"),
+        update(2, 11, raw=b"\x01"), update(2, 12, doc='{"b": 2}'), update(2, 13, name=None), update(2, 14),
+        update(3, 15, "c", **new), update(3, 16),
+        # A repeated change that is older than the stored row is not known to be right.
+        update(4, 1, "c", name="old", doc="{}", raw=b"x"), update(4, 17),
+        # Gone again in this epoch: nothing has to be kept.
+        update(9, 18), {**update(9, 19, "d"), "name": None, "doc": None, "raw": None},
+    ]  # fmt: skip
+    run(sink, recovery, 1, changes[:4], changes[4:])
+    assert kept(target) == [
+        (1, "b", {"a": 1}, b"\x00", 10), (2, None, {"b": 2}, b"\x01", 14), (3, "a", {"a": 1}, b"\x00", 16),
+        (4, "a", {"a": 1}, b"\x00", 17),
+    ]  # fmt: skip
+
+
+def test_an_update_that_keeps_what_is_nowhere_is_rejected_and_its_dead_letter_can_be_replayed(
+    make: Make, recovery: str
+) -> None:
+    json_type = "json" if make(TABLE).connector == "mysql" else "jsonb"
+    target = make(KEEPS.format(json=json_type, blob=make(TABLE).blob))
+    sink = target.sink(**CHANGES)
+    run(sink, recovery, 0, [{**update(1, 50, "d"), "name": None, "doc": None, "raw": None}])
+    # Older than the delete: it changes nothing.
+    assert run(sink, recovery, 1, [update(1, 49)]).counts["changes_stale"] == 1
+    with pytest.raises(CommitRefusedError, match="neither in the table nor in an older change"):
+        run(sink, recovery, 2, [update(1, 60, name="b"), update(2, 61, "c", name="x", doc="{}", raw=b"")])
+    letters = target.sink(**CHANGES, dead_letter_table="dead")
+    run(letters, recovery, 2, [])
+    assert [row[0] for row in kept(target)] == [2]
+    ((row, reason),) = target.letters()
+    assert "neither in the table" in reason
+    # Once its row is there, the dead letter keeps the same values.
+    run(letters, recovery, 3, [update(1, 55, "c", name="a", doc="{}", raw=b"r")])
+    again = {name: row[name] for name in ("op", "id", "name", "lsn")} | {"doc": row["doc"], "raw": None}
+    run(letters, recovery, 4, [again])
+    assert kept(target)[0] == (1, "b", {}, b"r", 60)

@@ -83,7 +83,7 @@ class ConnectWorker(OwnServer):
         """Return the state of a connector's task: `RUNNING`, `FAILED` with its trace, or none yet."""
         try:
             tasks = self._ask("GET", f"/connectors/{name}/status")["tasks"]
-        except urllib.error.HTTPError:
+        except OSError:
             return ""
         return "" if not tasks else f"{tasks[0]['state']} {tasks[0].get('trace', '')[:2000]}".strip()
 
@@ -102,6 +102,9 @@ class ConnectWorker(OwnServer):
         except urllib.error.HTTPError as error:
             if error.code not in _JOINING:
                 pytest.fail(error.read().decode())
+            return False
+        except OSError:
+            # It waits for others of its group.
             return False
         return True
 

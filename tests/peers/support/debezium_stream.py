@@ -43,6 +43,8 @@ class ChangedTable:
         self._connection.execute(
             "CREATE TABLE orders (id bigint PRIMARY KEY, city text, amount numeric(12,2), at timestamptz, note text)"
         )
+        # Long notes are in a table of their own, and an update that does not change them does not send them.
+        self._connection.execute("ALTER TABLE orders ALTER note SET STORAGE EXTERNAL")
         for number in range(_KEYS // 2):
             self._upsert(number)
         self._connection.commit()
@@ -96,9 +98,11 @@ class ChangedTable:
             " ON CONFLICT (id) DO UPDATE SET city = excluded.city, amount = excluded.amount, at = excluded.at",
             values,
         )
+        if self._chance.random() < 0.2:
+            self._connection.execute("UPDATE orders SET note = %s WHERE id = %s", (self._note(), key))
 
     def _note(self) -> str | None:
-        return self._chance.choice((None, "", "short", "ä\u0000"[:1] * 50, f"{self._chance.random()}" * 30))
+        return self._chance.choice((None, "", "short", "ä" * 50, f"{self._chance.random()}" * 300))
 
 
 class Stream:
@@ -126,6 +130,8 @@ class Stream:
         self._url = url
         self._driver: subprocess.Popen[bytes] | None = None
         self._log = folder / "driver.log"
+        self._known = 0
+        """The lines of the log that were read before."""
 
     def connect(self) -> None:
         """Start the worker with the connector."""
@@ -144,7 +150,8 @@ class Stream:
         given = {
             "kafka": self._kafka, "topic": f"{self.prefix}.public.orders", "columns": COLUMNS, "once": once,
             "checkpoint": str(self._folder / "checkpoint"), "url": self._url, "table": "orders",
-            "options": {"create_table": "if_missing", "sequence_kind": "kafka"},
+            # A killed worker repeats updates of rows that were deleted since, and what they keep is nowhere then.
+            "options": {"create_table": "if_missing", "sequence_kind": "kafka", "dead_letter_table": "refused"},
         }  # fmt: skip
         command = [sys.executable, "-m", "tests.peers.support.debezium_driver", json.dumps(given)]
         with self._log.open("ab") as log:
@@ -163,7 +170,14 @@ class Stream:
     def check_runs(self) -> None:
         """Fail if the driver has ended by itself, or the connector's task has failed."""
         if self._driver is not None and self._driver.poll() is not None:
-            pytest.fail(f"the driver ended: {self._log.read_text()[-3000:]}", pytrace=False)
+            lines = self._log.read_text().splitlines()
+            if any("KafkaMicroBatchStream$.metrics" in line for line in lines[self._known :]):
+                # Spark 4.1.1 ends a query whose first progress comes before its source has asked for offsets.
+                self._known = len(lines)
+                self.drive()
+                return
+            told = [line[:1000] for line in lines if "outfall" in line and "Error" in line]
+            pytest.fail("the driver ended:\n" + "\n".join([*told[-5:], *lines[-20:]]), pytrace=False)
         if (state := self.worker.state(self.prefix)).startswith("FAILED"):
             pytest.fail(state, pytrace=False)
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from outfall.capabilities import CommitRequest, CommitterInitContext
 from outfall.row_logging import RowLog
+from outfall.sql.changes import Problem, tied
 from outfall.sql.database import Means, SqlDatabase
 from outfall.sql.dead_letters import dead_letters
 from outfall.sql.dialect import Dialect, SqlName, StagedRows, among, compose
@@ -232,8 +233,9 @@ class SqliteMove(Move):
     def statements(self, session: Any) -> Statements:
         return Appends(self.dialect.words, self.dialect.options, self.table, self.staging, self.columns)
 
-    def tied(self, session: Any, most: int) -> Sequence[str]:
-        return [place for place in self.dialect.ties if place not in self.dialect.words.out][:most]
+    def inapplicable(self, session: Any, most: int) -> tuple[Problem, Sequence[str]]:
+        left = [place for place in self.dialect.ties if place not in self.dialect.words.out]
+        return tied(self.dialect.options), left[:most]
 
     def leave_out(self, session: Any, places: Sequence[str]) -> None:
         self.dialect.words.out |= set(places)
