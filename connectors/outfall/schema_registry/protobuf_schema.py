@@ -7,6 +7,7 @@ format names its type by position: that in the file, then those inside of each m
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,9 @@ WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
     for name in ("Bool", "Int32", "Int64", "UInt32", "UInt64", "Float", "Double", "String", "Bytes")
 )
-_MAIN = "outfall_schema.proto"
+_MAIN, _COMPILED = "outfall_schema.proto", "outfall_compiled"
+_LONGEST_PATH = 250
+"""Bytes. A name of a file has at most 255."""
 _SECONDS = 60
 _SHOWN = 500
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -100,30 +103,57 @@ def compiled(whole: WholeSchema) -> ProtoFile:
     require_extra("kafka", "grpc_tools")
     with TemporaryDirectory(prefix="outfall-proto-") as directory:
         root = Path(directory)
-        for name, each in (*whole.referenced, (_MAIN, whole.schema)):
-            path = PurePosixPath(name)
-            if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or not path.parts:
-                raise ConfigurationError(
-                    f"the Protobuf schema refers to {name!r}", do="correct the reference: its name is a path to import"
-                )
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_bytes(each.text.encode("utf-8", "replace"))
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{directory}", "--include_imports"]
+        for name, each in whole.referenced:
+            _write(root, name, each.text)
+        (root / _MAIN).write_bytes(whole.schema.text.encode("utf-8", "replace"))
+        # Run elsewhere and with -P, so that Python does not import a schema named json.py.
+        command = [sys.executable, "-P", "-m", "grpc_tools.protoc", f"-I{directory}", "--include_imports"]
         try:
             done = subprocess.run(
-                [*command, f"--descriptor_set_out={root / 'compiled'}", _MAIN],
-                capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False, cwd=directory,
+                [*command, f"--descriptor_set_out={root / _COMPILED}", str(root / _MAIN)],
+                capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise TransientError(
                 f"protoc has not compiled the Protobuf schema in {_SECONDS} s", do="check the load of this host"
             ) from error
         if done.returncode:
-            why = " ".join(done.stderr.replace(f"{directory}/", "").replace(_MAIN, "line").split())
-            raise ConfigurationError(
-                "the Protobuf schema cannot be compiled", why=why[:_SHOWN], do="correct the schema, or its references"
-            )
-        return ProtoFile(descriptor_pb2.FileDescriptorSet.FromString((root / "compiled").read_bytes()))
+            raise _failure(done.returncode, done.stderr.replace(f"{directory}/", ""))
+        return ProtoFile(descriptor_pb2.FileDescriptorSet.FromString((root / _COMPILED).read_bytes()))
+
+
+def _write(root: Path, name: str, text: str) -> None:
+    """Write a schema to the path by which others import it. Raises `ConfigurationError` if it is none."""
+    path = PurePosixPath(name)
+    wrong = path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or not path.parts
+    if wrong or len(name.encode("utf-8", "replace")) > _LONGEST_PATH or path.parts[0] in (_MAIN, _COMPILED):
+        raise _no_path(name)
+    try:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(text.encode("utf-8", "replace"))
+    except (FileExistsError, IsADirectoryError, NotADirectoryError, UnicodeEncodeError):
+        # The name of one is the folder of another one, or no text.
+        raise _no_path(name) from None
+
+
+def _no_path(name: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the Protobuf schema refers to {name[:_SHOWN]!r}", do="correct the reference: its name is a path to import"
+    )
+
+
+def _failure(code: int, said: str) -> ConfigurationError | TransientError:
+    """Return the error of a compiler that failed: of the schema only if it says so, or crashes."""
+    why = " ".join(said.replace(_MAIN, "line").split())[:_SHOWN]
+    if code in (-signal.SIGSEGV, -signal.SIGABRT):
+        why = why or f"protoc ends with {signal.Signals(-code).name}"
+    elif not any(line.startswith(f"{_MAIN}:") for line in said.splitlines()):
+        return TransientError(
+            "protoc did not run", why=why or f"its exit code is {code}", do="check memory and disk of this host"
+        )
+    return ConfigurationError(
+        "the Protobuf schema cannot be compiled", why=why, do="correct the schema, or its references"
+    )
 
 
 def message_class(descriptor: Any) -> Any:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.errors import ConfigurationError, TransientError, ValueRefusedError
 from outfall.schema_registry.decoding.by_value import UnreadableTypeError
 from outfall.schema_registry.decoding.protobuf import ProtobufDecoder, protobuf_decoder, protobuf_reader
 from outfall.schema_registry.encoding.protobuf import ProtobufEncoder, ProtobufKeyEncoder
@@ -330,6 +332,31 @@ def test_a_reference_leaves_no_file_outside() -> None:
     evil = WholeSchema(Schema(proto3("message M { }"), "PROTOBUF"), (("../../evil.proto", Schema("", "PROTOBUF")),))
     with pytest.raises(ConfigurationError, match=r"refers to '\.\./\.\./evil\.proto'"):
         compiled(evil)
+
+
+def test_a_reference_is_never_run(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    evil = Schema(f"open({str(trace)!r}, 'w')", "PROTOBUF")
+    names = "json.py", "grpc_tools/__init__.py", "grpc_tools/protoc.py"
+    compiled(WholeSchema(Schema(proto3("message M { int32 evil = 1; }"), "PROTOBUF"), tuple((n, evil) for n in names)))
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("names", [("a", "a/b"), ("a/b", "a"), ("é" * 200,), ("outfall_schema.proto",), ("\ud800",)])
+def test_a_reference_that_is_no_path_is_refused(names: tuple[str, ...]) -> None:
+    wrong = WholeSchema(Schema("", "PROTOBUF"), tuple((each, Schema("", "PROTOBUF")) for each in names))
+    with pytest.raises(ConfigurationError, match="the Protobuf schema refers to"):
+        compiled(wrong)
+
+
+def test_a_compiler_that_does_not_run_says_nothing_of_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = whole(proto3("message M { int32 killed = 1; }"))
+    reader = protobuf_reader(whole(proto3("message M { int32 read = 1; }")), None)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(TransientError, match="protoc did not run"):
+        protobuf_decoder(schema, reader)
+    monkeypatch.undo()
+    assert isinstance(protobuf_decoder(schema, reader), ProtobufDecoder)
 
 
 def test_two_texts_of_one_schema_are_the_same() -> None:
