@@ -293,6 +293,8 @@ def test_what_protobuf_does_not_have_is_not_derived(column: pa.Field, text: str)
         ("int64 x = 1;", "int32 x = 1;", "x was written as another type"),
         ("int32 x = 1;", "repeated int32 x = 1;", "x is repeated or a map in one of the schemas only"),
         ("message I { string y = 1; } I x = 1;", "message I { int32 y = 1; } I x = 1;", "x.y was written as another"),
+        ("int32 x = 1; int32 y = 2;", "oneof o { int32 x = 1; int32 y = 2; }", "o is a oneof of the reader's schema"),
+        ("optional int32 x = 1; oneof o { int32 y = 2; }", "oneof p { int32 x = 1; int32 y = 2; }", "p is a oneof"),
         ("google.protobuf.Timestamp x = 1;", "message I { int64 seconds = 1; } I x = 1;", "x is .* in the schemas"),
     ],
 )
@@ -376,3 +378,24 @@ def test_a_number_that_the_enum_lacks_is_an_error_of_the_row() -> None:
     wrong = "e is 1, for which the reader's enum has no symbol"
     column, errors = decoder(whole(proto3("message M { enum E { A = 0; } E e = 1; }"))).column([b"\0\x08\1", b"\0"])
     assert (column.to_pylist(), errors) == ([None, {"e": "A"}], {0: wrong})
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "field", ["optional E x = 1;", "optional E x = 1 [default = B];", "repeated E x = 1;", "map<string, E> x = 1;"]
+)
+def test_a_number_that_a_closed_enum_lacks_is_not_left_out(field: str) -> None:
+    text = 'syntax = "proto2"; enum E { A = 0; B = 1; } message M { message I { FIELD } optional I i = 1; }'
+    text = text.replace("FIELD", field)
+    new = whole(text.replace("B = 1;", "B = 1; C = 2;"))
+    written = b"\x0a\x05\x0a\x01k\x10\x02" if "map" in field else b"\x08\x02"
+    value = b"\0\x0a" + bytes([len(written)]) + written
+    column, errors = decoder(new, whole(text)).column([value])
+    assert (column.to_pylist(), errors) == ([None], {0: "i.x has a number for which the reader's enum has no symbol"})
+    assert decoder(new).column([value])[1] == {}
+
+
+def test_positions_that_others_write_are_not_kept() -> None:
+    found = decoder(whole(proto3("message M { int32 x = 1; }")))
+    found.column([index_bytes([0]), *(index_bytes([number]) for number in range(1, 100))])
+    assert found._indexes == {(0,)}

@@ -6,7 +6,7 @@ are those of Spark's `from_protobuf`, except that unsigned numbers have room in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
@@ -16,6 +16,7 @@ import pyarrow as pa
 from google.protobuf import json_format
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from outfall.errors import ConfigurationError
 from outfall.schema_registry.decoding.by_value import UnreadableTypeError, ValueMismatchError, by_value
@@ -74,7 +75,8 @@ class ProtobufDecoder:
         if self._name not in file.known:
             raise UnreadableTypeError(f"it has no message {self._name}, which is that of the reader")
         _check(file.message(self._name), reader.descriptor, "", set())
-        self._indexes: dict[tuple[int, ...], bool] = {}
+        self._indexes: set[tuple[int, ...]] = set()
+        """Those of the reader's message. Others are not kept, since messages of others may have any."""
 
     def column(self, values: Sequence[bytes], start: int = 0) -> tuple[pa.Array, dict[int, str]]:
         """Return the column of messages after their indexes, and why some, by position, cannot be read."""
@@ -87,10 +89,11 @@ class ProtobufDecoder:
         except ValueError as error:
             raise ValueMismatchError(str(error)) from None
         if indexes not in self._indexes:
-            self._indexes[indexes] = self._name in self._file.at(indexes)
-        if not self._indexes[indexes]:
-            found = " or ".join(sorted(self._file.at(indexes))) or "none of the schema"
-            raise ValueMismatchError(f"its message is {found}, and the reader's is {self._name}")
+            found = self._file.at(indexes)
+            if self._name not in found:
+                named = " or ".join(sorted(found)) or "none of the schema"
+                raise ValueMismatchError(f"its message is {named}, and the reader's is {self._name}")
+            self._indexes.add(indexes)
         try:
             message = self._reader.message.FromString(value[start:])
         except DecodeError as error:
@@ -119,7 +122,28 @@ def _message(descriptor: Any, path: str, inside: tuple[str, ...]) -> _Part:
     parts = {field.name: _field(field, _inner(path, field.name), (*inside, name)) for field in descriptor.fields}
     kind = pa.struct([pa.field(name, part.type) for name, part in parts.items()])
     reads = [(name, part.read) for name, part in parts.items()]
-    return _Part(kind, lambda message: {name: read(message) for name, read in reads})
+    closed = {field.number: _inner(path, field.name) for field in descriptor.fields if _is_closed(field)}
+
+    def read(message: Any) -> Any:
+        if closed:
+            _refuse_unknown(message, closed)
+        return {name: each(message) for name, each in reads}
+
+    return _Part(kind, read)
+
+
+def _is_closed(field: Any) -> bool:
+    """Whether Protobuf takes a number that the field's enum lacks for an absent value."""
+    enum = (field.message_type.fields_by_name["value"] if is_map(field) else field).enum_type
+    return enum is not None and bool(enum.is_closed)
+
+
+def _refuse_unknown(message: Any, closed: Mapping[int, str]) -> None:
+    for each in UnknownFieldSet(message):
+        if each.field_number in closed:
+            raise ValueMismatchError(
+                f"{closed[each.field_number]} has a number for which the reader's enum has no symbol"
+            )
 
 
 def _field(field: Any, path: str, inside: tuple[str, ...]) -> _Part:
@@ -233,6 +257,12 @@ def _check(writer: Any, reader: Any, path: str, seen: set[tuple[str, str]]) -> N
     if (writer.full_name, reader.full_name) in seen:
         return
     seen.add((writer.full_name, reader.full_name))
+    for choice in reader.oneofs:
+        fields = [writer.fields_by_number.get(each.number) for each in choice.fields]
+        if len({(each.containing_oneof or each).full_name for each in fields if each is not None}) > 1:
+            raise UnreadableTypeError(
+                f"{_inner(path, choice.name)} is a oneof of the reader's schema, and was written as several fields"
+            )
     for field in reader.fields:
         where, written = _inner(path, field.name), writer.fields_by_number.get(field.number)
         named = writer.fields_by_name.get(field.name)
