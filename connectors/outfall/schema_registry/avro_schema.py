@@ -22,6 +22,8 @@ from outfall.schema_registry.schemas import Schema
 
 NO_DEFAULT: Final = object()
 _WRONG = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+_MOST_PARTS = 50_000
+"""Types of a schema, those of a record again wherever its name is used. A short text may have any number."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOGICAL = {
     "date": "int", "time-millis": "int", "time-micros": "long", "timestamp-millis": "long",
@@ -105,6 +107,8 @@ def parse_avro(schema: Schema, referenced: Mapping[str, Schema], *, recursive: b
         given = json.loads(schema.text)
         parsed = fastavro.schema.parse_schema(given, named_schemas=dict(named))
         type_ = _Types(named, recursive).of(given, "")
+        if parts(type_) > _MOST_PARTS:
+            raise ValueError(f"it has more than {_MOST_PARTS:,} types, with those of records again at each use")
     except (SchemaParseException, UnknownType, *_WRONG) as error:
         raise ConfigurationError(
             "the Avro schema cannot be parsed",
@@ -112,6 +116,22 @@ def parse_avro(schema: Schema, referenced: Mapping[str, Schema], *, recursive: b
             do="correct the schema; types that contain themselves are not supported",
         ) from error
     return AvroSchema(type_, parsed, not referenced)
+
+
+def parts(kind: AvroType) -> int:
+    """Return the number of types that a type consists of, with itself."""
+    return _parts(kind, {})
+
+
+def _parts(kind: AvroType, records: dict[str, int]) -> int:
+    """Return the same, in one step for each use of a record but the first."""
+    if kind.kind == "record" and kind.name in records:
+        return records[kind.name]
+    inner = (*kind.branches, *(field.type for field in kind.fields), *((kind.items,) if kind.items else ()))
+    found = 1 + sum(_parts(each, records) for each in inner)
+    if kind.kind == "record":
+        records[kind.name] = found
+    return found
 
 
 class _Types:

@@ -270,8 +270,27 @@ def test_a_forged_number_of_items_keeps_no_task_busy(items: Any, kept: bool) -> 
     column, errors = AvroReader(text(writer), text(reader)).column([good, *values])
     assert [each is None for each in column.to_pylist()] == [False, True, True]
     assert set(errors.values()) <= {
-        "the bytes end before the value does", "an array has more than 100,000 items without bytes"
+        "the bytes end before the value does", "its arrays have more than 100,000 items without bytes"
     }  # fmt: skip
+
+
+def test_many_arrays_of_items_without_bytes_keep_no_task_busy() -> None:
+    rows = record(*(field(f"f{number}", "null") for number in range(99)), name="Rows")
+    writer = record(field("a", "bytes"), field("b", {"type": "array", "items": {"type": "array", "items": rows}}))
+    inner = b"\xb0\x09\0"  # 600 items of 100 types
+    values = [b"\x02x" + count + inner * (count[0] // 2) + b"\0" for count in (b"\x02", b"\x04")]
+    column, errors = AvroReader(text(writer), text(record(field("a", "bytes")))).column(values)
+    assert column.to_pylist() == [{"a": b"x"}, None]
+    assert errors == {1: "its arrays have more than 100,000 items without bytes"}
+
+
+def test_a_short_schema_of_any_number_of_types_is_refused() -> None:
+    kind: Any = record(field("a", "int"), name="N0")
+    for number in range(60):
+        kind = record(field("a", kind), field("b", f"N{number}"), name=f"N{number + 1}")
+    found = avro_reader(text(record(field("x", "int"), field("y", kind))), text(record(field("x", "int"))))
+    assert isinstance(found, str)
+    assert "more than 50,000 types" in found
 
 
 def test_an_enum_has_no_symbol_before_the_first_one() -> None:

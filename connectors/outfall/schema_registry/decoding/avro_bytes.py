@@ -6,18 +6,21 @@ the number of an array's items, also of those without bytes: a message of ten by
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
-from outfall.schema_registry.avro_schema import AvroType
+from outfall.schema_registry.avro_schema import AvroType, parts
 from outfall.schema_registry.decoding.by_value import ValueMismatchError
 
 Check = Callable[[bytes, int], int]
 """Returns where a value ends that begins at a place. Raises `ValueMismatchError` or `IndexError`."""
 
 _MOST_EMPTY = 100_000
-"""Items without bytes, such as null, of one array. What has bytes is bounded by the message."""
+"""Types of a value's items without bytes, such as null. What has bytes is bounded by the message."""
 _LONGEST = 10
 """Bytes of a long."""
+_seen = threading.local()
+"""`empty`: how many such types the value has had that a thread checks."""
 _SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 
 
@@ -26,6 +29,7 @@ def value_check(kind: AvroType) -> Callable[[bytes], None]:
     check = _check(kind, {})
 
     def whole(data: bytes) -> None:
+        _seen.empty = 0
         try:
             end = check(data, 0)
         except (IndexError, RecursionError):
@@ -57,7 +61,7 @@ def _alone(kind: AvroType, records: dict[str, Check]) -> Check:
         return _indexed([_sized(0)] * len(kind.symbols), "enum")
     if kind.items is not None:
         item = _check(kind.items, records)
-        return _blocks(item if kind.kind == "array" else _pair(item))
+        return _blocks(item if kind.kind == "array" else _pair(item), parts(kind.items))
     base = kind.base
     if base == "fixed":
         return _sized(kind.size)
@@ -67,15 +71,15 @@ def _alone(kind: AvroType, records: dict[str, Check]) -> Check:
 
 
 def _record(kind: AvroType, records: dict[str, Check]) -> Check:
-    parts: list[Check] = []
+    fields: list[Check] = []
 
     def check(data: bytes, at: int) -> int:
-        for part in parts:
-            at = part(data, at)
+        for field in fields:
+            at = field(data, at)
         return at
 
     inner = {**records, kind.name: check}
-    parts += [_check(field.type, inner) for field in kind.fields]
+    fields += [_check(each.type, inner) for each in kind.fields]
     return check
 
 
@@ -120,11 +124,10 @@ def _indexed(branches: list[Check], what: str) -> Check:
     return check
 
 
-def _blocks(item: Check) -> Check:
+def _blocks(item: Check, types: int) -> Check:
     """Check blocks of items, each with their number, until one of none. A negative one is followed by a size."""
 
     def check(data: bytes, at: int) -> int:
-        empty = 0
         while True:
             count, at = _long(data, at)
             if count == 0:
@@ -135,8 +138,9 @@ def _blocks(item: Check) -> Check:
                 start, at = at, item(data, at)
                 if at > len(data):
                     return at
-                empty += at == start
-                if empty > _MOST_EMPTY:
-                    raise ValueMismatchError(f"an array has more than {_MOST_EMPTY:,} items without bytes")
+                if at == start:
+                    _seen.empty += types
+                    if _seen.empty > _MOST_EMPTY:
+                        raise ValueMismatchError(f"its arrays have more than {_MOST_EMPTY:,} items without bytes")
 
     return check
