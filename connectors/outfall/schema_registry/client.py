@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -30,6 +30,10 @@ _MOST_REFERENCES = 1000
 _MOST_RECENT = 10_000
 _ABSENT_SECONDS = 30.0
 """How long an id is not asked for again that the registry did not have: messages of others may have thousands."""
+_LATE_PAUSES = (0.2, 0.8)
+"""Seconds before an id is asked for again that is new here: servers of a registry learn of it one after another."""
+_MOST_LATE = 100
+"""Ids that may come late together. More are messages of others."""
 _KINDS: tuple[SchemaKind, ...] = ("AVRO", "JSON", "PROTOBUF")
 
 _log = logging.getLogger(__name__)
@@ -50,6 +54,11 @@ class _Recent:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._said: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
+
+    def knows(self, key: Hashable) -> bool:
+        """Whether something was said of a key, however long ago."""
+        with self._lock:
+            return key in self._said
 
     def get(self, key: Hashable, seconds: float, ask: Callable[[], Any], *, only_absent: bool = False) -> Any:
         """Return what was said of a key in the last seconds, or ask again. Raises `NotRegisteredError` as it was.
@@ -99,10 +108,32 @@ class SchemaRegistry:
         """The registry's addresses, without secrets."""
         return self._transport.where
 
-    def schema(self, schema_id: int) -> RegisteredSchema:
+    def look_up(self, ids: Iterable[int]) -> None:
+        """Ask for the schemas of ids, and of those that were never asked for twice again within a second.
+
+        A producer may have been given an id that the server does not have yet that is asked here. To be called before
+        `schema` where a message is lost without its schema.
+        """
+        with self._lock:
+            new = [each for each in ids if each not in self._by_id]
+        new = [each for each in new if not self._recent.knows(each)]
+        for pause in (0.0, *_LATE_PAUSES):
+            if not new or (pause and len(new) > _MOST_LATE):
+                return
+            time.sleep(pause)
+            new = [each for each in new if not self._has(each)]
+
+    def _has(self, schema_id: int) -> bool:
+        try:
+            self.schema(schema_id, absent_for=0.0)
+        except NotRegisteredError:
+            return False
+        return True
+
+    def schema(self, schema_id: int, *, absent_for: float = _ABSENT_SECONDS) -> RegisteredSchema:
         """Return the schema of an id, from the cache if this process has seen it. Raises `NotRegisteredError`.
 
-        An id that the registry did not have is asked for again after half a minute.
+        An id that the registry did not have is asked for again after `absent_for` seconds.
         """
         with self._lock:
             known = self._by_id.get(schema_id)
@@ -115,7 +146,7 @@ class SchemaRegistry:
             found = self._ask("GET", f"/schemas/ids/{schema_id}", what)
             return self._known(schema_id, self._schema_in(found, what))
 
-        return RegisteredSchema(schema_id, self._recent.get(schema_id, _ABSENT_SECONDS, ask, only_absent=True))
+        return RegisteredSchema(schema_id, self._recent.get(schema_id, absent_for, ask, only_absent=True))
 
     def version(self, subject: str, version: int | None = None, *, within: float = 0.0) -> RegisteredSchema:
         """Return a version of a subject, `None` for the latest one at this moment. Raises `NotRegisteredError`.
@@ -201,6 +232,7 @@ class SchemaRegistry:
             raise self._unreadable(what)
         if isinstance(found.get("version"), int):
             version = found["version"]
+        self.look_up([schema_id])
         by_id = self.schema(schema_id).schema
         if not self._same(by_id, schema):
             raise TargetError(

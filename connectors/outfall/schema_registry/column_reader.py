@@ -42,10 +42,13 @@ class ColumnReader:
             ConfigurationError: The registry denies access.
             TransientError: The registry does not respond until its `retry_deadline`.
         """
+        registry = registry_of(self.schema_registry)
         if (only := _only_id(values)) is not None:
+            registry.look_up([only])
             return self._column_of(only, values.to_pylist())
         ids, errors = schema_ids(values)
         written = [int(each) for each in np.unique(ids) if each >= 0]
+        registry.look_up(written)
         pieces, places = [pa.nulls(1, self.type)], np.zeros(len(values), np.int64)
         start = 1
         for schema_id in written:

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from outfall.errors import ConfigurationError, TransientError, reason
-from outfall.schema_registry import RegistryDeserializer
+from outfall.schema_registry import RegistryDeserializer, client
 from outfall.schema_registry.wire import head
 from outfall.spark import deserialize
 from tests.integration.support.schema_registry import ModelRegistry, model_registry
@@ -225,14 +225,17 @@ def test_an_unknown_host_is_an_error_at_once() -> None:
         RegistryDeserializer(options, subject="s").open()
 
 
-def test_ids_of_others_are_asked_for_once(registry: ModelRegistry) -> None:
+def test_ids_of_others_are_asked_for_in_one_batch_only(
+    registry: ModelRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_LATE_PAUSES", (0.001, 0.001))
     written(registry)
     reader = RegistryDeserializer(registry.url, subject="flights-value").open()
     values = pa.array([head(1000 + at % 20) + b"x" for at in range(100)])
     for _ in range(2):
         column, errors = reader.column(values)
         assert (column.null_count, len(errors)) == (100, 100)
-    assert len([path for _, path in registry.requests if path.startswith("/schemas/ids/10")]) == 20
+    assert len([path for _, path in registry.requests if path.startswith("/schemas/ids/10")]) == 3 * 20
 
 
 def test_json_is_read_by_the_readers_schema_and_no_other_kind(registry: ModelRegistry) -> None:

@@ -7,14 +7,16 @@ import pickle
 import ssl
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from urllib3 import PoolManager
 from urllib3.exceptions import SSLError
 
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
-from outfall.schema_registry import SchemaRegistryOptions, client
+from outfall.schema_registry import SchemaRegistryOptions, client, column_reader
 from outfall.schema_registry.client import NotRegisteredError, SchemaRefusedError, SchemaRegistry
-from outfall.schema_registry.schemas import Reference, RegisteredSchema, Schema
+from outfall.schema_registry.column_reader import ColumnReader
+from outfall.schema_registry.schemas import Reference, RegisteredSchema, Schema, WholeSchema
 from outfall.schema_registry.transport import RegistryResponse, RegistryTransport
 
 LONG, TEXT = '"long"', '"string"'
@@ -99,6 +101,39 @@ def test_an_id_that_the_registry_does_not_have_is_asked_again_after_a_while(monk
         with pytest.raises(NotRegisteredError):
             asked.schema(number)
     assert [seen[-1] for seen in transport.seen] == ["1", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["one id", "several"])
+def test_a_message_is_read_whose_schema_a_server_does_not_have_yet(
+    monkeypatch: pytest.MonkeyPatch, alone: bool
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    late = [missing(40403), missing(40403), {"schema": LONG}]
+    asked, _ = registry(**{"GET__/schemas/ids/1": late, "GET__/schemas/ids/2": [missing(40403)] * 3})
+    monkeypatch.setattr(column_reader, "registry_of", lambda _: asked)
+    reader = ColumnReader(OPTIONS, WholeSchema(Schema(LONG)), None, pa.int64())
+    good, bad = b"\0\0\0\0\1\x02", b"\0\0\0\0\2\x02"
+    column, errors = reader.column(pa.array([good] if alone else [good, bad], pa.binary()))
+    assert column.to_pylist() == ([1] if alone else [1, None])
+    assert list(errors) == ([] if alone else [1])
+    assert pauses == [0.0, 0.2, 0.8]
+    reader.column(pa.array([good if alone else bad], pa.binary()))
+    assert len(pauses) == 3
+
+
+def test_ids_of_others_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    asked, transport = registry(**{f"GET__/schemas/ids/{n}": missing(40403) for n in range(101)})
+    asked.look_up(range(101))
+    assert (pauses, len(transport.seen)) == ([0.0], 101)
+
+
+def test_an_outage_is_no_absent_id() -> None:
+    asked, _ = registry(**{"GET__/schemas/ids/1": TransientError("down")})
+    with pytest.raises(TransientError):
+        asked.look_up([1])
 
 
 def test_what_was_said_lately_is_not_asked_again_by_who_accepts_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,11 @@ Read = Callable[[Any, str], Any]
 """Returns a value for its column, of parsed JSON that is not null and its path. Raises `ValueMismatchError`."""
 
 _LONGS = range(-(2**63), 2**63)
+_COMBINED = ("oneOf", "anyOf", "allOf")
+_COLUMNS = (*_COMBINED, "properties", "items")
+"""Words that say what columns there are."""
+_EXACT = 2**53
+"""From here on not each integer is a double, and Python parses a number with a fraction or an exponent as one."""
 _DEEPEST = 100
 
 
@@ -86,9 +91,9 @@ class _Parts:
             return self._referenced(part["$ref"], path, inside)
         if not isinstance(part, dict):
             raise UnreadableTypeError(f"{path or 'the schema'} may be anything")
-        for word in ("oneOf", "anyOf", "allOf"):
+        for word in _COMBINED:
             if isinstance(part.get(word), list):
-                return self._one_of(word, part[word], path, inside)
+                return self._one_of(word, part, path, inside)
         names = _types(part)
         others = names - {"null"}
         if len(others) != 1:
@@ -126,7 +131,12 @@ class _Parts:
         items = self.column(values, f"{path}{{}}", inside)
         return _Column(pa.map_(pa.string(), items.type), _reads_map(items), False)
 
-    def _one_of(self, word: str, parts: list[Any], path: str, inside: tuple[str, ...]) -> _Column:
+    def _one_of(self, word: str, part: Mapping[str, Any], path: str, inside: tuple[str, ...]) -> _Column:
+        parts = part[word]
+        if beside := [each for each in _COLUMNS if part.get(each) and each != word]:
+            raise UnreadableTypeError(
+                f"{path or 'the schema'} has {beside[0]} beside {word}, for which there is no column type"
+            )
         others = [each for each in parts if not (isinstance(each, dict) and each.get("type") == "null")]
         if len(others) != 1:
             raise UnreadableTypeError(
@@ -212,6 +222,8 @@ def _boolean(value: Any, path: str) -> Any:
 def _integer(value: Any, path: str) -> Any:
     # JSON Schema: a number without a fraction is an integer, however it is written.
     if type(value) is float and value.is_integer():
+        if abs(value) >= _EXACT:
+            raise ValueMismatchError(f"{path or 'the value'} is an integer with a fraction or an exponent, beyond 2^53")
         value = int(value)
     if type(value) is not int:
         raise _other(value, "an integer", path)
