@@ -73,6 +73,8 @@ PEER_OPTIONS = {
     # By area: options of pytest after IN_PARALLEL. A peer that takes all cores has its tests in one process.
     "cluster": ("-n", "0", "-o", "faulthandler_timeout=1800"),
     "yarn": ("-n", "0", "-o", "faulthandler_timeout=1800"),
+    # Few tests need Spark: those of one file share it.
+    "registry": ("--dist", "loadfile"),
     # 40 kills took 25 minutes on a busy machine.
     "hdfs": ("-o", "faulthandler_timeout=3600"),
 }
