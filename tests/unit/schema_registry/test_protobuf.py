@@ -295,6 +295,11 @@ def test_what_protobuf_does_not_have_is_not_derived(column: pa.Field, text: str)
         ("message I { string y = 1; } I x = 1;", "message I { int32 y = 1; } I x = 1;", "x.y was written as another"),
         ("int32 x = 1; int32 y = 2;", "oneof o { int32 x = 1; int32 y = 2; }", "o is a oneof of the reader's schema"),
         ("optional int32 x = 1; oneof o { int32 y = 2; }", "oneof p { int32 x = 1; int32 y = 2; }", "p is a oneof"),
+        (
+            "enum E { A = 0; B = 1; } E x = 1;",
+            "enum E { B = 0; A = 1; } E x = 1;",
+            "x: B was written as 1, and .* has 0",
+        ),
         ("google.protobuf.Timestamp x = 1;", "message I { int64 seconds = 1; } I x = 1;", "x is .* in the schemas"),
     ],
 )
@@ -399,3 +404,8 @@ def test_positions_that_others_write_are_not_kept() -> None:
     found = decoder(whole(proto3("message M { int32 x = 1; }")))
     found.column([index_bytes([0]), *(index_bytes([number]) for number in range(1, 100))])
     assert found._indexes == {(0,)}
+
+
+def test_of_several_symbols_of_a_number_the_first_one_is_read() -> None:
+    text = proto3("message M { enum E { option allow_alias = true; A = 0; B = 0; } E e = 1; }")
+    assert decoder(whole(text)).column([b"\0"])[0].to_pylist() == [{"e": "A"}]

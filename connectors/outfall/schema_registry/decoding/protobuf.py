@@ -173,7 +173,9 @@ def _single(field: Any, path: str, inside: tuple[str, ...]) -> _Part:
     if field.message_type is not None:
         return _known(field.message_type, path, inside) or _message(field.message_type, path, inside)
     if field.enum_type is not None:
-        return _Part(pa.string(), _reads_symbols({each.number: each.name for each in field.enum_type.values}, path))
+        # Of aliases the first one, as Java reads them.
+        symbols = {each.number: each.name for each in reversed(field.enum_type.values)}
+        return _Part(pa.string(), _reads_symbols(symbols, path))
     return _SCALARS[field.type]
 
 
@@ -278,6 +280,12 @@ def _check(writer: Any, reader: Any, path: str, seen: set[tuple[str, str]]) -> N
             raise UnreadableTypeError(f"{where} is repeated or a map in one of the schemas only")
         if written.type != field.type and written.type not in _WIDER.get(field.type, ()):
             raise UnreadableTypeError(f"{where} was written as another type than that of the reader's schema")
+        for symbol in field.enum_type.values if field.enum_type is not None else ():
+            same = written.enum_type.values_by_name.get(symbol.name)
+            if same is not None and same.number != symbol.number:
+                raise UnreadableTypeError(
+                    f"{where}: {symbol.name} was written as {same.number}, and the reader's enum has {symbol.number}"
+                )
         if field.message_type is not None:
             names = {written.message_type.full_name, field.message_type.full_name}
             if len(names) > 1 and any(name.startswith("google.protobuf.") for name in names):
