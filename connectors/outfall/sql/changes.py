@@ -10,6 +10,9 @@ other sources spell out.
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -232,8 +235,33 @@ def _among(operation: Any, words: Sequence[str]) -> Any:
 def _is_unavailable(column: pa.Array) -> Any:
     """Return which values stand for unavailable ones; `None` if the type cannot hold such a value."""
     kind = column.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        masks = [_are(column, pa.array(value, kind.value_type)) for value in _unavailable_lists(kind.value_type)]
+        return functools.reduce(pc.or_, masks) if masks else None
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return pc.equal(column, pa.scalar(_UNAVAILABLE, kind))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return pc.equal(column, pa.scalar(_UNAVAILABLE.encode(), kind))
     return None
+
+
+def _unavailable_lists(kind: pa.DataType) -> list[list[Any]]:
+    """Return what Debezium's PostgreSQL connector sends for unavailable arrays (`UnchangedToastedPlaceholder`)."""
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        named = uuid.UUID(bytes=hashlib.md5(_UNAVAILABLE.encode(), usedforsecurity=False).digest(), version=3)
+        return [[_UNAVAILABLE], [str(named)]]
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return [[_UNAVAILABLE.encode()]]
+    return [list(_UNAVAILABLE.encode())] if pa.types.is_integer(kind) else []
+
+
+def _are(column: pa.Array, wanted: pa.Array) -> pa.Array:
+    """Return which lists of a column have the wanted values."""
+    mask = pc.fill_null(pc.equal(pc.list_value_length(column), len(wanted)), False)
+    for place in range(len(wanted)):
+        candidates = column.filter(mask)
+        if not len(candidates):
+            break
+        same = pc.fill_null(pc.equal(pc.list_element(candidates, place), wanted[place]), False)
+        mask = pc.replace_with_mask(mask, mask, same)
+    return mask

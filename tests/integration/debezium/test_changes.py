@@ -162,6 +162,18 @@ class Life:
 
 
 GOOD = {"id": 1, "city": "Oslo"}
+FLAT = {"__op": "c", "__deleted": "false"}
+
+
+def flat(more: dict[str, Any]) -> dict[str, Any]:
+    return envelope(0, "c", GOOD) | {"value": json.dumps(GOOD | more)}
+
+
+def numeric(name: str, digits: str) -> dict[str, Any]:
+    """Return a record with a number that Python could not hold."""
+    return envelope(0, "c", GOOD) | {"value": f'{{"after": {{"id": 1, "{name}": {digits}}}, "op": "c"}}'}
+
+
 REFUSED = [
     ("not JSON", envelope(0, "c", GOOD) | {"value": "no"}, {}, "no JSON object"),
     ("flat", envelope(0, None, GOOD) | {"value": json.dumps({**GOOD, "__op": "c"})}, {}, "no operation of a change"),
@@ -177,20 +189,39 @@ REFUSED = [
     ("base64", envelope(0, "c", {"id": 1, "price": "BOI="}), {}, "decimal.handling.mode to string"),
     ("no base64", envelope(0, "c", {"id": 1, "raw": "a-"}), {}, "binary.handling.mode"),
     ("no time", envelope(0, "c", {"id": 1, "made": "infinity"}), {}, "time.precision.mode"),
+    ("digits of 38", envelope(0, "c", {"id": 1, "big": "1.1234567891"}), {}, "big is not a .* digits of the source"),
+    ("a long number", numeric("big", "12345678901234567890.123456789"), {}, "big is a number with more digits"),
+    ("a long number as text", numeric("city", "1234567890.12345678901"), {}, "city is a number with more digits"),
+    ("a time of day", envelope(0, "c", {"id": 1, "made": "10:11:12.5Z"}), {}, "time.precision.mode"),
+    ("a time without zone", envelope(0, "c", {"id": 1, "made": "2024-02-29T10:11:12"}), {}, "time.precision.mode"),
+    ("infinity", envelope(0, "c", {"id": 1, "made": 9223372036825200000}), {}, "made is not a timestamp"),
+    ("a day of infinity", envelope(0, "c", {"id": 1, "day": 2147483647}), {}, "day is not a date"),
+    ("a time as a day", envelope(0, "c", {"id": 1, "day": "2024-02-29T10:11:12Z"}), {}, "day is not a date"),
+    ("infinite", envelope(0, "c", {"id": 1, "real4": 1e300}), {}, "real4 is not a float"),
+    ("no number in an array", envelope(0, "c", {"id": 1, "nums": ["a"]}), {}, "nums is not a"),
+    ("digits in an array", envelope(0, "c", {"id": 1, "prices": ["1.255"]}), {}, "prices is not a"),
+    ("no array", envelope(0, "c", {"id": 1, "nums": 1}), {}, "nums is not a"),
+    ("another case", envelope(0, "c", {"id": 1, "Raw": "AP8Q"}), {}, "no field raw, and one in another case"),
+    ("no removals", flat({"__op": "c"}), {"form": "flat"}, "delete.tombstone.handling.mode=rewrite"),
+    ("no table", flat(FLAT), {"form": "flat", "table": "public.orders"}, "of which table it is"),
+    ("no schema", flat(FLAT | {"__table": "orders"}), {"form": "flat", "table": "public.orders"}, "which table it is"),
 ]
 
 
-@pytest.mark.parametrize("ansi", [True, False], ids=["ansi", "legacy"])
+@pytest.mark.parametrize("ansi", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["ansi", "legacy"])
 def test_a_record_that_cannot_be_applied_is_named_with_the_remedy(spark: SparkSession, ansi: bool) -> None:
-    columns = "id BIGINT, city STRING, price DECIMAL(10,2), raw BINARY, made TIMESTAMP"
+    columns = (
+        "id BIGINT, city STRING, price DECIMAL(10,2), raw BINARY, made TIMESTAMP, day DATE, big DECIMAL(38,9),"
+        " real4 FLOAT, nums ARRAY<INT>, prices ARRAY<DECIMAL(10,2)>"
+    )
     before = spark.conf.get("spark.sql.ansi.enabled")
     spark.conf.set("spark.sql.ansi.enabled", str(ansi).lower())
     try:
-        for options in ({}, {"form": "flat"}, {"order": Life()}):
+        for options in ({}, {"form": "flat"}, {"form": "flat", "table": "public.orders"}, {"order": Life()}):
             these = [record | {"offset": n} for n, (_, record, given, _) in enumerate(REFUSED) if given == options]
             texts = [why for _, _, given, why in REFUSED if given == options]
             good = [] if "form" in options else [envelope(99, "c", GOOD)]
-            given: dict[str, Any] = {"order": 1, "on_error": "null", **options}
+            given: dict[str, Any] = {"order": 1, "on_error": "null", "times": {"made": "millis"}, **options}
             rows = changes(frame(spark, these + good), columns, **given).collect()
             rows.sort(key=lambda row: row["seq"])
             assert [row["op"] for row in rows] == [None] * len(these) + ["c"] * len(good)
@@ -201,6 +232,54 @@ def test_a_record_that_cannot_be_applied_is_named_with_the_remedy(spark: SparkSe
         spark.conf.set("spark.sql.ansi.enabled", before or "true")
     with pytest.raises(PySparkException, match=r"topic shop.public.orders, partition 0, offset 0: .* no JSON object"):
         changes(frame(spark, [REFUSED[0][1]]), columns, order=1).collect()
+
+
+def test_values_are_exact_and_parts_of_nested_ones_follow_the_same_rules(spark: SparkSession) -> None:
+    row = {
+        "id": 1, "nano": 1709194272123455999, "price": 12.5, "pt": None, "raws": ["AP8Q"],
+        "doc": [{"days": ["2024-02-29Z", None], "of": {"a": "1.50"}}, None],
+    }  # fmt: skip
+    columns = (
+        "id BIGINT, nano TIMESTAMP_NTZ, price DECIMAL(38,1), doc ARRAY<STRUCT<days: ARRAY<DATE>, of: MAP<STRING,"
+        " DECIMAL(9,2)>>>, pt STRUCT<x: DOUBLE>, raws ARRAY<BINARY>"
+    )
+    (found,) = changes(frame(spark, [envelope(0, "c", row)]), columns, order=1, times={"nano": "nanos"}).collect()
+    assert found["nano"] == datetime.fromisoformat("2024-02-29 08:11:12.123455")
+    assert found["price"] == Decimal("12.5")
+    assert found["doc"] == [([date(2024, 2, 29), None], {"a": Decimal("1.50")}), None]
+    assert (found["pt"], found["raws"]) == (None, [b"\x00\xff\x10"])
+
+
+def test_columns_and_tables_may_have_names_that_events_use_too(spark: SparkSession) -> None:
+    names = ("payload", "schema", "op", "before", "status", "a.b", "it's")
+    plain = envelope(
+        0, "c", {"id": 1} | {name: f"x {name}" for name in names}, source={"schema": "a.b", "table": "c.d"}
+    )
+    wrapped = plain | {"value": json.dumps({"schema": {}, "payload": json.loads(plain["value"])}), "offset": 1}
+    columns = f"id BIGINT, {', '.join(f'`{name}` STRING' for name in names)}"
+    rows = changes(frame(spark, [plain, wrapped]), columns, order=1, table="a.b.c.d", operation_column="did").collect()
+    assert [[row[name] for name in names] for row in rows] == [[f"x {name}" for name in names]] * 2
+    of_tables = [flat(FLAT | {"__schema": schema, "__table": "orders"}) for schema in ("one", "two")]
+    of_tables.append(flat(FLAT | {"__table": "items"}))
+    for table, count in (("one.orders", 1), ("orders", 2), ("orders2", 0), ("items", 1)):
+        rows = changes(frame(spark, of_tables), "id BIGINT", order=1, form="flat", table=table).collect()
+        assert len(rows) == count
+
+
+def test_a_type_that_cannot_hold_a_number_of_avro_is_an_error(spark: SparkSession) -> None:
+    row = (
+        "named_struct('a', 1.5D, 'b', timestamp'1970-01-10 00:00:00', 'c', 5, 'd', 1.2345BD, 'e', 9007199254740993L,"
+        " 'f', named_struct('x', 1))"
+    )
+    value = f"named_struct('before', {row}, 'after', {row}, 'op', 'c')"
+    records = spark.sql(f"SELECT cast('k' AS binary) key, {value} value, 't' topic, 0 partition, 0L offset")
+    wrong = ("a BIGINT", "b DATE", "c BOOLEAN", "d DECIMAL(38,2)", "e DOUBLE")
+    right = ("a STRING, b STRING, f STRING", "a DECIMAL(9,1)", "c DOUBLE", "d DECIMAL(38,4)", "e DECIMAL(38,0)")
+    errors = [
+        changes(records, columns, order=1, on_error="null").selectExpr("op_error") for columns in (*wrong, *right)
+    ]
+    found = [error.first() for error in errors]
+    assert [row is not None and row[0] is not None for row in found] == [True] * len(wrong) + [False] * len(right)
 
 
 def test_the_brokers_are_asked_once_and_their_generation_outranks_earlier_ones(spark: SparkSession) -> None:

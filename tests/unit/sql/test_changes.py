@@ -67,6 +67,30 @@ def test_values_that_are_not_there_become_null_and_the_operation_names_them(larg
     assert keeping(batch.slice(0, 1), OPTIONS).equals(batch.slice(0, 1))
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "others"),
+    [
+        (pa.string(), ["__debezium_unavailable_value"], [["a"], [None], ["__debezium_unavailable_value", "a"], []]),
+        (pa.large_string(), ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"], [["c7672e60"]]),
+        (pa.binary(), [b"__debezium_unavailable_value"], [[b"a"]]),
+        (pa.int32(), list(b"__debezium_unavailable_value"), [[95], [95] * 28, [None] * 28]),
+        (pa.int64(), list(b"__debezium_unavailable_value"), [[95]]),
+    ],
+    ids=str,
+)
+def test_an_array_that_an_update_does_not_change_is_kept(
+    kind: pa.DataType, value: list[Any], others: list[Any]
+) -> None:
+    values = [value, *others, None, value]
+    rows = [FINE | {"op": "u", "text": each} for each in values]
+    schema = pa.RecordBatch.from_pylist([FINE]).schema
+    batch = pa.RecordBatch.from_pylist(rows, schema.set(4, pa.field("text", pa.list_(kind))))
+    found = keeping(batch, OPTIONS).to_pylist()
+    assert [row["text"] for row in found] == [None, *others, None, None]
+    kept = f"u{KEPT}text{KEPT}"
+    assert [row["op"] for row in found] == [kept, *["u"] * (len(others) + 1), kept]
+
+
 def test_a_key_or_a_sequence_that_is_not_there_is_a_problem() -> None:
     assert "its column 'b' holds" in problems({"b": "__debezium_unavailable_value"})[0]
 

@@ -8,7 +8,8 @@ record ──> event ──> operation, row ──> columns of the table ──>
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from outfall.errors import ConfigurationError
@@ -20,7 +21,7 @@ from outfall.values import require_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
 Form = Literal["envelope", "flat"]
 OnTruncate = Literal["fail", "ignore"]
@@ -30,7 +31,7 @@ T = TypeVar("T", bound=str)
 _PLACE = ("topic", "partition", "offset")
 _RECORD = ("key", *_PLACE)
 _OWN = "_outfall_{}".format
-_OPERATION, _ROW, _REASON, _NUMBER = map(_OWN, ("operation", "row", "reason", "value_{}"))
+_TEXT, _OPERATION, _ROW, _REASON, _NUMBER = map(_OWN, ("text", "operation", "row", "reason", "value_{}"))
 
 
 def changes(
@@ -60,10 +61,10 @@ def changes(
             events are left out.
         order: The generation of the topic: 1, and 1 more after it was created again or got more partitions. Or an
             object that asks the brokers, such as `outfall.kafka.TopicGeneration`.
-        table: The table, as `schema.table`, in MySQL `database.table`. Changes of others are left out. Without it, the
-            change of a table that the topic is not named after is an error.
-        form: `envelope`, or `flat` for events of `ExtractNewRecordState` with `add.fields=op,table` and
-            `delete.tombstone.handling.mode=rewrite`.
+        table: The table, as `schema.table`, in MySQL `database.table`, or its name alone. Changes of others are left
+            out. Without it, the change of a table that the topic is not named after is an error.
+        form: `envelope`, or `flat` for events of `ExtractNewRecordState` with `add.fields=op,schema,table`, in MySQL
+            `op,db,table`, and `delete.tombstone.handling.mode=rewrite`.
         times: The unit of timestamps that are numbers: `millis`, `micros` or `nanos`, for all columns or by column.
             Without it, such a number is an error. Timestamps in ISO's form need none.
         on_truncate: What to do with a truncation, which has no order among the changes. `fail`: it is an error.
@@ -96,19 +97,22 @@ def changes(
     }
     numbered = {name: _NUMBER.format(number) for number, name in enumerate(wanted.names)}
     # In steps, since Spark evaluates an expression again wherever a later one of the same step uses it.
-    read = records.where("value IS NOT NULL").selectExpr(*_RECORD, f"{events.event()} AS {EVENT}")
+    read = records.where("value IS NOT NULL").selectExpr(
+        *_RECORD, f"{events.text()} AS {_TEXT}", f"{events.event()} AS {EVENT}"
+    )
     is_change = [f"NOT {events.is_about_others()}", *_of_table(events, table)]
     is_change += [f"coalesce({events.operation()} <> 't', true)"] if on_truncate == "ignore" else []
     known = f"{events.operation()} AS {_OPERATION}", f"{events.row()} AS {_ROW}"
     # Not by a filter: Spark would move it below, and read each event again for it.
     chosen = f"explode(CASE WHEN {' AND '.join(is_change)} THEN array({EVENT}) ELSE array() END) AS {EVENT}"
-    rows = read.selectExpr(*_RECORD, chosen).selectExpr(*_RECORD, EVENT, *known)
+    rows = read.selectExpr(*_RECORD, _TEXT, chosen).selectExpr(*_RECORD, _TEXT, EVENT, *known)
     values = rows.selectExpr("*", *(f"{made[name]} AS {number}" for name, number in numbered.items()))
     why = [*_problems(events, topic, table)]
     why += [
         (f"{given[field.name]} IS NOT NULL AND {numbered[field.name]} IS NULL", why_not(field.name, field.dataType))
         for field in wanted
     ]
+    why += [] if events.are_structs else _problems_of_json(events, wanted, given)
     reasons = " ".join(f"WHEN {condition} THEN {literal(text)}" for condition, text in why)
     judged = values.selectExpr(*_PLACE, _OPERATION, *numbered.values(), f"CASE {reasons} END AS {_REASON}")
     operation = f"CASE WHEN {_REASON} IS NULL THEN {_OPERATION}{_failing() if on_error == 'fail' else ''} END"
@@ -118,6 +122,29 @@ def changes(
         f"{sequence(topic.generation, 'offset', 'partition')} AS {quoted(sequence_column)}",
         *([f"{_REASON} AS {quoted(errors)}"] if on_error == "null" else []),
     )
+
+
+def _problems_of_json(events: Events, columns: StructType, given: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the conditions under which JSON has another value than was read, or another field, with remedies."""
+    lost = (
+        "the value of {} is a number with more digits than a double holds: set the connector's decimal.handling.mode"
+        " to string"
+    )
+    misspelt = "it has no field {}, and one in another case: correct columns"
+    exact = [field.name for field in columns if _may_lose(field)]
+    return [
+        *((_has_lost_digits(given[name]), lost.format(name)) for name in exact),
+        *((_is_misspelt(events, given[name], name), misspelt.format(name)) for name in columns.names),
+    ]
+
+
+def _is_misspelt(events: Events, value: str, name: str) -> str:
+    """Return whether a row that was written has the field of a column in another case only."""
+    exact = literal(json.dumps(name, ensure_ascii=False))
+    # JSON is parsed again only where the text of the record cannot tell.
+    nowhere = f"instr({_TEXT}, {exact}) = 0 AND instr(lower({_TEXT}), lower({exact})) > 0"
+    fields = f"exists({events.fields(_TEXT)}, field -> lower(field) = lower({literal(name)}))"
+    return f"{value} IS NULL AND {_OPERATION} <> 'd' AND {nowhere} AND {fields}"
 
 
 def _choice(argument: str, given: T, choices: Sequence[T]) -> T:
@@ -153,11 +180,23 @@ def _of_table(events: Events, table: str | None) -> list[str]:
     """Return the condition that a change is one of the table; an event without a table is judged later."""
     if table is None:
         return []
-    schema, _, name = table.rpartition(".")
-    found_schema, found_name = events.table()
-    same = f"{found_name} = {literal(name)}"
-    same += f" AND coalesce({found_schema}, {literal(schema)}) = {literal(schema)}" if schema else ""
+    schema, name = events.table()
+    # Names may have dots. Without its schema, only a table with another name is known to be another one.
+    named = f"endswith({literal(table)}, concat('.', {name})) AND concat({schema}, '.', {name}) = {literal(table)}"
+    same = f"{name} = {literal(table)} OR {named}"
     return [f"coalesce({same}, true)"]
+
+
+def _may_lose(field: StructField) -> bool:
+    from pyspark.sql import types
+
+    return isinstance(field.dataType, types.DecimalType | types.StringType)
+
+
+def _has_lost_digits(text: str) -> str:
+    """Return whether a value was a number with more digits than a double, through which `from_json` makes it text."""
+    number = f"{text} RLIKE '^-?[0-9]+[.][0-9]+(E-?[0-9]+)?$'"
+    return f"{number} AND length(regexp_replace({text}, '[^0-9]', '')) > 15 AND instr({_TEXT}, {text}) = 0"
 
 
 def _problems(events: Events, topic: TopicLife, table: str | None) -> list[tuple[str, str]]:
@@ -184,6 +223,11 @@ def _problems(events: Events, topic: TopicLife, table: str | None) -> list[tuple
             " flat events need add.fields=op",
         ),
         (
+            events.hides_removals(),
+            "it does not say whether its row was removed, so a removal is only a tombstone, which is left out: set"
+            " delete.tombstone.handling.mode=rewrite",
+        ),
+        (
             "key IS NULL",
             "its record has no key, so changes of a row have no order: give the table a primary key, or set the"
             " connector's message.key.columns",
@@ -195,6 +239,14 @@ def _problems(events: Events, topic: TopicLife, table: str | None) -> list[tuple
         legal = f"regexp_replace({found_table}, '[^a-zA-Z0-9._-]', '_')"
         several = "its table is not the one that the topic is named after: pass table, which leaves out others"
         problems.append((f"NOT endswith(concat('.', topic), concat('.', {legal}))", several))
+    else:
+        unknown = (
+            "it does not say of which table it is: set add.fields=op,schema,table, in MySQL op,db,table, or leave out"
+            " table if the topic has one only; of one schema, the table's name alone is enough"
+        )
+        found_schema = events.table()[0]
+        unsure = f"coalesce({found_table} <> {literal(table)}, true) AND coalesce({found_schema}, '') = ''"
+        problems.append((unsure, unknown))
     return problems
 
 

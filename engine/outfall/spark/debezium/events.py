@@ -21,6 +21,7 @@ EVENT = "_outfall_event"
 
 _DAMAGED = "_outfall_damaged"
 _SOURCE = "STRUCT<db: STRING, schema: STRING, table: STRING>"
+_FLAT = ("__deleted", "__schema", "__db", "__table")
 _ABOUT = ("status", "id", "ts_ms", "databaseName", "ddl", "tableChanges")
 """Fields of what is no change of a row."""
 
@@ -53,6 +54,11 @@ class Events(ABC):
                 why="an event is JSON, or a struct",
                 do="pass the records as Spark's Kafka source has them, or their values through deserialize",
             )
+
+    @property
+    def are_structs(self) -> bool:
+        """Whether the values are structs, and not JSON."""
+        return self._typed is not None
 
     @abstractmethod
     def _body(self) -> dict[str, str]:
@@ -95,6 +101,25 @@ class Events(ABC):
         """Return whether the event is no change of a row, and known as such."""
         return "false"
 
+    def hides_removals(self) -> str:
+        """Return whether removals are tombstones only."""
+        return "false"
+
+    def text(self) -> str:
+        """Return the value of a record as text; NULL if it is a struct."""
+        return "cast(value AS string)" if self._typed is None else "cast(NULL AS string)"
+
+    def fields(self, text: str) -> str:
+        """Return the names of the fields that a row in JSON has."""
+        path = self._path()
+        paths = [f"$.payload{path}", f"${path}"] if self._may_have_schema() else [f"${path}"]
+        names = (f"coalesce(json_object_keys(get_json_object({text}, '{path}')), array())" for path in paths)
+        return f"concat({', '.join(names)})"
+
+    def _path(self) -> str:
+        """Return the path of a row that was written, below that of its event."""
+        return ""
+
     def _part(self, *path: str) -> str:
         """Return a part of an event, with or without a schema beside it; NULL if a struct has no such field."""
         inner = ".".join(map(quoted, path))
@@ -105,7 +130,8 @@ class Events(ABC):
         return f"if({EVENT}.payload IS NULL, {EVENT}.{inner}, {EVENT}.payload.{inner})"
 
     def _may_have_schema(self) -> bool:
-        return "payload" not in self._columns.names
+        """Return whether an event may have its schema beside it."""
+        return True
 
     def _texts(self) -> dict[str, str]:
         return dict.fromkeys(self._columns.names, "STRING")
@@ -146,6 +172,9 @@ class Envelopes(Events):
         after = None if self._typed is None or "after" not in self._typed.names else self._typed["after"].dataType
         return self._found(after)
 
+    def _path(self) -> str:
+        return ".after"
+
     def is_about_others(self) -> str:
         if self._typed is not None:
             return f"coalesce({self.operation()} = 'm', false)"
@@ -161,7 +190,10 @@ class FlatEvents(Events):
     """Events of `ExtractNewRecordState`: the row itself, with the operation beside its columns."""
 
     def _body(self) -> dict[str, str]:
-        return {**self._texts(), **dict.fromkeys(("__op", "__deleted", "__table"), "STRING")}
+        return {**self._texts(), **dict.fromkeys(("__op", *_FLAT), "STRING")}
+
+    def _may_have_schema(self) -> bool:
+        return "payload" not in {name.lower() for name in self._columns.names}
 
     def operation(self) -> str:
         return f"CASE WHEN {self._part('__deleted')} = 'true' THEN 'd' ELSE {self._part('__op')} END"
@@ -171,7 +203,10 @@ class FlatEvents(Events):
         return f"named_struct({columns})"
 
     def table(self) -> tuple[str, str]:
-        return "cast(NULL AS string)", self._part("__table")
+        return f"coalesce({self._part('__schema')}, {self._part('__db')})", self._part("__table")
+
+    def hides_removals(self) -> str:
+        return f"{self._part('__deleted')} IS NULL"
 
     def row_types(self) -> dict[str, DataType]:
         return self._found(self._typed)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from outfall.errors import ConfigurationError
+from outfall.spark.debezium.events import literal, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, DecimalType, StructType
@@ -18,8 +19,18 @@ if TYPE_CHECKING:
 Unit = Literal["millis", "micros", "nanos"]
 Times = Unit | Mapping[str, Unit] | None
 
-_MICROS = {"millis": "{} * 1000", "micros": "{}", "nanos": "floor({} / 1000)"}
-_DIGITS = 38
+_MICROS = {"millis": "{} * 1000", "micros": "{}", "nanos": "({0} - pmod({0}, 1000)) div 1000"}
+"""Exact, unlike a division, of which Spark makes a double."""
+_PER_SECOND = {"millis": 10**3, "micros": 10**6, "nanos": 10**9}
+_SECONDS = -62135596800, 253402300800
+_DAYS = -719162, 2932896
+"""The years 1 to 9999. Debezium has numbers beyond them for PostgreSQL's infinity."""
+_MOST = 2**63 - 1
+
+_IS_DATE = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
+"""A cast also takes the time of a day, which gets the date of today, and a part of a date."""
+_TIME = "[T ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?"
+_ZONE = "(Z|[+-][0-9]{2}(:?[0-9]{2})?)"
 
 
 def unit_of(times: Times, name: str) -> Unit | None:
@@ -44,21 +55,22 @@ def converted(value: str, given: DataType, wanted: DataType, unit: Unit | None) 
     kind, text = wanted.simpleString(), isinstance(given, types.StringType)
     if isinstance(wanted, types.TimestampType | types.TimestampNTZType):
         return _timestamp(value, given, kind, unit)
-    if given == wanted:
+    if given == wanted or given.simpleString() == kind:
         return value
     if isinstance(wanted, types.DateType):
-        days = f"date_add(date'1970-01-01', try_cast({value} AS int))"
-        if not text:
-            return days
-        # Debezium writes dates in ISO's form with a zone.
-        return f"CASE WHEN {_is_number(value)} THEN {days} ELSE try_cast(rtrim('Z', {value}) AS date) END"
-    if isinstance(wanted, types.BinaryType) and text:
+        return _date(value, given)
+    if not text:
+        numbers = types.NumericType | types.BooleanType
+        return _same_number(value, given, kind) if isinstance(given, numbers) else f"try_cast({value} AS {kind})"
+    if isinstance(wanted, types.BinaryType):
         return f"try_to_binary({value}, 'base64')"
     if isinstance(wanted, types.DecimalType):
         return _decimal(value, wanted)
-    if isinstance(wanted, types.ArrayType | types.StructType | types.MapType) and text:
-        schema = kind.replace("'", "''")
-        return f"from_json({value}, '{schema}', map('mode', 'FAILFAST'))"
+    if isinstance(wanted, types.FloatType | types.DoubleType):
+        made = f"try_cast({value} AS {kind})"
+        return f"CASE WHEN {value} RLIKE '[0-9]' AND abs({made}) = cast('Infinity' AS {kind}) THEN NULL ELSE {made} END"
+    if isinstance(wanted, types.ArrayType | types.StructType | types.MapType):
+        return _nested(value, wanted, unit)
     return f"try_cast({value} AS {kind})"
 
 
@@ -83,28 +95,96 @@ def _timestamp(value: str, given: DataType, kind: str, unit: Unit | None) -> str
         return value
     # Debezium's times without a zone are in UTC, and a cast would use the zone of the session.
     if isinstance(given, types.TimestampType):
-        return _since_epoch(f"unix_micros({value})", kind)
+        return _since_epoch(f"unix_micros({value})", "micros", kind)
     if isinstance(given, types.TimestampNTZType):
         return f"to_utc_timestamp({value}, current_timezone())"
     number = f"try_cast({value} AS bigint)"
-    since = f"cast(NULL AS {kind})" if unit is None else _since_epoch(_MICROS[unit].format(number), kind)
+    since = f"cast(NULL AS {kind})" if unit is None else _since_epoch(number, unit, kind)
     if not isinstance(given, types.StringType):
-        return since
-    return f"CASE WHEN {_is_number(value)} THEN {since} ELSE try_cast({value} AS {kind}) END"
+        return since if isinstance(given, types.IntegralType) else f"cast(NULL AS {kind})"
+    # A time without a zone would depend on the session.
+    form = f"{_IS_DATE}{_TIME}{_ZONE}{'' if kind == 'timestamp' else '?'}$"
+    return (
+        f"CASE WHEN {_is_number(value)} THEN {since} WHEN {value} RLIKE '{form}' THEN try_cast({value} AS {kind}) END"
+    )
 
 
-def _since_epoch(micros: str, kind: str) -> str:
+def _since_epoch(number: str, unit: Unit, kind: str) -> str:
+    per_second = _PER_SECOND[unit]
+    least, end = (max(-_MOST, min(seconds * per_second, _MOST)) for seconds in _SECONDS)
+    micros = _MICROS[unit].format(number)
     if kind == "timestamp":
-        return f"timestamp_micros(cast({micros} AS bigint))"
-    seconds = f"cast(cast({micros} AS decimal(20,0)) / cast(1000000 AS decimal(7,0)) AS decimal(18,6))"
-    return f"timestamp_ntz'1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {seconds})"
+        made = f"timestamp_micros({micros})"
+    else:
+        seconds = f"cast(cast({micros} AS decimal(20,0)) / cast(1000000 AS decimal(7,0)) AS decimal(18,6))"
+        made = f"timestamp_ntz'1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, {seconds})"
+    return f"CASE WHEN {number} >= {least} AND {number} < {end} THEN {made} END"
+
+
+def _date(value: str, given: DataType) -> str:
+    from pyspark.sql import types
+
+    number = f"try_cast({value} AS int)"
+    days = f"CASE WHEN {number} BETWEEN {_DAYS[0]} AND {_DAYS[1]} THEN date_add(date'1970-01-01', {number}) END"
+    if not isinstance(given, types.StringType):
+        return days if isinstance(given, types.IntegralType) else "cast(NULL AS date)"
+    # Debezium writes dates in ISO's form with a zone.
+    in_iso = f"WHEN {value} RLIKE '{_IS_DATE}Z?$' THEN try_cast(rtrim('Z', {value}) AS date)"
+    return f"CASE WHEN {_is_number(value)} THEN {days} {in_iso} END"
+
+
+def _same_number(value: str, given: DataType, kind: str) -> str:
+    """Return a number in another type; NULL if that type cannot hold it."""
+    made = f"try_cast({value} AS {kind})"
+    return f"CASE WHEN try_cast({made} AS {given.simpleString()}) = {value} THEN {made} END"
 
 
 def _decimal(value: str, wanted: DecimalType) -> str:
-    """Return a decimal; NULL if the value has more digits behind the point than the column."""
-    kind = wanted.simpleString()
-    exact = f"try_cast({value} AS decimal({_DIGITS},{_DIGITS - wanted.precision + wanted.scale}))"
-    return f"CASE WHEN {exact} = try_cast({value} AS {kind}) THEN try_cast({value} AS {kind}) END"
+    """Return a decimal; NULL if the text has more digits behind the point than the column."""
+    made = f"try_cast({value} AS {wanted.simpleString()})"
+    plain = f"{value} RLIKE '^[-+]?[0-9]*([.][0-9]{{0,{wanted.scale}}}0*)?$'"
+    # Doubles have at most 17 digits.
+    double = f"{value} RLIKE '^[-+]?[0-9.]{{1,18}}[eE]' AND cast({made} AS double) = try_cast({value} AS double)"
+    return f"CASE WHEN {plain} OR ({double}) THEN {made} END"
+
+
+def _nested(value: str, wanted: DataType, unit: Unit | None, depth: int = 0) -> str:
+    """Return JSON as an array, struct or map, whose parts follow the rules for columns; NULL if one of them is none."""
+    from pyspark.sql import types
+
+    read, part, text = f"read{depth}", f"part{depth}", types.StringType()
+    whole = f"{read}.whole"
+
+    def made(value: str, wanted: DataType) -> str:
+        if isinstance(wanted, types.ArrayType | types.StructType | types.MapType):
+            return _nested(value, wanted, unit, depth + 1)
+        return converted(value, text, wanted, unit)
+
+    def each(parts: str, wanted: DataType) -> tuple[str, str]:
+        of_one = made(part, wanted)
+        wrong = f"exists({parts}, {part} -> {part} IS NOT NULL AND {of_one} IS NULL)"
+        return f"transform({parts}, {part} -> {of_one})", f"NOT {wrong}"
+
+    if isinstance(wanted, types.ArrayType):
+        form = "ARRAY<STRING>"
+        result, right = each(whole, wanted.elementType)
+    elif isinstance(wanted, types.MapType):
+        form = "MAP<STRING, STRING>"
+        keys, keys_right = each(f"map_keys({whole})", wanted.keyType)
+        values, values_right = each(f"map_values({whole})", wanted.valueType)
+        result, right = f"map_from_arrays({keys}, {values})", f"{keys_right} AND {values_right}"
+    elif isinstance(wanted, types.StructType):
+        form = f"STRUCT<{', '.join(f'{quoted(name)}: STRING' for name in wanted.names)}>"
+        fields = {field.name: (f"{whole}.{quoted(field.name)}", field.dataType) for field in wanted}
+        of = {name: made(*field) for name, field in fields.items()}
+        result = f"named_struct({', '.join(f'{literal(name)}, {value}' for name, value in of.items())})"
+        right = " AND ".join(f"({fields[name][0]} IS NULL OR {of[name]} IS NOT NULL)" for name in of)
+    # Inside of a struct, since only a struct tells that its text is damaged.
+    schema = literal(f"STRUCT<whole: {form}, damaged: STRING>")
+    options = "map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', 'damaged')"
+    parsed = f"from_json(concat('{{\"whole\":', {value}, '}}'), {schema}, {options})"
+    result = f"CASE WHEN {whole} IS NOT NULL AND {read}.damaged IS NULL AND {right} THEN {result} END"
+    return f"cast(transform(array({parsed}), {read} -> {result})[0] AS {wanted.simpleString()})"
 
 
 def _is_number(value: str) -> str:
