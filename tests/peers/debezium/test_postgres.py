@@ -24,7 +24,10 @@ def server() -> Iterator[Server]:
         yield running
 
 
-@pytest.mark.parametrize("exactly_once", [False, True], ids=["standalone", "exactly-once"])
+@pytest.mark.parametrize(
+    "exactly_once",
+    [pytest.param(False, id="standalone", marks=pytest.mark.long), pytest.param(True, id="exactly-once")],
+)
 def test_a_copy_becomes_like_its_table_whatever_is_killed(
     brokers: str, server: Server, tmp_path: Path, exactly_once: bool
 ) -> None:
