@@ -10,7 +10,7 @@ from outfall.postgres import PostgresSink
 from outfall.testing import LocalDriver
 from tests.integration.postgres.support import Target
 from tests.integration.support.changes import CHANGES, TABLE, change
-from tests.integration.support.sql import run
+from tests.integration.support.sql import listening, run
 
 
 def test_a_table_has_the_same_tombstones_however_it_is_spelled(dsn: str, recovery: str) -> None:
@@ -27,6 +27,26 @@ def test_deleted_keys_are_compared_by_the_collation_of_their_column(icu_dsn: str
     run(sink, recovery, 0, [{"op": "d", "id": "Å", "name": None, "lsn": 9}])
     run(sink, recovery, 1, [{"op": "u", "id": "å", "name": "late", "lsn": 8}])
     assert target.run("SELECT * FROM t") == []
+
+
+def test_an_older_change_brings_no_deleted_row_back_whatever_isolation_the_user_has_by_default(
+    dsn: str, recovery: str
+) -> None:
+    target = Target(dsn, TABLE)
+    target.run("INSERT INTO t VALUES (1, 'a', 1)")
+    isolated = make_conninfo(dsn, options="-c default_transaction_isolation=repeatable\\ read")
+    sink = target.sink(dsn=isolated, **CHANGES)
+    driver = LocalDriver(sink, f"{recovery}/other", step_id="other")
+    meanwhile = [lambda: run(sink, recovery, 0, [change("d", 1, None, 9)])]
+
+    def delete(step: str) -> None:
+        # The transaction of the older change has begun, and waits for no other one yet.
+        if step == "sql: publishing" and meanwhile:
+            meanwhile.pop()()
+
+    with listening(delete):
+        driver.run_epoch(0, [[change("u", 1, "late", 8)]])
+    assert (target.rows("id"), target.tombstones()) == ([], [(1, 9)])
 
 
 def test_another_unique_index_takes_a_value_that_a_delete_gives_back_and_refuses_others(

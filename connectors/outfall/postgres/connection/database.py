@@ -45,6 +45,10 @@ _SERVERS_KEEPALIVES = {
 """By libpq's parameter: the setting by which the server notices that the client's host vanished. By default it
 takes two hours, in which the session keeps its locks: a COPY that waits for rows has no other timeout."""
 
+BEGIN: Statement = ("BEGIN ISOLATION LEVEL READ COMMITTED", ())
+"""Begins a transaction, whatever isolation the user has by default. Who has waited for a lock must see what its holder
+has committed: a tombstone that is not seen brings a deleted row back."""
+
 _MAKING = "outfall: making"
 """The name of advisory locks."""
 
@@ -137,7 +141,7 @@ class PostgresDatabase(SqlDatabase):
         conninfo = self._conninfo()
 
         def begin(connection: PostgresConnection) -> None:
-            connection.begin([("BEGIN", ()), timeouts(connection, milliseconds)], foreseen, looks=looks)
+            connection.begin([BEGIN, timeouts(connection, milliseconds)], foreseen, looks=looks)
             self._watch(connection)
 
         def is_usable(kept: PostgresConnection) -> bool:
@@ -293,7 +297,7 @@ class TaskTransaction:
         if self.connection is None:
             self.connection = self._lent.enter_context(self._database.begun(self._limits(), looks=True))
         else:
-            self.connection.begin([("BEGIN", ()), timeouts(self.connection, self._limits())], looks=True)
+            self.connection.begin([BEGIN, timeouts(self.connection, self._limits())], looks=True)
         self.connection.patience = None
         return self.connection
 

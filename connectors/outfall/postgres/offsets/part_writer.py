@@ -16,7 +16,7 @@ from outfall.capabilities import SupportsFlush, WriterInitContext
 from outfall.errors import ConfigurationError, TerminalError, TransientError
 from outfall.part_ledger.checks import PartContext, PartCount, PartRow, check_step, missing_parts
 from outfall.postgres.catalogue.columns import TableColumn, read_columns
-from outfall.postgres.connection.database import PostgresConnection, TaskTransaction
+from outfall.postgres.connection.database import BEGIN, PostgresConnection, TaskTransaction
 from outfall.postgres.connection.errors import means
 from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, copy_command
 from outfall.postgres.dialect import PostgresDialect
@@ -229,7 +229,7 @@ class PartTask:
             # This session was idle as long as the task had rows, and the server may have ended it.
             self._transaction.close()
             connection = self._transaction.connect()
-            connection.execute("BEGIN")
+            connection.execute(*BEGIN)
         self._tables.dialect.database.limit(connection)
         wanted = {name: count.row(self._context) for name, count in self._counts.items() if count.hash.rows}
         step = self._tables.ledger.read_with(connection, " FOR SHARE")
