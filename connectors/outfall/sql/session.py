@@ -131,7 +131,9 @@ class BatchingSession:
         except Exception:
             # A deadlock may have rolled back the transaction, with the savepoint; the error itself says so.
             with suppress(self.errors):
-                self._undo(point)
+                if self._undo(point):
+                    # Otherwise the next one would be within it, as deep as there are rejected rows.
+                    self.later(f"RELEASE {point[0]}")
             raise
         sent = all(each is not point for each in self._queued)
         if undo:
@@ -140,12 +142,13 @@ class BatchingSession:
         if sent:
             self.later(f"RELEASE {point[0]}")
 
-    def _undo(self, point: Statement) -> None:
-        """Undo what was executed since a savepoint, and forget what was not sent."""
+    def _undo(self, point: Statement) -> bool:
+        """Undo what was executed since a savepoint, and forget what was not sent; return whether it was sent."""
         places = [at for at, each in enumerate(self._queued) if each is point]
         del self._queued[places[0] if places else 0 :]
         if not places:
             self.together([(f"ROLLBACK TO {point[0]}", ())])
+        return not places
 
     def known(self, statement: Any, given: Any) -> Fetched | None:
         """Return the result of a query that `begin` has sent, once; `None` for others."""

@@ -7,15 +7,18 @@ SELECT `_outfall_stage`, MAX(`_outfall_row`) FROM `db`.`staging_t_sink_012345678
 SAVEPOINT outfall_2
 INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_t_sink_0123456789ab` WHERE ((`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 1 AND 2) OR (`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 1 AND 2)) ORDER BY `_outfall_stage`, `_outfall_row`
 ROLLBACK TO SAVEPOINT outfall_2
+RELEASE SAVEPOINT outfall_2
 SAVEPOINT outfall_3
 INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_t_sink_0123456789ab` WHERE ((`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 1 AND 2)) ORDER BY `_outfall_stage`, `_outfall_row`
 ROLLBACK TO SAVEPOINT outfall_3
+RELEASE SAVEPOINT outfall_3
 SAVEPOINT outfall_4
 INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_t_sink_0123456789ab` WHERE ((`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 1 AND 1)) ORDER BY `_outfall_stage`, `_outfall_row`
 RELEASE SAVEPOINT outfall_4
 SAVEPOINT outfall_5
 INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_t_sink_0123456789ab` WHERE ((`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 2 AND 2)) ORDER BY `_outfall_stage`, `_outfall_row`
 ROLLBACK TO SAVEPOINT outfall_5
+RELEASE SAVEPOINT outfall_5
 SAVEPOINT outfall_6
 RELEASE SAVEPOINT outfall_6
 INSERT INTO `dead` (`row`, `reason`, `code`, `excerpt`, `step`, `epoch`, `part`, `time`) VALUES ((SELECT JSON_OBJECT('id', `id`, 'name', `name`, 'version', `version`) FROM `db`.`staging_t_sink_0123456789ab` WHERE `_outfall_stage` = 1234567890 AND `_outfall_row` = 2), %(reason)s, %(code)s, %(excerpt)s, %(step)s, %(epoch)s, %(part)s, %(time)s)

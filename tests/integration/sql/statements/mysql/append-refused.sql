@@ -9,4 +9,5 @@ RELEASE SAVEPOINT outfall_2
 SAVEPOINT outfall_3
 INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_t_sink_0123456789ab` WHERE ((`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 2 AND 2)) ORDER BY `_outfall_stage`, `_outfall_row`
 ROLLBACK TO SAVEPOINT outfall_3
+RELEASE SAVEPOINT outfall_3
 SELECT JSON_OBJECT('id', `id`, 'name', `name`, 'version', `version`) FROM `db`.`staging_t_sink_0123456789ab` WHERE `_outfall_stage` = 1234567890 AND `_outfall_row` = 2

@@ -9,10 +9,12 @@ SELECT `_outfall_stage`, MAX(`_outfall_row`) FROM `db`.`staging_t_sink_012345678
 SAVEPOINT outfall_2
 DELETE target FROM `db`.`t` AS target JOIN `db`.`staging_t_sink_0123456789ab` AS removed ON target.`id` = removed.`id` WHERE ((`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 1 AND 1) OR (`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 1 AND 1))
 ROLLBACK TO SAVEPOINT outfall_2
+RELEASE SAVEPOINT outfall_2
 SAVEPOINT outfall_3
 DELETE target FROM `db`.`t` AS target JOIN `db`.`staging_t_sink_0123456789ab` AS removed ON target.`id` = removed.`id` WHERE ((`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 1 AND 1))
 RELEASE SAVEPOINT outfall_3
 SAVEPOINT outfall_4
 ROLLBACK TO SAVEPOINT outfall_4
+RELEASE SAVEPOINT outfall_4
 INSERT INTO `dead` (`row`, `reason`, `code`, `excerpt`, `step`, `epoch`, `part`, `time`) VALUES ((SELECT JSON_OBJECT('id', `id`) FROM `db`.`staging_t_sink_0123456789ab` WHERE `_outfall_stage` = 1234567890 AND `_outfall_row` = 1), %(reason)s, %(code)s, %(excerpt)s, %(step)s, %(epoch)s, %(part)s, %(time)s)
 SELECT DISTINCT `_outfall_stage` FROM `db`.`refused` WHERE NOT EXISTS (SELECT 1 FROM `db`.`attempts` AS live WHERE live.stage = `db`.`refused`.`_outfall_stage`)

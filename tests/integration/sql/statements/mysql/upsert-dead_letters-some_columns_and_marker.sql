@@ -11,10 +11,12 @@ SAVEPOINT outfall_2
 DELETE target FROM `db`.`t` AS target JOIN `db`.`staging_t_sink_0123456789ab` AS removed ON target.`id` = removed.`id` WHERE ((`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 1 AND 2) OR (`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 1 AND 2)) AND removed.`_outfall_delete`
 INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM (SELECT `id`, `name`, `version`, `_outfall_stage`, `_outfall_row`, SUM(coalesce(`_outfall_delete`, false)) OVER (PARTITION BY `id` ORDER BY `_outfall_stage` DESC, `_outfall_row` DESC ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS `_outfall_gone` FROM `db`.`staging_t_sink_0123456789ab` WHERE ((`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 1 AND 2) OR (`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 1 AND 2))) AS latest WHERE `_outfall_gone` = 0 ORDER BY `_outfall_stage`, `_outfall_row` ON DUPLICATE KEY UPDATE `name` = latest.`name`
 ROLLBACK TO SAVEPOINT outfall_2
+RELEASE SAVEPOINT outfall_2
 SAVEPOINT outfall_3
 DELETE target FROM `db`.`t` AS target JOIN `db`.`staging_t_sink_0123456789ab` AS removed ON target.`id` = removed.`id` WHERE ((`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 1 AND 2)) AND removed.`_outfall_delete`
 INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM (SELECT `id`, `name`, `version`, `_outfall_stage`, `_outfall_row`, SUM(coalesce(`_outfall_delete`, false)) OVER (PARTITION BY `id` ORDER BY `_outfall_stage` DESC, `_outfall_row` DESC ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS `_outfall_gone` FROM `db`.`staging_t_sink_0123456789ab` WHERE ((`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 1 AND 2))) AS latest WHERE `_outfall_gone` = 0 ORDER BY `_outfall_stage`, `_outfall_row` ON DUPLICATE KEY UPDATE `name` = latest.`name`
 ROLLBACK TO SAVEPOINT outfall_3
+RELEASE SAVEPOINT outfall_3
 SAVEPOINT outfall_4
 DELETE target FROM `db`.`t` AS target JOIN `db`.`staging_t_sink_0123456789ab` AS removed ON target.`id` = removed.`id` WHERE ((`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 1 AND 1)) AND removed.`_outfall_delete`
 INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM (SELECT `id`, `name`, `version`, `_outfall_stage`, `_outfall_row`, SUM(coalesce(`_outfall_delete`, false)) OVER (PARTITION BY `id` ORDER BY `_outfall_stage` DESC, `_outfall_row` DESC ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS `_outfall_gone` FROM `db`.`staging_t_sink_0123456789ab` WHERE ((`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 1 AND 1))) AS latest WHERE `_outfall_gone` = 0 ORDER BY `_outfall_stage`, `_outfall_row` ON DUPLICATE KEY UPDATE `name` = latest.`name`
@@ -23,6 +25,7 @@ SAVEPOINT outfall_5
 DELETE target FROM `db`.`t` AS target JOIN `db`.`staging_t_sink_0123456789ab` AS removed ON target.`id` = removed.`id` WHERE ((`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 2 AND 2)) AND removed.`_outfall_delete`
 INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM (SELECT `id`, `name`, `version`, `_outfall_stage`, `_outfall_row`, SUM(coalesce(`_outfall_delete`, false)) OVER (PARTITION BY `id` ORDER BY `_outfall_stage` DESC, `_outfall_row` DESC ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS `_outfall_gone` FROM `db`.`staging_t_sink_0123456789ab` WHERE ((`_outfall_stage` = 1234567890 AND `_outfall_row` BETWEEN 2 AND 2))) AS latest WHERE `_outfall_gone` = 0 ORDER BY `_outfall_stage`, `_outfall_row` ON DUPLICATE KEY UPDATE `name` = latest.`name`
 ROLLBACK TO SAVEPOINT outfall_5
+RELEASE SAVEPOINT outfall_5
 SAVEPOINT outfall_6
 RELEASE SAVEPOINT outfall_6
 INSERT INTO `dead` (`row`, `reason`, `code`, `excerpt`, `step`, `epoch`, `part`, `time`) VALUES ((SELECT JSON_OBJECT('id', `id`, 'name', `name`, 'version', `version`, 'gone', ELT(`_outfall_delete` + 1, 'false', 'true')) FROM `db`.`staging_t_sink_0123456789ab` WHERE `_outfall_stage` = 1234567890 AND `_outfall_row` = 2), %(reason)s, %(code)s, %(excerpt)s, %(step)s, %(epoch)s, %(part)s, %(time)s)

@@ -6,20 +6,28 @@ SET CONSTRAINTS ALL IMMEDIATE
 INSERT INTO "public"."t" ("id", "name", "version") SELECT "id", "name", "version" FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" = ANY(%(stages)s) AND ctid >= %(low)s::tid AND ctid < %(high)s::tid
 SAVEPOINT outfall_2
 ROLLBACK TO SAVEPOINT outfall_2
+RELEASE SAVEPOINT outfall_2
 SAVEPOINT outfall_3
 ROLLBACK TO SAVEPOINT outfall_3
+RELEASE SAVEPOINT outfall_3
 SAVEPOINT outfall_4
 ROLLBACK TO SAVEPOINT outfall_4
+RELEASE SAVEPOINT outfall_4
 SAVEPOINT outfall_5
 ROLLBACK TO SAVEPOINT outfall_5
+RELEASE SAVEPOINT outfall_5
 SAVEPOINT outfall_6
 ROLLBACK TO SAVEPOINT outfall_6
+RELEASE SAVEPOINT outfall_6
 SAVEPOINT outfall_7
 ROLLBACK TO SAVEPOINT outfall_7
+RELEASE SAVEPOINT outfall_7
 SAVEPOINT outfall_8
 RELEASE SAVEPOINT outfall_8
 SAVEPOINT outfall_9
 ROLLBACK TO SAVEPOINT outfall_9
+RELEASE SAVEPOINT outfall_9
 SAVEPOINT outfall_10
 ROLLBACK TO SAVEPOINT outfall_10
+RELEASE SAVEPOINT outfall_10
 SELECT to_json(shown)::text FROM (SELECT "id", "name", "version" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = '(0,2)'::tid) AS shown

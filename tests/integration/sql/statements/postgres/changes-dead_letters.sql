@@ -26,12 +26,15 @@ WITH latest AS (SELECT "id", "lsn", lower("_outfall_operation") IN ('d', 'delete
 DELETE FROM "public"."t" AS target USING "outfall"."tombstones_t_0123456789ab" AS removed WHERE target."id" = removed."id" AND removed."_outfall_deleted" = now() AND (target."lsn" IS NULL OR target."lsn" < removed."_outfall_sequence") AND (removed."id") IN (SELECT "id" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT "place" FROM pg_temp._outfall_ranks WHERE rank >= %(low)s AND rank < %(high)s)))
 WITH latest AS (SELECT "id", "name", "lsn", lower("_outfall_operation") IN ('d', 'delete') AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT "place" FROM pg_temp._outfall_ranks WHERE rank >= %(low)s AND rank < %(high)s))) INSERT INTO "public"."t" AS target ("id", "name", "lsn") SELECT "id", "name", "lsn" FROM latest WHERE NOT "_outfall_gone" AND NOT EXISTS (SELECT 1 FROM "outfall"."tombstones_t_0123456789ab" AS held WHERE held."id" = latest."id" AND held."_outfall_sequence" >= latest."lsn") ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "name" = EXCLUDED."name", "lsn" = EXCLUDED."lsn" WHERE (target."lsn" IS NULL OR target."lsn" < excluded."lsn")
 ROLLBACK TO SAVEPOINT outfall_2
+RELEASE SAVEPOINT outfall_2
 SAVEPOINT outfall_3
 RELEASE SAVEPOINT outfall_3
 SAVEPOINT outfall_4
 ROLLBACK TO SAVEPOINT outfall_4
+RELEASE SAVEPOINT outfall_4
 SAVEPOINT outfall_5
 ROLLBACK TO SAVEPOINT outfall_5
+RELEASE SAVEPOINT outfall_5
 SELECT place::text FROM pg_temp._outfall_ranks WHERE rank = %s
 SAVEPOINT outfall_6
 RELEASE SAVEPOINT outfall_6

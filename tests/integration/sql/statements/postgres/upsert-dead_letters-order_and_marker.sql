@@ -19,8 +19,10 @@ SAVEPOINT outfall_2
 DELETE FROM "public"."t" AS target USING (SELECT "id" AS "_outfall_0", "version" AS "_outfall_1" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT "removal" FROM pg_temp._outfall_ranks WHERE rank >= %(low)s AND rank < %(high)s)) AND coalesce("_outfall_delete", false)) AS removed WHERE target."id" = removed."_outfall_0" AND (target."version" IS NULL OR target."version" <= removed."_outfall_1")
 WITH latest AS (SELECT "id", "name", "version", coalesce("_outfall_delete", false) AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT "place" FROM pg_temp._outfall_ranks WHERE rank >= %(low)s AND rank < %(high)s))) INSERT INTO "public"."t" AS target ("id", "name", "version") SELECT "id", "name", "version" FROM latest WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "name" = EXCLUDED."name", "version" = EXCLUDED."version" WHERE (target."version" IS NULL OR target."version" <= excluded."version")
 ROLLBACK TO SAVEPOINT outfall_2
+RELEASE SAVEPOINT outfall_2
 SAVEPOINT outfall_3
 ROLLBACK TO SAVEPOINT outfall_3
+RELEASE SAVEPOINT outfall_3
 SELECT place::text FROM pg_temp._outfall_ranks WHERE rank = %s
 SAVEPOINT outfall_4
 RELEASE SAVEPOINT outfall_4

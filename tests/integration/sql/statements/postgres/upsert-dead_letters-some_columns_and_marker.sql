@@ -19,8 +19,10 @@ SAVEPOINT outfall_2
 DELETE FROM "public"."t" AS target USING (SELECT "id" AS "_outfall_0" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT "removal" FROM pg_temp._outfall_ranks WHERE rank >= %(low)s AND rank < %(high)s)) AND coalesce("_outfall_delete", false)) AS removed WHERE target."id" = removed."_outfall_0"
 WITH latest AS (SELECT oldest."id", newest."name", oldest."version", coalesce(newest."_outfall_delete", false) AS "_outfall_gone" FROM (SELECT place, first FROM pg_temp._outfall_ranks WHERE rank >= %(low)s AND rank < %(high)s) AS ranks JOIN "outfall"."staging_t_sink_0123456789ab" AS newest ON newest.ctid = ranks.place LEFT JOIN "outfall"."staging_t_sink_0123456789ab" AS oldest ON oldest.ctid = ranks.first) INSERT INTO "public"."t" AS target ("id", "name", "version") SELECT "id", "name", "version" FROM latest WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "name" = EXCLUDED."name"
 ROLLBACK TO SAVEPOINT outfall_2
+RELEASE SAVEPOINT outfall_2
 SAVEPOINT outfall_3
 ROLLBACK TO SAVEPOINT outfall_3
+RELEASE SAVEPOINT outfall_3
 SELECT place::text FROM pg_temp._outfall_ranks WHERE rank = %s
 SAVEPOINT outfall_4
 RELEASE SAVEPOINT outfall_4

@@ -16,8 +16,10 @@ SELECT count(rank) FROM pg_temp._outfall_ranks
 SAVEPOINT outfall_2
 WITH latest AS (SELECT "id", "name", "version", false AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT "place" FROM pg_temp._outfall_ranks WHERE rank >= %(low)s AND rank < %(high)s))) INSERT INTO "public"."t" AS target ("id", "name", "version") SELECT "id", "name", "version" FROM latest WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "name" = EXCLUDED."name", "version" = EXCLUDED."version"
 ROLLBACK TO SAVEPOINT outfall_2
+RELEASE SAVEPOINT outfall_2
 SAVEPOINT outfall_3
 ROLLBACK TO SAVEPOINT outfall_3
+RELEASE SAVEPOINT outfall_3
 SELECT place::text FROM pg_temp._outfall_ranks WHERE rank = %s
 SAVEPOINT outfall_4
 RELEASE SAVEPOINT outfall_4

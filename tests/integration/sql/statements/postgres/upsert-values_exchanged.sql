@@ -16,20 +16,26 @@ SELECT count(rank) FROM pg_temp._outfall_ranks
 SAVEPOINT outfall_2
 WITH latest AS (SELECT "id", "name", "version", false AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT "place" FROM pg_temp._outfall_ranks WHERE rank >= %(low)s AND rank < %(high)s))) INSERT INTO "public"."t" AS target ("id", "name", "version") SELECT "id", "name", "version" FROM latest WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "name" = EXCLUDED."name", "version" = EXCLUDED."version"
 ROLLBACK TO SAVEPOINT outfall_2
+RELEASE SAVEPOINT outfall_2
 SAVEPOINT outfall_3
 ROLLBACK TO SAVEPOINT outfall_3
+RELEASE SAVEPOINT outfall_3
 SELECT place::text FROM pg_temp._outfall_ranks WHERE rank = %s
 SAVEPOINT outfall_4
 ROLLBACK TO SAVEPOINT outfall_4
+RELEASE SAVEPOINT outfall_4
 SELECT replaced::text FROM pg_temp._outfall_ranks WHERE place = %s::tid
 SAVEPOINT outfall_5
 WITH latest AS (SELECT "id", "name", "version", false AS "_outfall_gone" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT "place" FROM pg_temp._outfall_ranks WHERE place = %(place)s::tid))) INSERT INTO "public"."t" AS target ("id", "name", "version") SELECT "id", "name", "version" FROM latest WHERE NOT "_outfall_gone" ORDER BY "id" ON CONFLICT ("id") DO UPDATE SET "name" = EXCLUDED."name", "version" = EXCLUDED."version"
 ROLLBACK TO SAVEPOINT outfall_5
+RELEASE SAVEPOINT outfall_5
 SAVEPOINT outfall_6
 ROLLBACK TO SAVEPOINT outfall_6
+RELEASE SAVEPOINT outfall_6
 SAVEPOINT outfall_7
 SET CONSTRAINTS ALL DEFERRED
 ROLLBACK TO SAVEPOINT outfall_7
+RELEASE SAVEPOINT outfall_7
 SAVEPOINT outfall_8
 SAVEPOINT outfall_9
 DELETE FROM "public"."t" AS target USING "outfall"."staging_t_sink_0123456789ab" AS staged WHERE staged.ctid = ANY(%s::tid[]) AND target."id" = staged."id"
@@ -41,5 +47,6 @@ ROLLBACK TO SAVEPOINT outfall_8
 RELEASE SAVEPOINT outfall_8
 SAVEPOINT outfall_12
 ROLLBACK TO SAVEPOINT outfall_12
+RELEASE SAVEPOINT outfall_12
 SELECT to_json(shown)::text FROM (SELECT "id", "name", "version" FROM "outfall"."staging_t_sink_0123456789ab" WHERE ctid = '(0,1)'::tid) AS shown
 ROLLBACK
