@@ -20,7 +20,7 @@ from outfall.mysql.columns import MySQLColumn, read_columns
 from outfall.mysql.errors import MySQLRefusal
 from outfall.mysql.send import RowSender, RowTooLargeError
 from outfall.mysql.types import mismatches
-from outfall.sql.changes import removals
+from outfall.sql.changes import keeps, removals
 from outfall.sql.dead_letters import batch_row_name, row_log
 from outfall.sql.dialect import Load, SqlName, isolate
 from outfall.sql.writer import set_aside, staging_columns
@@ -110,9 +110,11 @@ class StagingLoad(Load):
             masks = list(mismatches(values, column))
             if required and values.null_count:
                 absent = values.is_null()
-                # Of a removal, only the key is used.
+                # Of a removal, only the key is used, and an update may keep the value of the table.
                 if deleted is not None and column.name not in self._options.key_columns:
                     absent = pc.and_not(absent, deleted)
+                    if (operation := self._options.operation_column) is not None:
+                        absent = pc.and_not(absent, keeps(batch.column(operation), column.name))
                 masks.append((absent, "NULL is not allowed in it"))
             for mask, why in masks:
                 if pc.any(mask).as_py():

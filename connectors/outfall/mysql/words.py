@@ -36,7 +36,9 @@ class MySQLWords(Words):
     staging = f"CREATE TABLE {{table}} ({{fields}}, PRIMARY KEY ({_ADDRESS})){_MADE}"
     # A TIMESTAMP is NOT NULL by default.
     staged = "{} NULL"
-    own = {STAGE: "BIGINT NOT NULL", ROW: "BIGINT NOT NULL", MARKER: "TINYINT", OPERATION: "TEXT"}
+    # Other collations ignore what separates the names of columns that an operation keeps.
+    operation = "TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    own = {STAGE: "BIGINT NOT NULL", ROW: "BIGINT NOT NULL", MARKER: "TINYINT", OPERATION: operation}
     tombstones = (
         "CREATE TABLE {table} ({fields}, {deleted} DATETIME(6) NOT NULL, PRIMARY KEY ({keys}), KEY ({deleted}))"
         + _MADE,

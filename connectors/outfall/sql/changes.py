@@ -183,6 +183,11 @@ def keeping(batch: pa.RecordBatch, options: SqlOptions) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
+def keeps(operation: pa.Array, name: str) -> pa.Array:
+    """Return which operations, as `keeping` returns them, keep the value of a column."""
+    return pc.match_substring(operation, f"{KEPT}{name}{KEPT}")
+
+
 def only_keys_of_removals(batch: pa.RecordBatch, options: SqlOptions, required: Sequence[str]) -> pa.RecordBatch:
     """Return a batch in which removals have only keys, sequence, operation and the `required` columns.
 

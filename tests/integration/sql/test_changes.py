@@ -469,7 +469,7 @@ def test_a_sequence_that_is_not_kafkas_is_rejected(make: Make, recovery: str) ->
 
 
 GONE = "__debezium_unavailable_value"
-KEEPS = "CREATE TABLE t (id bigint PRIMARY KEY, name text, lsn bigint, doc {json}, raw {blob})"
+KEEPS = "CREATE TABLE t (id bigint PRIMARY KEY, name text, lsn bigint, doc {json}, raw {blob} NOT NULL)"
 
 
 def update(number: int, lsn: int, op: str = "u", **values: Any) -> dict[str, Any]:
