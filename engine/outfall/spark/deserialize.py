@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pyarrow as pa
 
-from outfall.errors import ConfigurationError, SerializationError
+from outfall.errors import ConfigurationError, SerializationError, printable
 from outfall.options import in_own_case
 from outfall.spark.columns import RowColumns, arrow_schema
 from outfall.spark.routing import map_in_arrow
@@ -121,7 +121,9 @@ class DeserializeFunction(PickledWithVersion):
             arrays = batch.columns
             arrays[place] = values
             if self.on_error == "null":
-                arrays.append(pa.array([errors.get(index) for index in range(len(values))], pa.string()))
+                # The registry or a writer may have given a part of the text, also what no UTF-8 is.
+                texts = {index: printable(reason) for index, reason in errors.items()}
+                arrays.append(pa.array([texts.get(index) for index in range(len(values))], pa.string()))
             yield pa.RecordBatch.from_arrays(arrays, names)
 
     def _failure(self, batch: pa.RecordBatch, errors: Mapping[int, str]) -> SerializationError:
@@ -132,7 +134,7 @@ class DeserializeFunction(PickledWithVersion):
         where = ", ".join(f"{name} {value}" for name, value in place.items())
         return SerializationError(
             f"a message in the column {self.column!r} cannot be read{f': {where}' if where else ''}",
-            why=errors[first],
+            why=printable(errors[first]),
             do="check that the deserializer is the one for this column; to go on without such messages, pass"
             ' on_error="null" to get NULL and the reason in a column, and handle these rows there',
         )

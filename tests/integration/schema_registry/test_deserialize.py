@@ -13,11 +13,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from outfall.errors import ConfigurationError, TransientError, reason
+from outfall.errors import ConfigurationError, SerializationError, TransientError, reason
 from outfall.schema_registry import RegistryDeserializer, client
 from outfall.schema_registry.wire import head
 from outfall.spark import deserialize
-from tests.integration.support.schema_registry import ModelRegistry, model_registry
+from outfall.spark.deserialize import DeserializeFunction
+from tests.integration.support.schema_registry import ModelRegistry, ModelSchema, model_registry
 
 OLD: dict[str, Any] = {
     "type": "record",
@@ -223,6 +224,18 @@ def test_an_unknown_host_is_an_error_at_once() -> None:
     options = {"url": "http://registry.invalid", "retry_deadline": "10 minutes"}
     with pytest.raises(ConfigurationError, match=r"cannot be reached\. The name of the host is unknown\. [^_]*$"):
         RegistryDeserializer(options, subject="s").open()
+
+
+def test_the_reason_that_a_registry_or_a_writer_gives_is_escaped(registry: ModelRegistry) -> None:
+    written(registry)
+    registry.schemas[9] = ModelSchema(json.dumps({**NEW, "name": "\ud800\x1b[31m"}))
+    reader = RegistryDeserializer(registry.url, subject="flights-value").open()
+    batch = pa.record_batch({"value": pa.array([head(9) + b"x"])})
+    (found,) = DeserializeFunction(reader, "value", ("value",), "null")(iter([batch]))
+    assert r"was written as \ud800\x1b[31m, and" in found.column(1)[0].as_py()
+    with pytest.raises(SerializationError) as caught:
+        list(DeserializeFunction(reader, "value", ("value",), "fail")(iter([batch])))
+    assert r"was written as \ud800\x1b[31m, and" in str(caught.value)
 
 
 def test_ids_of_others_are_asked_for_in_one_batch_only(
