@@ -293,6 +293,15 @@ def test_a_short_schema_of_any_number_of_types_is_refused() -> None:
     assert "more than 50,000 types" in found
 
 
+def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
+    kind: Any = "int"
+    for number in range(260):
+        kind = record(field("a", kind), name=f"N{number}")
+    found = avro_reader(text(record(field("x", "int"), field("y", kind))), text(record(field("x", "int"))))
+    assert isinstance(found, str)
+    assert "nested too deeply" in found or "cannot be parsed" in found
+
+
 def test_an_enum_has_no_symbol_before_the_first_one() -> None:
     schema = record(field("e", {"type": "enum", "name": "E", "symbols": ["A", "B"]}), field("f", "bytes"))
     column, errors = AvroReader(text(schema), text(schema)).column([b"\x02\0", b"\x01\0", b"\x04\0"])

@@ -123,6 +123,8 @@ def avro_reader(writer: AvroText, reader: AvroText) -> AvroReader | str:
         return AvroReader(writer, reader)
     except (ConfigurationError, UnreadableTypeError) as error:
         return str(error)
+    except RecursionError:
+        return "it is nested too deeply"
 
 
 def _is_fast(kind: AvroType) -> bool:
