@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from outfall.delivery_order import PER_GENERATION
 from outfall.errors import ValueRefusedError
 from outfall.formats.types import is_bytes
 from outfall.sql.options import SqlOptions
@@ -71,8 +72,9 @@ _TIED = Problem(
 
 MOVED = Problem(
     "a newer change of its key came from another partition of the topic, and nothing orders the two",
-    "find out whether partitions were added: the recipe for change data has the steps, after which dead letters, if"
-    " dead_letter_table is set, are only a record",
+    "if partitions were added, pass order=… to changes with a generation 1 greater and the new number of partitions,"
+    " and have the connector take an incremental snapshot, whose rows are newer; if the query fails at this epoch"
+    " again, set dead_letter_table, whose rows are then only a record",
 )
 _NOT_KAFKAS = Problem(
     "its sequence is none of outfall.spark.debezium.changes",
@@ -80,19 +82,13 @@ _NOT_KAFKAS = Problem(
 )
 
 KAFKA_SEQUENCE = pa.decimal128(38, 0)
-"""The type of the sequences of `outfall.spark.debezium.changes`: generation · 10^28 + offset · 10^9 + partition."""
+"""The type of the sequences of `outfall.spark.debezium.changes`."""
 
 UNKNOWN = Problem(
     "a value that the update did not change is neither in the table nor in an older change of this epoch",
     "have the source send all values (in PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL), then the row once more, for"
     " example by an incremental snapshot of Debezium; until then, dead_letter_table keeps such changes",
 )
-
-LEAST_OF_KAFKA = 10**28
-"""The least sequence of a first generation, and so the distance between two generations."""
-
-PER_OFFSET = 10**9
-"""The distance between the sequences of two offsets. The remainder is the partition."""
 
 
 def tied(options: SqlOptions) -> Problem:
@@ -148,7 +144,7 @@ class ChangeCheck:
             ),
         )
         if self._of_kafka:
-            least = pa.scalar(Decimal(LEAST_OF_KAFKA), KAFKA_SEQUENCE)
+            least = pa.scalar(Decimal(PER_GENERATION), KAFKA_SEQUENCE)
             yield pc.fill_null(pc.less(batch.column(self._sequence), least), False), _NOT_KAFKAS
         for name in (*self._keys, self._sequence):
             mask = _is_unavailable(batch.column(name))

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from outfall.sql.changes import LEAST_OF_KAFKA, PER_OFFSET, REMOVALS
+from outfall.delivery_order import PER_GENERATION, PER_OFFSET
+from outfall.sql.changes import REMOVALS
 from outfall.sql.dialect import SqlName, compose
 from outfall.sql.options import DELETED, MARKER, NUMBER, OPERATION, REMOVED, SEQUENCE, STAGE, SqlOptions
 from outfall.sql.words import NO_CONFLICTS, Conflicts, Selection, Words, doubled
@@ -285,7 +286,7 @@ class Statements:
             " AND mod({theirs}, {per_offset}) <> mod({mine}, {per_offset})"
             " AND {theirs} - mod({theirs}, {least}) = {mine} - mod({mine}, {least}))"
         )
-        units = {"per_offset": PER_OFFSET, "least": LEAST_OF_KAFKA}
+        units = {"per_offset": PER_OFFSET, "least": PER_GENERATION}
         columns = {self.table: self.filled("held.{sequence}"), self._parts["tombstones"]: self.filled("held.{buried}")}
         elsewhere = " OR ".join(
             compose(newer, from_=table, same=same, theirs=theirs, mine=self.filled("staged.{sequence}"), **units)

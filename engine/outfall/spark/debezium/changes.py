@@ -208,8 +208,8 @@ def _problems(events: Events, topic: TopicLife, table: str | None) -> list[tuple
         problems.append((f"topic <> {literal(topic.name)}", other))
     if topic.partitions is not None:
         added = (
-            f"the topic has more than {topic.partitions} partitions, so keys have moved to others: see 'Partitions were"
-            " added' in the recipe for change data"
+            f"the topic has more than {topic.partitions} partitions, so keys have moved to others: see 'After an"
+            " accident' in the recipe for change data"
         )
         problems.append((f"partition >= {topic.partitions}", added))
     problems += [

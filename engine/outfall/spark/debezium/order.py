@@ -18,16 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from outfall.delivery_order import PER_GENERATION, PER_OFFSET
 from outfall.errors import ConfigurationError
 
 SEQUENCE_TYPE = "decimal(38,0)"
 """The type of sequences in Spark; in the table a decimal with 38 digits."""
-
-PER_OFFSET = 10**9
-"""The distance between the sequences of two offsets: more than a partition's number."""
-
-PER_GENERATION = 10**28
-"""The distance between the sequences of two generations: more than any offset's."""
 
 _MOST_GENERATIONS = 10**10 - 1
 
