@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
@@ -12,6 +13,11 @@ from outfall.sql.changes import KAFKA_SEQUENCE, why_no_operation, why_no_sequenc
 from outfall.sql.database import Session
 from outfall.sql.dialect import Column, Dialect, SqlName, compose
 from outfall.values import require_columns, spark_type
+
+_log = logging.getLogger(__name__)
+
+_POSITIONS = ("lsn", "source_lsn", "__lsn", "__source_lsn")
+"""The names that Debezium's `source.lsn` gets."""
 
 
 class Table:
@@ -29,6 +35,7 @@ class Table:
         exist, or has no unique index on the keys of an upsert.
         """
         require_columns(schema.names, {"an option": self._options.columns_named()})
+        self._warn_of_position(schema)
         columns = {column.name: column for column in self._dialect.columns(session, self._name)}
         if not columns:
             self._check_new(schema)
@@ -134,6 +141,17 @@ class Table:
             return f"{field.name!r} is {column.filled}"
         reason = self._dialect.why_not(field.type, column) or self._no_sequence(field, column)
         return f"{field.name!r}: {reason}" if reason else None
+
+    def _warn_of_position(self, schema: pa.Schema) -> None:
+        name = self._options.ordered_by or ""
+        if name.lower() in _POSITIONS and schema.field(name).type != KAFKA_SEQUENCE:
+            _log.warning(
+                "%s: the order of its changes is that of %s. If this is Debezium's source.lsn, updates can be lost,"
+                " because a position in PostgreSQL's log does not follow the commits. Order by the sequence of"
+                " outfall.spark.debezium.changes: see the recipe 'Change data capture with deletes'",
+                self._name,
+                name,
+            )
 
     def _no_sequence(self, field: pa.Field, column: Column | None) -> str | None:
         """Return why a column cannot order changes, if it has to."""

@@ -8,13 +8,18 @@ import pyarrow as pa
 import pytest
 
 from outfall.errors import ValueRefusedError
+from outfall.postgres.connection.database import PostgresDatabase
+from outfall.postgres.dialect import PostgresDialect
+from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 from outfall.sql.changes import KEPT, ChangeCheck, keeping, why_no_sequence
+from outfall.sql.table import Table
 
 OPTIONS = PostgresOptions.model_validate(
     {"dsn": "host=db", "table": "t", "write_mode": "changes", "key_columns": ["a", "b"]}
     | {"operation_column": "op", "sequence_column": "lsn"}
 )
+NO_CHANGES = {"operation_column": None, "sequence_column": None}
 FINE = {"op": "c", "a": 1, "b": "x", "lsn": 1, "text": "y", "data": b"z"}
 
 
@@ -93,6 +98,34 @@ def test_an_array_that_an_update_does_not_change_is_kept(
 
 def test_a_key_or_a_sequence_that_is_not_there_is_a_problem() -> None:
     assert "its column 'b' holds" in problems({"b": "__debezium_unavailable_value"})[0]
+
+
+class NewTable(PostgresDialect):
+    """A server that has no table yet."""
+
+    def columns(self, session: Any, name: Any) -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "warned"),
+    [
+        (pa.int64(), {}, True),
+        (pa.decimal128(38, 0), {}, False),
+        (pa.int64(), {"sequence_column": "a_lsn"}, False),
+        (pa.int64(), {"write_mode": "upsert", "order_column": "LSN"} | NO_CHANGES, True),
+    ],
+)
+def test_a_position_in_a_log_is_warned_of_as_an_order(
+    kind: pa.DataType, options: dict[str, Any], warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = OPTIONS.model_dump(exclude_defaults=True) | {"create_table": "if_missing", **options}
+    found = PostgresOptions.model_validate({name: value for name, value in given.items() if value is not None})
+    schema = pa.schema([("op", pa.string()), ("a", pa.int64()), ("b", pa.string()), (found.ordered_by, kind)])
+    database = PostgresDatabase(found)
+    session: Any = None
+    Table(NewTable(found, database), TableName(None, "t")).check(session, schema)
+    assert ["source.lsn" in record.getMessage() for record in caplog.records] == [True] * warned
 
 
 def test_a_batch_without_a_column_of_an_option_is_refused() -> None:
