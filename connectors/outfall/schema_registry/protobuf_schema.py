@@ -99,7 +99,10 @@ class ProtoFile:
 
 @lru_cache(1000)
 def compiled(whole: WholeSchema) -> ProtoFile:
-    """Return a compiled schema, which the process keeps. Raises `ConfigurationError` if it is invalid."""
+    """Return a compiled schema, which the process keeps.
+
+    Raises `ConfigurationError` if it is invalid, and `TransientError` if the compiler does not run or end.
+    """
     require_extra("kafka", "grpc_tools")
     with TemporaryDirectory(prefix="outfall-proto-") as directory:
         root = Path(directory)

@@ -293,6 +293,12 @@ def test_a_short_schema_of_any_number_of_types_is_refused() -> None:
     assert "more than 50,000 types" in found
 
 
+def test_a_decimal_without_bytes_is_not_zero() -> None:
+    schema = record(field("d", {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": 2}))
+    column, errors = AvroReader(text(schema), text(schema)).column([b"\x02\x64", b"\0"])
+    assert (column.to_pylist(), errors) == ([{"d": Decimal("1.00")}, None], {1: "a decimal has no bytes"})
+
+
 def test_a_schema_that_is_nested_too_deeply_is_refused() -> None:
     kind: Any = "int"
     for number in range(260):

@@ -214,6 +214,9 @@ def encoded_default(kind: AvroType, value: Any) -> Any:
 
 
 def _decimal(data: bytes, scale: int) -> Decimal:
+    if not data:
+        # Java refuses it too, and Python would take it for zero.
+        raise ValueMismatchError("a decimal has no bytes")
     number = int.from_bytes(data, "big", signed=True)
     sign, digits, _ = Decimal(number).as_tuple()
     return Decimal((sign, digits, -scale))
