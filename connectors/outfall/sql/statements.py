@@ -215,8 +215,8 @@ class Statements:
     def keep(self, rows: Selection, column: str) -> str:
         """Return the statement that gives a column the newest known value, where an update keeps it.
 
-        Known is what an older change of the epoch has, or else the table. The parameter `kept` is the column's name
-        between two `KEPT`.
+        Known is what an older change of the epoch has, or else the table, since the last removal of the key. The
+        parameter `kept` is the column's name between two `KEPT`.
         """
         value = (
             "CASE WHEN target.{first} IS NOT NULL"
@@ -254,17 +254,25 @@ class Statements:
         def same(other: str) -> str:
             return " AND ".join(f"{other}.{quote(key)} = newest.{quote(key)}" for key in self.keys)
 
+        def since(other: str) -> str:
+            # The create after a removal may be a dead letter, and the row before it is another one.
+            sequence = quote(self.options.sequence_column or "")
+            return f"(newest._outfall_removed IS NULL OR {other}.{sequence} > newest._outfall_removed)"
+
         address = ", ".join(f"{name} AS _outfall_place_{number}" for number, name in enumerate(self.words.address))
         known = self.filled(f"NOT {{is_removal}} AND NOT {_has(quote(OPERATION), 'kept')}")
         return self.filled(
             "SELECT {places}, {wanted} FROM (SELECT {address}, {stage}, {keys}, {sequence}, {operation},"
             " row_number() OVER (PARTITION BY {keys} ORDER BY {sequence} DESC) AS {number},"
             " max(CASE WHEN {known} THEN {sequence} END) OVER (PARTITION BY {keys} ORDER BY {sequence})"
-            " AS _outfall_known FROM {staging} WHERE {these}) AS newest"
+            " AS _outfall_known,"
+            " max(CASE WHEN {is_removal} THEN {sequence} END) OVER (PARTITION BY {keys} ORDER BY {sequence})"
+            " AS _outfall_removed FROM {staging} WHERE {these}) AS newest"
             " LEFT JOIN (SELECT {keys}, {sequence}, {column} FROM {staging} WHERE {these} AND {known}) AS known"
-            " ON {same_known} AND known.{sequence} = newest._outfall_known"
-            " LEFT JOIN {table} AS target ON {same_target} WHERE {keeps}",
+            " ON {same_known} AND known.{sequence} = newest._outfall_known AND {known_since}"
+            " LEFT JOIN {table} AS target ON {same_target} AND {target_since} WHERE {keeps}",
             rows, address=address, known=known, same_known=same("known"), same_target=same("target"),
+            known_since=since("known"), target_since=since("target"),
             places=", ".join(f"_outfall_place_{number}" for number in range(len(self.words.address))),
             keeps=_has(f"newest.{quote(OPERATION)}", "kept"), column=quote(column),
             wanted=self.filled(wanted, column=quote(column), first=self._first()),

@@ -529,3 +529,21 @@ def test_an_update_that_keeps_what_is_nowhere_is_rejected_and_its_dead_letter_ca
     again = {name: row[name] for name in ("op", "id", "name", "lsn")} | {"doc": row["doc"], "raw": None}
     run(letters, recovery, 4, [again])
     assert kept(target)[0] == (1, "b", {}, b"r", 60)
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["in the table", "in the epoch"])
+def test_an_update_keeps_no_value_from_before_a_delete(make: Make, recovery: str, before: bool) -> None:
+    target = make("CREATE TABLE t (id bigint PRIMARY KEY, name text, lsn bigint, short varchar(3))")
+    sink = target.sink(**CHANGES, dead_letter_table="dead")
+    old = [{"op": "c", "id": number, "name": "old", "lsn": 1, "short": "a"} for number in (1, 2)]
+    gone = [{"op": "d", "id": number, "name": None, "lsn": 2, "short": None} for number in (1, 2)]
+    # The row that replaces the deleted one is refused for another value.
+    new = [{"op": "c", "id": number, "name": "new", "lsn": 3, "short": "long" * (2 - number)} for number in (1, 2)]
+    last = [{"op": "u", "id": number, "name": GONE, "lsn": 4, "short": "z"} for number in (1, 2)]
+    changes: list[dict[str, Any]] = [*old, *gone, *new, *last]
+    for epoch, rows in enumerate([changes] if before else [changes[:2], changes[2:]]):
+        run(sink, recovery, epoch, rows)
+    assert target.rows("id, name, lsn") == [(2, "new", 4)]
+    assert sorted((row["lsn"], "neither in the table" in reason) for row, reason in target.letters()) == [
+        (3, False), (4, True)
+    ]  # fmt: skip
