@@ -1,7 +1,6 @@
 BEGIN ISOLATION LEVEL REPEATABLE READ
 SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')
 SELECT number FROM "outfall"."recovery_entries" WHERE log = %s ORDER BY number
-BEGIN ISOLATION LEVEL READ COMMITTED
 SELECT current_setting('fsync')
 CREATE SCHEMA "outfall"
 CREATE TABLE "outfall"."recovery_entries" (log text NOT NULL, number bigint NOT NULL, server text NOT NULL, writer text NOT NULL, pieces integer NOT NULL, data bytea NOT NULL, PRIMARY KEY (log, number))
