@@ -68,6 +68,7 @@ def last(rows: DataFrame) -> dict[int, tuple[str, Any]]:
     return {row["id"]: (row["op"], row["city"]) for row in ordered}
 
 
+@pytest.mark.thorough
 def test_values_in_the_forms_that_need_no_unit_become_the_columns_of_the_table(spark: SparkSession) -> None:
     rows = changes(frame(spark, recorded("text")), ORDERS, order=1)
     assert rows.schema["seq"].dataType.simpleString() == "decimal(38,0)"
@@ -109,6 +110,7 @@ def test_a_commit_that_is_late_wins_although_its_position_is_smaller(spark: Spar
     assert last(rows) == {1: ("u", "new"), 2: ("r", "again")}
 
 
+@pytest.mark.thorough
 def test_events_with_their_schema_are_read_as_those_without(spark: SparkSession) -> None:
     rows = changes(frame(spark, recorded("schemas")), "id BIGINT, city STRING, day DATE", order=1)
     assert [(row["op"], row["id"], row["city"], row["day"]) for row in rows.orderBy("seq").collect()] == [
@@ -116,6 +118,7 @@ def test_events_with_their_schema_are_read_as_those_without(spark: SparkSession)
     ]  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_flat_events_have_the_same_rows(spark: SparkSession) -> None:
     rows = changes(frame(spark, recorded("flat")), "id BIGINT, city STRING, day DATE", order=1, form="flat")
     assert last(rows)[2] == ("c", "Rome")
@@ -128,6 +131,7 @@ def test_what_is_no_change_of_a_row_is_left_out(spark: SparkSession) -> None:
     assert changes(frame(spark, records), "id BIGINT", order=1, table="public.orders").collect() == []
 
 
+@pytest.mark.thorough
 def test_numbers_in_place_of_times_need_their_unit(spark: SparkSession) -> None:
     columns = "id BIGINT, day DATE, made TIMESTAMP_NTZ, made3 TIMESTAMP_NTZ, seen TIMESTAMP"
     records = [record for record in recorded("adaptive") if '"op":"t"' not in (record["value"] or "")]
@@ -141,6 +145,7 @@ def test_numbers_in_place_of_times_need_their_unit(spark: SparkSession) -> None:
     assert seen == 1709194272123456
 
 
+@pytest.mark.thorough
 def test_a_truncation_is_an_error_or_left_out(spark: SparkSession) -> None:
     records = [record for record in recorded("adaptive") if '"op":"t"' in (record["value"] or "")]
     assert [record["key"] for record in records] == [None]
@@ -213,7 +218,8 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("ansi", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["ansi", "legacy"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("ansi", [True, False], ids=["ansi", "legacy"])
 def test_a_record_that_cannot_be_applied_is_named_with_the_remedy(spark: SparkSession, ansi: bool) -> None:
     columns = (
         "id BIGINT, city STRING, price DECIMAL(10,2), raw BINARY, made TIMESTAMP, day DATE, big DECIMAL(38,9),"
@@ -239,6 +245,7 @@ def test_a_record_that_cannot_be_applied_is_named_with_the_remedy(spark: SparkSe
         changes(frame(spark, [REFUSED[0][1]]), columns, order=1).collect()
 
 
+@pytest.mark.thorough
 def test_values_are_exact_and_parts_of_nested_ones_follow_the_same_rules(spark: SparkSession) -> None:
     row = {
         "id": 1, "nano": 1709194272123455999, "price": 12.5, "pt": None, "raws": ["AP8Q"],
@@ -255,6 +262,7 @@ def test_values_are_exact_and_parts_of_nested_ones_follow_the_same_rules(spark: 
     assert (found["pt"], found["raws"]) == (None, [b"\x00\xff\x10"])
 
 
+@pytest.mark.thorough
 def test_columns_and_tables_may_have_names_that_events_use_too(spark: SparkSession) -> None:
     names = ("payload", "schema", "op", "before", "status", "a.b", "it's")
     plain = envelope(
@@ -271,6 +279,7 @@ def test_columns_and_tables_may_have_names_that_events_use_too(spark: SparkSessi
         assert len(rows) == count
 
 
+@pytest.mark.thorough
 def test_a_type_that_cannot_hold_a_number_of_avro_is_an_error(spark: SparkSession) -> None:
     row = (
         "named_struct('a', 1.5D, 'b', timestamp'1970-01-10 00:00:00', 'c', 5, 'd', 1.2345BD, 'e', 9007199254740993L,"
@@ -333,6 +342,7 @@ AVRO = (
 )
 
 
+@pytest.mark.thorough
 def test_events_that_deserialize_has_read_keep_the_types_of_their_schema(spark: SparkSession) -> None:
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     row = '{"id": 1, "city": "Oslo", "made": "2024-02-29T10:11:12.5Z", "at": 1709201472123}'
