@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.errors import ConfigurationError
-from outfall.formats.strings import check_utf8, first_failing
+from outfall.formats.strings import check_utf8
 from outfall.schema_registry.avro_schema import NO_DEFAULT, AvroField, AvroType
 from outfall.schema_registry.encoding.places import Place
 from outfall.values import spark_type
@@ -216,17 +216,7 @@ def _scalar(avro: AvroType, arrow: Any, place: Place, plain: bool) -> Fit | None
 
 
 def _cast(kind: Any, place: Place, what: str) -> Change:
-    def change(array: pa.Array) -> pa.Array:
-        if array.type == kind:
-            return array
-        try:
-            return array.cast(kind)
-        except pa.ArrowInvalid:
-            row = first_failing(array, lambda some: some.cast(kind))
-            place.refuse_row(row, what, "correct such rows, or change the type in the schema")
-            raise
-
-    return change
+    return lambda array: place.cast(array, kind, what)
 
 
 def _text(avro: AvroType, change: Change, place: Place) -> Change:

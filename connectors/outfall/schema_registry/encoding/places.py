@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from outfall.errors import ValueRefusedError
-from outfall.formats.strings import RefusedRowError, first_row
+from outfall.formats.strings import RefusedRowError, first_failing, first_row
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,17 @@ class Place:
         row = first_row(bad)
         if row >= 0:
             self.refuse_row(row, what, do)
+
+    def cast(self, array: pa.Array, kind: pa.DataType, what: str) -> pa.Array:
+        """Return values as another type. Raises `ValueRefusedError` with `what` for the first that does not fit."""
+        if array.type == kind:
+            return array
+        try:
+            return array.cast(kind)
+        except pa.ArrowInvalid:
+            row = first_failing(array, lambda some: some.cast(kind))
+            self.refuse_row(row, what, "correct such rows, or change the type in the schema")
+            raise
 
     def refuse_row(self, row: int, what: str, do: str) -> None:
         """Raise `ValueRefusedError` for the value with this number."""

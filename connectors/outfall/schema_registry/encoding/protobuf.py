@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from google.protobuf.descriptor import FieldDescriptor
 
 from outfall.errors import ConfigurationError
-from outfall.formats.strings import check_utf8, first_failing
+from outfall.formats.strings import check_utf8
 from outfall.schema_registry.encoding.places import Place
 from outfall.schema_registry.protobuf_schema import DURATION, TIMESTAMP, WRAPPERS, compiled, is_map, message_class
 from outfall.schema_registry.schemas import RegisteredSchema, Schema, WholeSchema
@@ -251,14 +251,7 @@ def _scalar(field: Any, arrow: Any, place: Place) -> Change:
     def change(array: pa.Array) -> pa.Array:
         if field.type == FieldDescriptor.TYPE_STRING:
             check_utf8(array, place.path)
-        if array.type == kind:
-            return array
-        try:
-            return array.cast(kind)
-        except pa.ArrowInvalid:
-            row = first_failing(array, lambda some: some.cast(kind))
-            place.refuse_row(row, what, "correct such rows, or change the type in the schema")
-            raise
+        return place.cast(array, kind, what)
 
     return change
 
