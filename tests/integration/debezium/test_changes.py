@@ -360,6 +360,21 @@ def test_events_that_deserialize_has_read_keep_the_types_of_their_schema(spark: 
         changes(typed, "id BIGINT, price DOUBLE", order=1)
 
 
+def test_a_time_without_a_zone_is_one_of_utc_in_a_column_with_a_zone(spark: SparkSession) -> None:
+    # The zone of the session skips this time.
+    record = frame(spark, [envelope(0, "c", GOOD)]).selectExpr(
+        "key",
+        "named_struct('before', cast(NULL AS STRUCT<id: BIGINT, made: TIMESTAMP_NTZ>), 'after', named_struct("
+        "'id', 1L, 'made', timestamp_ntz'2024-03-10 02:30:00.5'), 'op', 'c', 'source',"
+        " named_struct('schema', 'public', 'table', 'orders')) AS value",
+        "topic",
+        "partition",
+        "offset",
+    )
+    (found,) = changes(record, "id BIGINT, made TIMESTAMP", order=1).selectExpr("unix_millis(made) AS made").collect()
+    assert found["made"] == 1710037800500
+
+
 @pytest.fixture(autouse=True)
 def zone(spark: SparkSession) -> Iterator[None]:
     """A zone that is not UTC shows what depends on it."""

@@ -97,7 +97,8 @@ def _timestamp(value: str, given: DataType, kind: str, unit: Unit | None) -> str
     if isinstance(given, types.TimestampType):
         return _since_epoch(f"unix_micros({value})", "micros", kind)
     if isinstance(given, types.TimestampNTZType):
-        return f"to_utc_timestamp({value}, current_timezone())"
+        # As text, since Spark's functions would go through a time that the zone of the session may skip.
+        return f"try_cast(concat(cast({value} AS string), 'Z') AS timestamp)"
     number = f"try_cast({value} AS bigint)"
     since = f"cast(NULL AS {kind})" if unit is None else _since_epoch(number, unit, kind)
     if not isinstance(given, types.StringType):
