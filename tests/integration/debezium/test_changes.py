@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
 
 from outfall.delivery_order import PER_GENERATION, PER_OFFSET
 from outfall.errors import ConfigurationError
@@ -358,6 +359,13 @@ def test_events_that_deserialize_has_read_keep_the_types_of_their_schema(spark: 
     assert found["at"] == MADE.replace(microsecond=123000)
     with pytest.raises(ConfigurationError, match="no field 'price'"):
         changes(typed, "id BIGINT, price DOUBLE", order=1)
+
+
+def test_a_struct_that_is_no_event_is_refused_where_the_query_is_defined(spark: SparkSession) -> None:
+    records = frame(spark, [envelope(0, "c", GOOD)])
+    rows = records.withColumn("value", sql.expr("named_struct('after', named_struct('id', 1L), 'op', 'c')"))
+    with pytest.raises(ConfigurationError, match=r"no field 'before'.*form='flat'"):
+        changes(rows, "id BIGINT", order=1)
 
 
 def test_a_time_without_a_zone_is_one_of_utc_in_a_column_with_a_zone(spark: SparkSession) -> None:

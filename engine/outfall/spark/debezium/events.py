@@ -169,8 +169,16 @@ class Envelopes(Events):
         return schema, self._part("source", "table")
 
     def row_types(self) -> dict[str, DataType]:
-        after = None if self._typed is None or "after" not in self._typed.names else self._typed["after"].dataType
-        return self._found(after)
+        if self._typed is None:
+            return self._found(None)
+        for part in ("before", "after"):
+            if part not in self._typed.names:
+                raise ConfigurationError(
+                    f"the events have no field {part!r}",
+                    do="read them with the schema of whole events, or pass form='flat' for those of"
+                    " ExtractNewRecordState",
+                )
+        return self._found(self._typed["after"].dataType)
 
     def _path(self) -> str:
         return ".after"
