@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from outfall.postgres.connection.versions import BENEATH
 from outfall.sql.database import Session
-from outfall.sql.dialect import SqlName
+from outfall.sql.dialect import SqlName, compose
 
 # A trigger's type is a bit mask: 1 row, 2 BEFORE, 4 INSERT, 8 DELETE, 16 UPDATE, 64 INSTEAD OF (catalog/pg_trigger.h).
-_QUERY = """
+_QUERY = compose(
+    """
 WITH RECURSIVE members (oid) AS (
     SELECT to_regclass(%(table)s)::oid
   UNION
-    -- Partitions, children, and the tables of a view.
-    SELECT below.oid FROM members CROSS JOIN LATERAL (
-        SELECT inhrelid FROM pg_catalog.pg_inherits WHERE inhparent = members.oid
-      UNION ALL
-        SELECT refobjid FROM pg_catalog.pg_rewrite AS r JOIN pg_catalog.pg_depend AS d ON d.objid = r.oid
-        WHERE ev_class = members.oid AND ev_type = '1' AND d.classid = 'pg_catalog.pg_rewrite'::regclass
-          AND refclassid = 'pg_catalog.pg_class'::regclass
-    ) AS below (oid)
+    SELECT below.oid FROM members CROSS JOIN LATERAL ({beneath}) AS below (oid)
 ), tables AS (
     SELECT c.oid, c.oid::regclass::text AS name, relkind, relpersistence,
            relkind = 'r' AND relreplident <> 'f' AND NOT EXISTS (
@@ -48,8 +43,8 @@ SELECT relkind::text AS kind,
            WHERE unidentified AND sent AND (published.relid = tables.oid OR published.relid IN (
                SELECT ancestor.relid FROM pg_partition_ancestors(tables.oid) AS ancestor (relid)
            ))
-       ) ELSE '{}' END AS unpublishable,
-       coalesce((SELECT json_object_agg(name, events ORDER BY name) FROM intercepting), '{}') AS intercepting,
+       ) ELSE '{{}}' END AS unpublishable,
+       coalesce((SELECT json_object_agg(name, events ORDER BY name) FROM intercepting), '{{}}') AS intercepting,
        row_security_active(c.oid) AS secured,
        row_security_active(c.oid) AND (
            EXISTS (SELECT 1 FROM pg_catalog.pg_policy WHERE polrelid = c.oid AND NOT polpermissive)
@@ -57,10 +52,12 @@ SELECT relkind::text AS kind,
                SELECT 1 FROM pg_catalog.pg_policy
                WHERE polrelid = c.oid AND polcmd IN ('*', command) AND pg_get_expr(polqual, polrelid) = 'true'
                  AND EXISTS (SELECT 1 FROM unnest(polroles) AS role WHERE role = 0 OR pg_has_role(role, 'USAGE'))
-           )) FROM unnest('{r,d}'::"char"[]) AS command)
+           )) FROM unnest('{{r,d}}'::"char"[]) AS command)
        ) AS hides_rows
 FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass(%(table)s)
-"""
+""",
+    beneath=BENEATH,
+)
 
 _INSERT, _DELETE, _INSTEAD_OF = 4, 8, 64
 _KINDS = {"m": "a materialized view", "c": "a composite type", "S": "a sequence", "i": "an index", "v": "a view"}

@@ -15,6 +15,7 @@ from outfall.options import resolve_secret
 from outfall.postgres.connection.dsn import Dsn
 from outfall.postgres.connection.errors import describe, means, remedy
 from outfall.postgres.connection.refusal import refusal
+from outfall.postgres.connection.versions import versions_of
 from outfall.postgres.options import PostgresOptions
 from outfall.sql.database import NO_ROWS_LOST, Means, SqlDatabase, lent
 from outfall.sql.log_location import ServerUrl
@@ -57,37 +58,6 @@ _LONGEST_WAIT = 2.0
 
 _AT_ONCE = 5000
 """Rows of one fetch."""
-
-_VERSIONS = """
-WITH RECURSIVE members (name, oid) AS (
-    SELECT name, to_regclass(name)::oid FROM unnest(%(tables)s::text[]) AS name
-  UNION
-    -- Partitions, children, and the tables of a view.
-    SELECT name, below.oid FROM members CROSS JOIN LATERAL (
-        SELECT inhrelid FROM pg_catalog.pg_inherits WHERE inhparent = members.oid
-      UNION ALL
-        SELECT refobjid FROM pg_catalog.pg_rewrite AS r JOIN pg_catalog.pg_depend AS d ON d.objid = r.oid
-        WHERE ev_class = members.oid AND ev_type = '1' AND d.classid = 'pg_catalog.pg_rewrite'::regclass
-          AND refclassid = 'pg_catalog.pg_class'::regclass
-    ) AS below (oid)
-)
-SELECT name, string_agg(concat_ws(' ', m.oid, c.xmin, row_security_active(c.oid),
-    (SELECT string_agg(concat(a.xmin, ' ', t.xmin), ',' ORDER BY attnum) FROM pg_catalog.pg_attribute AS a
-     LEFT JOIN pg_catalog.pg_type AS t ON t.oid = atttypid WHERE attrelid = m.oid AND attnum > 0),
-    (SELECT string_agg(xmin::text, ',' ORDER BY oid) FROM pg_catalog.pg_attrdef WHERE adrelid = m.oid),
-    (SELECT string_agg(concat(indexrelid, ' ', xmin), ',' ORDER BY indexrelid)
-     FROM pg_catalog.pg_index WHERE indrelid = m.oid),
-    (SELECT string_agg(concat(oid, ' ', xmin), ',' ORDER BY oid) FROM pg_catalog.pg_constraint WHERE conrelid = m.oid),
-    (SELECT string_agg(concat(oid, ' ', xmin), ',' ORDER BY oid) FROM pg_catalog.pg_trigger WHERE tgrelid = m.oid),
-    (SELECT string_agg(concat(oid, ' ', xmin), ',' ORDER BY oid) FROM pg_catalog.pg_rewrite WHERE ev_class = m.oid),
-    (SELECT string_agg(concat(oid, ' ', xmin), ',' ORDER BY oid) FROM pg_catalog.pg_policy WHERE polrelid = m.oid)
-), ';' ORDER BY m.oid) || coalesce((
-    SELECT string_agg(concat(p.oid, ' ', p.xmin, ' ', r.oid, ' ', r.xmin), ',' ORDER BY p.oid, r.oid)
-    FROM pg_catalog.pg_publication AS p LEFT JOIN pg_catalog.pg_publication_rel AS r ON prpubid = p.oid
-), '') FROM members AS m LEFT JOIN pg_catalog.pg_class AS c ON c.oid = m.oid GROUP BY name
-"""
-"""The version of tables: that of each row by which the catalogue describes them, and so what stands beneath a view or a
-partitioned table. A row that is changed has another transaction (`xmin`), and VACUUM and ANALYZE keep it."""
 
 
 @dataclass(frozen=True)
@@ -344,7 +314,7 @@ class PostgresConnection(BatchingSession, psycopg.Connection[tuple[Any, ...]]):
     def __init__(self, *given: Any, **more: Any) -> None:
         """Pass everything to psycopg."""
         self._versions: dict[Hashable, str] = {}
-        """The version of each table that the catalogue was asked about: see `_VERSIONS`."""
+        """The version of each table that the catalogue was asked about: see `versions_of`."""
         super().__init__(*given, **more)
 
     @property
@@ -417,12 +387,12 @@ class PostgresConnection(BatchingSession, psycopg.Connection[tuple[Any, ...]]):
         if table in self._versions:
             return super()._look(query, given, table)
         # Before the query: what changes in between is seen the next time.
-        versions, found = self.together([*self._taken(), _versions_of([table]), (query, given)])[-2:]
+        versions, found = self.together([*self._taken(), versions_of([table]), (query, given)])[-2:]
         self._versions.update(versions.fetchall())
         return found.fetchall()
 
     def _again(self) -> list[Statement]:
-        return [_versions_of(list(self._versions))] if self._versions else []
+        return [versions_of(list(self._versions))] if self._versions else []
 
     def _compare(self, results: Sequence[Fetched]) -> None:
         if results and dict(results[0].fetchall()) != self._versions:
@@ -449,10 +419,6 @@ class PostgresConnection(BatchingSession, psycopg.Connection[tuple[Any, ...]]):
         """Note a message of the server that accompanies a reply."""
         # The message itself is in the server's language.
         self._unconfirmed = self._unconfirmed or notice.source_function == "SyncRepWaitForLSN"
-
-
-def _versions_of(tables: Sequence[Hashable]) -> Statement:
-    return _VERSIONS, {"tables": list(tables)}
 
 
 def watched(
