@@ -38,8 +38,6 @@ MERGE_STEPS = (*STEPS, "table: merging", "table: merged", "table: clearing")
 
 UPSERT = {"write_mode": "upsert", "key_columns": "carrier,flight", "order_column": "id"}
 
-BY_SPARK: dict[str, tuple[str, ...]] = {"outfall": (), "spark": ("table: written by spark",)}
-
 
 @dataclass
 class Others:
@@ -99,14 +97,12 @@ def at_work(others: Others) -> Iterator[None]:
         thread.join()
 
 
-@pytest.mark.parametrize("writer", ["outfall", pytest.param("spark", marks=pytest.mark.long)])
 def test_each_row_of_either_writer_is_there_once_however_often_ours_is_killed(
-    delta: SparkSession, tmp_path: Path, writer: str
+    delta: SparkSession, tmp_path: Path
 ) -> None:
     path = tmp_path / "table"
-    steps = (*STEPS, *BY_SPARK[writer])
-    job, rows = make_job(tmp_path, "append", "objects", steps=steps, files=FILES_PER_RUN * (KILLS + 1 + KILLS // 2))
-    job.lake = json.dumps({"sink": "delta", "path": str(path), "create_table": "if_missing", "writer": writer})
+    job, rows = make_job(tmp_path, "append", "objects", steps=STEPS, files=FILES_PER_RUN * (KILLS + 1 + KILLS // 2))
+    job.lake = json.dumps({"sink": "delta", "path": str(path), "create_table": "if_missing"})
     table = JvmTable(delta, f"delta.`{path}`")
     others = Others(table, path, random.Random(SEED))
     with at_work(others):
