@@ -7,7 +7,6 @@ invalid, is its base, as the specification requires.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -18,13 +17,12 @@ from fastavro.schema import SchemaParseException, UnknownType
 
 from outfall.errors import ConfigurationError
 from outfall.formats.types import refuse
-from outfall.schema_registry.schemas import Schema
+from outfall.schema_registry.schemas import Schema, check_field_name
 
 NO_DEFAULT: Final = object()
 _WRONG = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 _MOST_PARTS = 50_000
 """Types of a schema, those of a record again wherever its name is used. A short text may have any number."""
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOGICAL = {
     "date": "int", "time-millis": "int", "time-micros": "long", "timestamp-millis": "long",
     "timestamp-micros": "long", "timestamp-nanos": "long", "local-timestamp-millis": "long",
@@ -242,12 +240,7 @@ def _record(columns: list[pa.Field], name: str, path: str) -> dict[str, Any]:
     fields = []
     for column in columns:
         where = f"{path}{column.name}"
-        if not _NAME.fullmatch(column.name):
-            raise ConfigurationError(
-                f"column {where!r} cannot be a field of an Avro record",
-                why="names have letters of ASCII, digits and underscores, and begin with no digit",
-                do="rename the column",
-            )
+        check_field_name(column.name, where, "an Avro record")
         # Without the namespace, which inner records inherit: registries with Avro for Java return them without it.
         kind = _avro_type(column.type, where, f"{short}_{column.name}")
         nullable = {"type": ["null", kind], "default": None}

@@ -48,6 +48,10 @@ class SchemaRefusedError(ConfigurationError):
     """The registry does not accept a schema: it is invalid, or incompatible with the subject's earlier ones."""
 
 
+class ReferencesError(TargetError):
+    """What a schema refers to, directly or indirectly, makes no whole."""
+
+
 class _Recent:
     """What a registry has said lately, also that it does not have something. Bounded; threads share it."""
 
@@ -192,12 +196,12 @@ class SchemaRegistry:
     def referenced(self, schema: Schema, *, within: float = 0.0) -> Mapping[str, Schema]:
         """Return all schemas that a schema refers to, also indirectly, by name; each after those that it refers to.
 
-        `within` as of `version`. Raises `NotRegisteredError` if one does not exist, and `TargetError` if they are too
-        many.
+        `within` as of `version`. Raises `NotRegisteredError` if one does not exist, and `ReferencesError` if they are
+        too many, or two of them have one name.
         """
-        found: dict[str, Schema] = {}
+        found: dict[str, tuple[Reference, Schema]] = {}
         self._add_referenced(schema, found, (), within)
-        return found
+        return {name: inner for name, (_, inner) in found.items()}
 
     def whole(self, schema: Schema, *, within: float = 0.0) -> WholeSchema:
         """Return a schema with all that it refers to. Raises as `referenced`."""
@@ -211,19 +215,33 @@ class SchemaRegistry:
         return len(found)
 
     def _add_referenced(
-        self, schema: Schema, found: dict[str, Schema], above: tuple[Reference, ...], within: float
+        self,
+        schema: Schema,
+        found: dict[str, tuple[Reference, Schema]],
+        above: tuple[Reference, ...],
+        within: float,
     ) -> None:
         for one in schema.references:
             if one in above or len(found) >= _MOST_REFERENCES:
-                raise TargetError(
+                raise ReferencesError(
                     f"the schema {one.subject} version {one.version} of {self.where} refers to itself, or to more than"
                     f" {_MOST_REFERENCES} others",
                     do="correct the references of the schema",
                 )
-            if one.name not in found:
-                inner = self.version(one.subject, one.version, within=within).schema
+            known = found.get(one.name)
+            if known is not None and known[0] == one:
+                continue
+            inner = self.version(one.subject, one.version, within=within).schema
+            if known is None:
                 self._add_referenced(inner, found, (*above, one), within)
-                found[one.name] = inner
+                found[one.name] = one, inner
+            elif known[1] != inner:
+                other = known[0]
+                raise ReferencesError(
+                    f"a schema of {self.where} refers to two others by the name {one.name!r}",
+                    why=f"they are {other.subject} version {other.version} and {one.subject} version {one.version}",
+                    do="register the schemas that refer to the older one again, with the newer one as reference",
+                )
 
     def _confirmed(self, found: Any, schema: Schema, subject: str, what: str) -> RegisteredSchema:
         """Check that the registry has this schema under the id that it names: messages carry nothing else of it."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from outfall.errors import ConfigurationError
-from outfall.schema_registry.client import NotRegisteredError, registry_of
+from outfall.schema_registry.client import NotRegisteredError, ReferencesError, registry_of
 from outfall.schema_registry.decoding.avro import AvroText, avro_reader
 from outfall.schema_registry.decoding.avro_columns import check_defaults, column_type
 from outfall.schema_registry.decoding.by_value import Decoder, UnreadableTypeError
@@ -64,7 +64,7 @@ class ColumnReader:
         """Read the messages of one writer's schema."""
         try:
             writer = _whole(self.schema_registry, registry_of(self.schema_registry).schema(schema_id).schema)
-        except NotRegisteredError as error:
+        except (NotRegisteredError, ReferencesError) as error:
             return self._unreadable(values, str(error))
         found = _decoder(writer, self.reader, self.message)
         if isinstance(found, str):

@@ -6,7 +6,6 @@ format names its type by position: that in the file, then those inside of each m
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from outfall.errors import ConfigurationError, TransientError, require_extra
 from outfall.formats.types import refuse
-from outfall.schema_registry.schemas import Schema, WholeSchema
+from outfall.schema_registry.schemas import Schema, WholeSchema, check_field_name
 
 TIMESTAMP, DURATION = "google.protobuf.Timestamp", "google.protobuf.Duration"
 WRAPPERS = frozenset(
@@ -33,7 +32,6 @@ _LONGEST_PATH = 250
 """Bytes. A name of a file has at most 255."""
 _SECONDS = 60
 _SHOWN = 500
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TAKEN = range(19000, 20000)
 """Numbers of fields that Protobuf keeps for itself."""
 
@@ -231,12 +229,7 @@ def _message(columns: Sequence[pa.Field], name: str, before: Any | None, imports
     fields: list[str] = []
     for column in columns:
         where = f"{path}{column.name}"
-        if not _NAME.fullmatch(column.name):
-            raise ConfigurationError(
-                f"column {where!r} cannot be a field of a Protobuf message",
-                why="names have letters of ASCII, digits and underscores, and begin with no digit",
-                do="rename the column",
-            )
+        check_field_name(column.name, where, "a Protobuf message")
         if column.name in known:
             number = known[column.name].number
         else:

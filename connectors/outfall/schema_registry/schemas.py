@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
+
+from outfall.errors import ConfigurationError
 
 SchemaKind = Literal["AVRO", "JSON", "PROTOBUF"]
 
@@ -45,3 +48,19 @@ class RegisteredSchema:
     subject: str | None = None
     """`None` if it was asked for by its id."""
     version: int | None = None
+
+
+_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def check_field_name(name: str, path: str, of: str) -> None:
+    """Raise `ConfigurationError` unless a derived schema can have a field with the name of a column.
+
+    `path` is the column with those that it is in, and `of` what would have the field.
+    """
+    if not _FIELD.fullmatch(name):
+        raise ConfigurationError(
+            f"column {path!r} cannot be a field of {of}",
+            why="names have letters of ASCII, digits and underscores, and begin with no digit",
+            do="rename the column",
+        )

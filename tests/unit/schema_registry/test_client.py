@@ -14,7 +14,7 @@ from urllib3.exceptions import SSLError
 
 from outfall.errors import ConfigurationError, OutfallError, TargetError, TransientError
 from outfall.schema_registry import SchemaRegistryOptions, client, column_reader
-from outfall.schema_registry.client import NotRegisteredError, SchemaRefusedError, SchemaRegistry
+from outfall.schema_registry.client import NotRegisteredError, ReferencesError, SchemaRefusedError, SchemaRegistry
 from outfall.schema_registry.column_reader import ColumnReader
 from outfall.schema_registry.schemas import Reference, RegisteredSchema, Schema, WholeSchema
 from outfall.schema_registry.transport import RegistryResponse, RegistryTransport
@@ -188,6 +188,25 @@ def test_references_come_after_those_that_they_refer_to() -> None:
     )  # fmt: skip
     root = Schema('"outer"', references=(Reference("outer", "outer", 1), Reference("inner", "inner", 1)))
     assert list(asked.referenced(root)) == ["inner", "outer"]
+
+
+def versions_by_name(*texts: str) -> tuple[SchemaRegistry, Schema]:
+    """Return a registry with versions of `common`, and a schema of which each is a reference, by one name."""
+    asked, _ = registry(
+        **{f"GET__/subjects/common/versions/{number}": {"id": number, "schema": text}
+           for number, text in enumerate(texts, 1)},
+        **{f"GET__/schemas/ids/{number}": {"schema": text} for number, text in enumerate(texts, 1)},
+    )  # fmt: skip
+    numbers = range(1, len(texts) + 1)
+    return asked, Schema(TEXT, references=tuple(Reference("common.proto", "common", number) for number in numbers))
+
+
+def test_two_schemas_by_one_name_are_an_error() -> None:
+    asked, root = versions_by_name(TEXT, LONG)
+    with pytest.raises(ReferencesError, match=r"two others by the name 'common.proto'.*version 1 and common version 2"):
+        asked.referenced(root)
+    asked, root = versions_by_name(TEXT, TEXT)
+    assert dict(asked.referenced(root)) == {"common.proto": Schema(TEXT)}
 
 
 def test_a_schema_that_refers_to_itself_is_an_error() -> None:
