@@ -39,6 +39,10 @@ SECONDS_PER_FILE = 20.0
 """How long the last run may take for each input file: on a busy machine an epoch in HDFS takes many seconds."""
 
 
+class NotStartedError(AssertionError):
+    """The driver ended before its query ran."""
+
+
 @dataclass
 class Job:
     """One stream and where it lives; each run of it may have other cores, shuffle partitions and input splits."""
@@ -64,6 +68,8 @@ class Job:
     kills: int = 0
     obeyed: list[str] = field(default_factory=list)
     """The steps at which a process died as it was told."""
+    exits: list[int] = field(default_factory=list)
+    """How the drivers of all lives that began have ended: negative is the signal."""
 
     @property
     def place(self) -> Path:
@@ -134,7 +140,7 @@ class Job:
         assert process.stdout is not None
         if process.stdout.readline() != "started\n":
             process.wait()
-            raise AssertionError(f"the driver did not start: {self.complaints()}")
+            raise NotStartedError(f"the driver did not start: {self.complaints()}")
         step = self.chance.choice(self.steps) if self.steps and self.chance.random() < 0.5 else None
         if step:
             self.order.write_text(f"kill {step}")
@@ -146,7 +152,7 @@ class Job:
         over.set()
         killer.join()
         self._kill(process)
-        process.wait()
+        self.exits.append(process.wait())
         process.stdout.close()
         self.kills += not finished
         if step and not self.order.exists():
