@@ -9,6 +9,7 @@ from pydantic import Field, SecretStr
 
 from outfall.options import Duration, SinkOptions
 from outfall.process_clients import ProcessClients
+from outfall.unencrypted_secrets import UnencryptedSecrets, UnencryptedSecretsSettings
 
 
 class ConnectionOptions(SinkOptions):
@@ -44,7 +45,7 @@ class ConnectionOptions(SinkOptions):
         self.clients.drop(self, client)
 
 
-class ServerOptions(ConnectionOptions):
+class ServerOptions(UnencryptedSecrets, ConnectionOptions):
     """The options of a connection to a server with users and certificates."""
 
     username: str | None = Field(default=None, description="The name of the user.")
@@ -63,7 +64,7 @@ class ConnectionSettings(TypedDict, total=False):
     read_timeout: timedelta | float | str
 
 
-class ServerSettings(ConnectionSettings, total=False):
+class ServerSettings(UnencryptedSecretsSettings, ConnectionSettings, total=False):
     """The fields of `ServerOptions` as keyword arguments of a sink's constructor."""
 
     username: str | None

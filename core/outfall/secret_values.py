@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from pathlib import Path
@@ -10,6 +11,17 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from outfall.errors import ConfigurationError
+
+_NAME = re.compile(
+    r"pass(word|wd|phrase)|secret|token(?!.*ur[il])|credential|auth(orization)?$|cookie|sas[-_.]?key|jaas|ssl\.key\.pem"
+    r"|(api|account|customer|private|access)[-_.]?key(?![-_.]?(id|columns))",
+    re.IGNORECASE,
+)
+
+
+def names_a_secret(name: str) -> bool:
+    """Return whether an option of this name, or an entry of a mapping, headers or a query, holds a secret."""
+    return bool(_NAME.search(name))
 
 
 def resolve_secret(secret: SecretStr) -> str:

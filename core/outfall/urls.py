@@ -49,9 +49,9 @@ def is_here(host: str | None) -> bool:
 
 
 def is_overheard(url: str) -> bool:
-    """Return whether others may read what a request to a URL of `http` or `https` contains: no secret is sent there."""
+    """Return whether others may read what a request to a URL contains."""
     split = split_url(url)
-    return split.scheme != "https" and not is_here(split.hostname)
+    return split.scheme not in ("https", "rediss") and not is_here(split.hostname)
 
 
 def split_server(

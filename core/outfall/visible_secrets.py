@@ -16,16 +16,11 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl
 
+from outfall.secret_values import names_a_secret
 from outfall.urls import split_url
 
 _log = logging.getLogger(__name__)
 
-_NAME = re.compile(
-    r"pass(word|wd|phrase)|secret|token(?!.*ur[il])|credential|auth(orization)?$|cookie|sas[-_.]?key|jaas|ssl\.key\.pem"
-    r"|(api|account|customer|private|access)[-_.]?key(?![-_.]?(id|columns))",
-    re.IGNORECASE,
-)
-"""Names of options, and of entries of mappings, headers and queries, that hold secrets."""
 _LIBPQ = re.compile(r"\bpass(?:word|phrase)\s*=\s*(\S+)", re.IGNORECASE)
 
 
@@ -73,7 +68,7 @@ def _holds_literal_secret(name: str, text: str) -> bool:
         return False
     if (entries := _mapping(text)) is not None:
         return any(_holds_literal_secret(key, str(value)) for key, value in entries.items())
-    return bool(_NAME.search(name)) or any(not _is_reference(secret) for secret in _passwords(text))
+    return names_a_secret(name) or any(not _is_reference(secret) for secret in _passwords(text))
 
 
 def _is_reference(text: str) -> bool:
@@ -98,4 +93,4 @@ def _passwords(text: str) -> Iterator[str]:
     except ValueError:
         return  # The sink refuses it.
     yield from [url.password] if url.password else []
-    yield from (value for name, value in parse_qsl(url.query) if _NAME.search(name))
+    yield from (value for name, value in parse_qsl(url.query) if names_a_secret(name))

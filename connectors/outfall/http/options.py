@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import parse_qsl
 
 from pydantic import BeforeValidator, ByteSize, Field, SecretStr, field_validator, model_validator
 
@@ -14,7 +15,9 @@ from outfall.connections import ConnectionSettings
 from outfall.http.statuses import Verdict, parse_exceptions
 from outfall.http.templates import UrlTemplate
 from outfall.options import Duration, Pairs
-from outfall.urls import HTTP, is_overheard, split_url
+from outfall.secret_values import names_a_secret
+from outfall.unencrypted_secrets import Sent, UnencryptedSecrets, UnencryptedSecretsSettings, given, secret_entries
+from outfall.urls import HTTP, split_url
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OWN_HEADERS = {
@@ -32,7 +35,7 @@ Idempotency = Literal["request", "row", "content", "item", "none"]
 Exceptions = Annotated[dict[int, Verdict], BeforeValidator(parse_exceptions)]
 
 
-class HttpOptions(AsyncSinkOptions):
+class HttpOptions(UnencryptedSecrets, AsyncSinkOptions):
     """The options of `HttpSink`, in its constructor and in Spark."""
 
     url: str = Field(
@@ -187,8 +190,8 @@ class HttpOptions(AsyncSinkOptions):
     @field_validator("oauth2_token_url")
     @classmethod
     def _token_url(cls, value: str | None) -> str | None:
-        if value is not None and (split_url(value).scheme not in HTTP or is_overheard(value)):
-            raise ValueError("must be an https:// URL: RFC 6749 sends the client's secret there")
+        if value is not None and split_url(value).scheme not in HTTP:
+            raise ValueError("must be an http or https URL")
         return value
 
     @model_validator(mode="after")
@@ -204,6 +207,14 @@ class HttpOptions(AsyncSinkOptions):
         if self.item_status and self.failed_item:
             raise ValueError("item_status and failed_item exclude each other: set the one that the responses have")
         return self
+
+    def secrets_sent(self) -> Iterator[Sent]:
+        in_url = (name for name, _ in parse_qsl(split_url(self.url).query) if names_a_secret(name))
+        entries = (*secret_entries("headers", self.headers), *secret_entries("query", self.query), *in_url)
+        ways = given(self, "bearer_token", "password", "oauth2_client_secret")
+        yield Sent("url", self.url, (*ways, *entries))
+        if self.oauth2_token_url is not None:
+            yield Sent("oauth2_token_url", self.oauth2_token_url, ("oauth2_client_secret",))
 
     @property
     def replaces_rows(self) -> bool:
@@ -255,7 +266,7 @@ def _check_header(name: str) -> None:
         raise ValueError(f"{name} is set by the sink and its options")
 
 
-class HttpArguments(AsyncSinkSettings, ConnectionSettings, total=False):
+class HttpArguments(UnencryptedSecretsSettings, AsyncSinkSettings, ConnectionSettings, total=False):
     """The options of `HttpSink` as keyword arguments; see `HttpOptions`."""
 
     method: Method

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from outfall.options import Duration, Pairs, parse_pairs
 from outfall.tables.key_options import KeyArguments, KeyOptions
 from outfall.tables.options import CommonArguments
+from outfall.unencrypted_secrets import Sent, UnencryptedSecrets, UnencryptedSecretsSettings, secret_entries
 
 MAIN = "main"
 
@@ -95,11 +96,11 @@ def _parse_terms(value: Any) -> tuple[str, ...]:
     return tuple(terms)
 
 
-class IcebergArguments(CommonArguments, KeyArguments, total=False):
+class IcebergArguments(UnencryptedSecretsSettings, CommonArguments, KeyArguments, total=False):
     """The options of all table formats as keyword arguments; see `IcebergOptions`."""
 
 
-class IcebergOptions(KeyOptions):
+class IcebergOptions(UnencryptedSecrets, KeyOptions):
     """The options of `IcebergSink`, in its constructor and in Spark."""
 
     table: str = Field(description="The table with its namespace: `namespace.table`.")
@@ -134,6 +135,16 @@ class IcebergOptions(KeyOptions):
         default={},
         description="Additional entries of the snapshot summary, as a mapping or a JSON object.",
     )
+
+    def secrets_sent(self) -> Iterator[Sent]:
+        # Only what these options say: pyiceberg's own configuration may have more, and is on the driver only.
+        secrets = tuple(name for name in self.catalog_options if name in ("credential", "token"))
+        headers = {name: value for name, value in self.catalog_options.items() if name.startswith("header.")}
+        for name in ("uri", "oauth2-server-uri"):
+            url = self.catalog_options.get(name, SecretStr("")).get_secret_value()
+            if url.startswith(("http://", "https://")):
+                entries = (*secret_entries("catalog_options", headers), *(["its password"] if "@" in url else []))
+                yield Sent(f"{name} of catalog_options", url, (*secrets, *entries))
 
     @field_validator("table")
     @classmethod

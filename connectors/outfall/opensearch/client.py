@@ -6,7 +6,7 @@ import base64
 import gzip
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, Self
@@ -25,7 +25,8 @@ from outfall.process_clients import ProcessClients
 from outfall.redaction import Redaction
 from outfall.serde import parse_json
 from outfall.tls import verifying_context
-from outfall.urls import HTTP, is_overheard, split_server
+from outfall.unencrypted_secrets import Sent, given
+from outfall.urls import HTTP, split_server
 from outfall.versioned import RecordStore
 
 PASSING = (429, 500, 502, 503, 504)
@@ -94,9 +95,10 @@ class OpenSearchConnection(ServerOptions, Concurrency):
         ways = [self.username or self.password, self.api_key, self.aws_region]
         if sum(way is not None for way in ways) > 1:
             raise ValueError("set only one of username with password, api_key and aws_region")
-        if (self.password or self.api_key) and is_overheard(self.url):
-            raise ValueError("url must be https, because requests contain a secret")
         return self
+
+    def secrets_sent(self) -> Iterator[Sent]:
+        yield Sent("url", self.url, given(self, "password", "api_key"))
 
     def make(self) -> OpenSearchClient:
         """Create a client. It connects when it is used."""

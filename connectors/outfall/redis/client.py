@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -20,7 +20,8 @@ from outfall.process_clients import ProcessClients
 from outfall.redaction import Redaction
 from outfall.redis.packing import RECORDS, bulk
 from outfall.tls import system_authorities
-from outfall.urls import split_server
+from outfall.unencrypted_secrets import Sent, given
+from outfall.urls import is_here, split_server
 from outfall.versioned import RecordStore
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -138,6 +139,19 @@ class RedisConnection(ServerOptions):
             raise ValueError("certificates require a url with rediss://")
         return self
 
+    def secrets_sent(self) -> Iterator[Sent]:
+        yield Sent("url", self.url, given(self, "password"))
+
+    def _check_host(self, host: str) -> None:
+        """Check a server that another one has named, before the password is sent there."""
+        encrypted = self.url.startswith("rediss://") or self.allow_unencrypted
+        if self.password is not None and not encrypted and not is_here(host):
+            raise ConfigurationError(
+                f"the password would be sent to {host} without TLS",
+                why=f"the server of the url, {place(self.url)}, names this host",
+                do="set a url with rediss://, or where the network is trusted allow_unencrypted=true",
+            )
+
     def make(self) -> Any:
         """Create a client. That of a cluster connects, to look up the nodes."""
         shared: dict[str, Any] = {
@@ -157,10 +171,13 @@ class RedisConnection(ServerOptions):
         }
         if self.sentinel is None:
             kind = redis.RedisCluster if self.cluster else redis.Redis
-            return kind.from_url(self.url, **shared, **own)
+            client: Any = kind.from_url(self.url, **shared, **own)
+            for node in client.get_nodes() if self.cluster else ():
+                self._check_host(node.host)
+            return client
         parts = urlsplit(self.url)
         shared |= {"ssl": parts.scheme == "rediss"}
-        watching: Any = _Sentinel([(parts.hostname, parts.port or 26379)], sentinel_kwargs=shared)  # type: ignore[no-untyped-call]
+        watching: Any = _Sentinel(self._check_host, [(parts.hostname, parts.port or 26379)], sentinel_kwargs=shared)
         return watching.master_for(self.sentinel, db=int(parts.path.strip("/") or 0), **shared, **own)
 
     @contextmanager
@@ -229,9 +246,15 @@ def place(url: str) -> str:
 
 
 class _Sentinel(Sentinel):
+    def __init__(self, check_host: Callable[[str], None], *given: Any, **settings: Any) -> None:
+        super().__init__(*given, **settings)  # type: ignore[no-untyped-call]
+        self._check_host = check_host
+
     def discover_master(self, service_name: str) -> Any:
         try:
-            return super().discover_master(service_name)  # type: ignore[no-untyped-call]
+            host, port = super().discover_master(service_name)  # type: ignore[no-untyped-call]
+            self._check_host(host)
+            return host, port
         except MasterNotFoundError:
             # Its text shows the client, and not why the Sentinel does not respond. Asked again, that says it.
             for sentinel in self.sentinels:

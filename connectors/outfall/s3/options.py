@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any, Literal, Self
@@ -21,6 +21,7 @@ from outfall.options import Duration, SinkOptions, parse_endpoint, resolve_secre
 from outfall.s3.location import bucket_and_prefix
 from outfall.storage.options import StorageOptions
 from outfall.storage.rolling import RollBounds
+from outfall.unencrypted_secrets import Sent, UnencryptedSecrets, UnencryptedSecretsSettings, given
 
 SMALLEST_PART = 5 << 20
 LARGEST_PART = 5 << 30
@@ -219,7 +220,7 @@ class S3Connection(ConnectionOptions):
     _address = field_validator("endpoint_url")(parse_endpoint)
 
 
-class S3Options(StorageOptions, RollOptions, _Upload, S3Connection, _Place):
+class S3Options(UnencryptedSecrets, StorageOptions, RollOptions, _Upload, S3Connection, _Place):
     """The options of `S3Sink`, in its constructor and as Spark options."""
 
     requester_pays: bool = Field(
@@ -241,6 +242,10 @@ class S3Options(StorageOptions, RollOptions, _Upload, S3Connection, _Place):
             )
         return self
 
+    def secrets_sent(self) -> Iterator[Sent]:
+        if self.endpoint_url is not None:
+            yield Sent("endpoint_url", self.endpoint_url, given(self, "sse_customer_key"))
+
     def roll_bounds(self, clock: Callable[[], float]) -> RollBounds:
         """Return the bounds at which an object is composed: those of the options, and the largest object of S3.
 
@@ -251,7 +256,7 @@ class S3Options(StorageOptions, RollOptions, _Upload, S3Connection, _Place):
         return RollBounds(self.roll_bytes, self.roll_interval, self.roll_rows, largest, clock)
 
 
-class S3Arguments(PartitionArguments, FormatArguments, ConnectionSettings, total=False):
+class S3Arguments(UnencryptedSecretsSettings, PartitionArguments, FormatArguments, ConnectionSettings, total=False):
     """The options of `S3Sink` as keyword arguments except bucket and prefix, described in `S3Options`."""
 
     path: str | None

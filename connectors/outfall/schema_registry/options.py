@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from outfall.errors import ConfigurationError
-from outfall.options import Duration, Pairs, SinkOptions, make_options, parse_names, parse_options
+from outfall.options import Duration, Pairs, make_options, parse_names, parse_options
 from outfall.serde import parse_json
-from outfall.urls import is_overheard, split_server, split_url
+from outfall.unencrypted_secrets import Sent, UnencryptedSecrets, given, secret_entries
+from outfall.urls import split_server, split_url
 
 _SCHEMES = ("http", "https")
 
 
-class SchemaRegistryOptions(SinkOptions):
+class SchemaRegistryOptions(UnencryptedSecrets):
     """How to reach a schema registry with Confluent's API. Immutable and hashable; holds no connection."""
 
     owner: ClassVar[str] = "schema_registry"
@@ -121,11 +122,17 @@ class SchemaRegistryOptions(SinkOptions):
         ways = [self.username, self.bearer_token, self.oauth2_token_url]
         if sum(way is not None for way in ways) > 1:
             raise ValueError("set only one of username with password, bearer_token and oauth2_token_url")
-        if any(way is not None for way in ways) or self.headers:
-            for url in filter(None, (*self.url, self.oauth2_token_url)):
-                if is_overheard(url):
-                    raise ValueError("each URL must be https, because requests contain a secret")
         return self
+
+    def secrets_sent(self) -> Iterator[Sent]:
+        secrets = given(self, "password", "bearer_token", "oauth2_client_secret")
+        for url in self.url:
+            yield Sent("url", url, (*secrets, *secret_entries("headers", self.headers)))
+        if self.oauth2_token_url is not None:
+            yield Sent("oauth2_token_url", self.oauth2_token_url, given(self, "oauth2_client_secret"))
+        proxy = "" if self.proxy is None else self.proxy.get_secret_value()
+        if not proxy.startswith(("env:", "file:")) and split_url(proxy).password is not None:
+            yield Sent("proxy", proxy, ("its password",))
 
     def __hash__(self) -> int:
         headers = tuple(sorted((name, value.get_secret_value()) for name, value in self.headers.items()))

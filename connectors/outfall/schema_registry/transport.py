@@ -26,7 +26,7 @@ from outfall.schema_registry.options import SchemaRegistryOptions
 from outfall.serde import parse_json
 from outfall.tls import verifying_context
 from outfall.tokens import TokenCache, checked_header, no_token, token_in
-from outfall.urls import masked
+from outfall.urls import is_overheard, masked
 
 PASSING = (408, 429, 500, 502, 503, 504)
 """Statuses that pass: too many requests, and servers that are busy, starting or away."""
@@ -163,7 +163,14 @@ class RegistryTransport:
 
     def _proxy(self, url: str) -> str | None:
         if self._options.proxy is not None:
-            return resolve_secret(self._options.proxy)
+            proxy = resolve_secret(self._options.proxy)
+            if not self._options.allow_unencrypted and urlsplit(proxy).password and is_overheard(proxy):
+                raise ConfigurationError(
+                    f"the proxy {masked(proxy)} of schema_registry has a password and no TLS",
+                    why="others on the network could read the password",
+                    do="set an https URL, or where the network is trusted allow_unencrypted=true",
+                )
+            return proxy
         split = urlsplit(url)
         if proxy_bypass(split.netloc):
             return None

@@ -58,7 +58,7 @@ def test_a_redirect_to_another_origin_carries_neither_auth_nor_headers(location:
 
 
 def test_the_same_host_by_tls_may_have_the_credentials() -> None:
-    given = options(url="http://api.example/events", bearer_token="t")
+    given = options(url="http://api.example/events", bearer_token="t", allow_unencrypted=True)
     server = Server(redirect(308, "https://api.example/events"), 200)
     sender(server, given).send(given.url, b"", None)
     assert dict(server.calls[1].headers)["Authorization"] == "Bearer t"

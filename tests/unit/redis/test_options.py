@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pickle
 import re
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +33,7 @@ from outfall.capabilities import Guarantee
 from outfall.capability_checks import check_sink, resolve
 from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.redis import RedisSink
-from outfall.redis.client import classify, code_of
+from outfall.redis.client import RedisConnection, classify, code_of
 from outfall.redis.options import KeyPattern
 from outfall.redis.packing import hashes, packed_rows, version_key
 from outfall.redis.script import SHA, Lives, call
@@ -204,3 +205,29 @@ def test_rows_are_packed_as_the_client_packs_them() -> None:
 def test_errors_of_the_server_are_told_apart(error: Exception, action: ErrorAction, code: str) -> None:
     assert classify(error) is action
     assert code_of(error) == code
+
+
+@pytest.mark.parametrize(("host", "more", "goes_on"), [
+    ("10.0.0.5", {}, False), ("10.0.0.5", {"allow_unencrypted": True}, True), ("127.0.0.1", {}, True),
+])  # fmt: skip
+def test_the_password_goes_to_no_other_host_that_a_sentinel_here_names(
+    host: str, more: dict[str, Any], goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redis.sentinel.Sentinel.discover_master", lambda self, name: (host, 1))
+    tried: list[str] = []
+    monkeypatch.setattr("redis.sentinel.SentinelManagedConnection.connect_to", lambda self, to: tried.append(to[0]))
+    sink = RedisSink("redis://localhost:26379", "{id}", layout="json", sentinel="main", password="hunter2", **more)
+    with nullcontext() if goes_on else pytest.raises(ConfigurationError, match=r"sent to 10\.0\.0\.5 without TLS"):
+        RedisConnection.of(sink.options).make().connection_pool.make_connection().connect()
+    assert tried == [host] * goes_on
+
+
+@pytest.mark.parametrize(("host", "goes_on"), [("10.0.0.5", False), ("127.0.0.1", True)])
+def test_the_password_goes_to_no_other_host_that_a_node_here_names(
+    host: str, goes_on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = SimpleNamespace(get_nodes=lambda: [SimpleNamespace(host="127.0.0.1"), SimpleNamespace(host=host)])
+    monkeypatch.setattr("redis.RedisCluster.from_url", lambda *given, **more: nodes)
+    sink = RedisSink("redis://localhost:7000", "{id}", layout="json", cluster=True, password="hunter2")
+    with nullcontext() if goes_on else pytest.raises(ConfigurationError, match=r"sent to 10\.0\.0\.5 without TLS"):
+        RedisConnection.of(sink.options).make()
