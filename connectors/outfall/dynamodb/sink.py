@@ -188,6 +188,7 @@ class DynamoDBPartition(AwsPartition[KeyedRow], VersionedPartition):
         self._ours = Version(version.number, f"{version.token[:16]:0>16}")
         """As the text in an item has it."""
         self._condition = self._on_condition(_OLDER, self._version_text("")[:_NUMBER])
+        """Of a row without a sequence."""
 
     def writes(self, changes: KeyedBatch) -> tuple[Sequence[Hashable], Sequence[str], Sequence[int]]:
         items = items_of(changes.rows, self.options.set_columns)
@@ -271,7 +272,7 @@ class DynamoDBPartition(AwsPartition[KeyedRow], VersionedPartition):
             if answer is Answer.WRITTEN:
                 body = entry.write  # it has changed since: compare again
             elif answer is Answer.REPLACED:
-                body = entry.write.removesuffix(self._condition) + self._on_condition("#v = :v", str(theirs))
+                body = entry.write.removesuffix(self._if_older(entry.rank)) + self._on_condition("#v = :v", str(theirs))
             else:
                 return answer
 
@@ -301,7 +302,7 @@ class DynamoDBPartition(AwsPartition[KeyedRow], VersionedPartition):
             )
             return f'{{"{kind}":{{"{name}":{_encode(stored)}}}}}'
         if deleted and options.deletes == "remove":
-            return f'{{"Key":{_encode(key)}{self._condition}'
+            return f'{{"Key":{_encode(key)}{self._if_older(rank)}'
         if deleted:
             stored = key | {f"{options.version_attribute}_deleted": {"BOOL": True}}
             if self._ttl_attribute is not None:
@@ -309,7 +310,12 @@ class DynamoDBPartition(AwsPartition[KeyedRow], VersionedPartition):
         else:
             stored = self._living(item)
         stored[options.version_attribute] = {"S": self._version_text(rank)}
-        return f'{{"Item":{_encode(stored)}{self._condition}'
+        return f'{{"Item":{_encode(stored)}{self._if_older(rank)}'
+
+    def _if_older(self, rank: str) -> str:
+        """Return the end of a write of a row: what is stored must be older."""
+        # Rows with sequences have one version, so that one request compares their ranks.
+        return self._on_condition(_OLDER, self._version_text(rank)) if self._by_sequence else self._condition
 
     def _on_condition(self, condition: str, value: str) -> str:
         """Return the end of a write: everything but the item or the key."""

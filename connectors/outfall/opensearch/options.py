@@ -60,8 +60,10 @@ class OpenSearchOptions(OpenSearchConnection, TombstoneOptions):
     def _together(self) -> Self:
         if (self.index is None) == (self.index_column is None):
             raise ValueError("set either index or index_column")
-        if self.data_stream and (self.key_columns or self.delete_marker or self.order_column or self.index is None):
-            raise ValueError("a data stream has an index, and no key_columns, delete_marker and order_column")
+        if self.data_stream and (self.key_columns or self.delete_marker or self.ordered_by or self.index is None):
+            raise ValueError(
+                "a data stream has an index, and no key_columns, delete_marker, order_column and sequence_column"
+            )
         if not self.data_stream and not self.key_columns:
             raise ValueError("key_columns are required, unless data_stream is set")
         if self.delete_marker and self.delete_marker in (*self.key_columns, self.index_column, self.routing_column):

@@ -136,8 +136,11 @@ def column_named(name: str, columns: Sequence[str]) -> str | None:
     return name if name in alike else alike[0] if len(alike) == 1 else None
 
 
-def check_key_types(columns: pa.Schema, keys: Sequence[str], order: str | None) -> None:
-    """Raise `ConfigurationError` for key and ordering columns whose values cannot be compared exactly."""
+def check_key_types(columns: pa.Schema, keys: Sequence[str], order: str | None, option: str = "order_column") -> None:
+    """Raise `ConfigurationError` for key and ordering columns whose values cannot be compared exactly.
+
+    `option` is the one that names the column `order`.
+    """
     for name in keys:
         kind = columns.field(name).type
         if _is.is_nested(kind) or _is.is_floating(kind):
@@ -154,7 +157,7 @@ def check_key_types(columns: pa.Schema, keys: Sequence[str], order: str | None) 
     binary = _is.is_binary(kind) or _is.is_fixed_size_binary(kind)
     if _is.is_nested(kind) or _is.is_floating(kind) or _is.is_boolean(kind) or binary:
         raise ConfigurationError(
-            f"column {order!r} of type {spark_type(kind)} cannot be order_column",
+            f"column {order!r} of type {spark_type(kind)} cannot be {option}",
             why="readers do not agree on the order of NaN"
             if _is.is_floating(kind)
             else "its values have no useful order",

@@ -56,7 +56,7 @@ class Version:
     """The version that all writes of one BEGIN carry."""
 
     number: int
-    """Greater than that of every earlier BEGIN on the target; a multiple of `GAP`."""
+    """Greater than that of every earlier BEGIN on the target; a multiple of `GAP`. With sequences always the same."""
     token: str
     """The token of the BEGIN. It distinguishes two drivers with the same number, which a restored counter can cause."""
 
@@ -77,6 +77,13 @@ class Version:
         if stored_rank == rank:
             return Answer.SAME
         return Answer.REPLACED if stored_rank < rank else Answer.OUTRANKED
+
+
+BY_SEQUENCE = Version(1 << 52, "sequence")
+"""The version of all rows with a sequence, of any BEGIN: their ranks, which begin with the sequence, decide.
+
+Above all that are drawn, and exact as a double, which numbers are in Redis.
+"""
 
 
 class RecordStore(ABC):

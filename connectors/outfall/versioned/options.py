@@ -23,6 +23,14 @@ class VersionedOptions(AsyncSinkOptions):
         description="The column that decides between two rows of one key in an epoch: the greater value wins, NULL is"
         " the least. Of equal values, the greater hash of the row wins. A later epoch always wins over an earlier one.",
     )
+    sequence_column: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The column that orders all rows of a key, instead of `order_column`: a row changes nothing if one"
+        " with a greater value was written, or deleted the key, in whatever epoch, run or query, and counts as"
+        " `changes_stale`. Of equal values, the greater hash of the row wins. Rows that were written without it are"
+        " older.",
+    )
     duplicate_keys: DuplicateKeys = Field(
         default="error",
         description="Without `order_column`: whether two different rows of one key in an epoch fail the query, or are"
@@ -49,14 +57,22 @@ class VersionedOptions(AsyncSinkOptions):
         """Whether the server keeps the version of a deleted row."""
         return True
 
+    @property
+    def ordered_by(self) -> str | None:
+        """The column that orders the rows of a key, within an epoch or all of them."""
+        return self.sequence_column or self.order_column
+
     @model_validator(mode="after")
     def _keyed(self) -> Self:
         if self.across_epochs:
             raise ValueError("across_epochs is not available: a row has the version of the epoch that it belongs to")
-        if self.delete_marker and self.delete_marker == self.order_column:
-            raise ValueError("delete_marker is not stored, so it cannot be order_column")
-        if self.order_column and not self.versions:
-            raise ValueError("order_column requires versions, which carry the order to the server")
+        if self.order_column and self.sequence_column:
+            raise ValueError("order_column and sequence_column exclude each other: a sequence orders all rows of a key")
+        for name in ("order_column", "sequence_column"):
+            if self.delete_marker and self.delete_marker == getattr(self, name):
+                raise ValueError(f"delete_marker is not stored, so it cannot be {name}")
+            if getattr(self, name) and not self.versions:
+                raise ValueError(f"{name} requires versions, which carry the order to the server")
         return self
 
 
@@ -76,6 +92,8 @@ class TombstoneOptions(VersionedOptions):
     def _marked(self) -> Self:
         if self.deletes == "remove" and not self.delete_marker:
             raise ValueError('deletes="remove" requires delete_marker')
+        if self.deletes == "remove" and self.sequence_column:
+            raise ValueError('deletes="remove" excludes sequence_column: an older row would write a deleted key again')
         return self
 
 
@@ -83,6 +101,7 @@ class VersionedSettings(AsyncSinkSettings, total=False):
     """The fields of `VersionedOptions` as keyword arguments of a sink's constructor."""
 
     order_column: str | None
+    sequence_column: str | None
     duplicate_keys: DuplicateKeys
     delete_marker: str | None
     versions: bool

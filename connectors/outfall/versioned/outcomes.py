@@ -59,7 +59,15 @@ class Outcomes:
         return RequestOutcome(retry=self._retry, split=self._split, dead=self._dead, reason=reason, code=code)
 
 
-def counted(answers: Iterable[tuple[KeyedRow, Answer]]) -> Counter[str]:
-    """Return the answers by the names of the counters that they add to."""
-    names = {Answer.SAME: "repeated_writes", Answer.REPLACED: "replaced_rows", Answer.OUTRANKED: "replaced_rows"}
+def counted(answers: Iterable[tuple[KeyedRow, Answer]], *, by_sequence: bool) -> Counter[str]:
+    """Return the answers by the names of the counters that they add to.
+
+    Rows with a sequence replace older ones of any epoch, which is no news.
+    """
+    names = {Answer.SAME: "repeated_writes"}
+    names |= (
+        {Answer.OUTRANKED: "changes_stale"}
+        if by_sequence
+        else {Answer.REPLACED: "replaced_rows", Answer.OUTRANKED: "replaced_rows"}
+    )
     return Counter(names[answer] for _, answer in answers if answer in names)

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from outfall.errors import ConfigurationError
+from outfall.errors import ConfigurationError, ValueRefusedError
 from outfall.formats.row_text import row_texts
 from outfall.formats.strings import TEXT, concat
 from outfall.part_ledger.row_hash import row_hashes
@@ -82,10 +82,26 @@ def ranks(batch: pa.RecordBatch, order: str | None) -> pa.Array:
     return hashes if order is None else concat(_sortable(batch.column(order)), hashes)
 
 
-def check_columns(schema: pa.Schema, keys: Sequence[str], order: str | None, marker: str | None) -> None:
-    """Raise `ConfigurationError` for columns that are missing, or whose type cannot serve."""
-    require_columns(schema.names, {"the key": keys, "order_column": order, "delete_marker": marker})
-    check_key_types(schema, keys, order)
+def refuse_null_sequences(batch: pa.RecordBatch, name: str) -> None:
+    """Raise `ValueRefusedError` if the sequence is NULL in a row."""
+    if batch.column(name).null_count:
+        raise ValueRefusedError(
+            f"the sequence, in column {name!r}, is NULL in a row",
+            why="nothing orders the row and others of its key",
+            do="give each row a sequence; rows of a snapshot, which are older than all changes, get one below all others in"
+            f" the query, such as coalesce({name}, 0)",
+        )
+
+
+def check_columns(
+    schema: pa.Schema, keys: Sequence[str], order: str | None, marker: str | None, option: str = "order_column"
+) -> None:
+    """Raise `ConfigurationError` for columns that are missing, or whose type cannot serve.
+
+    `option` is the one that names the column `order`.
+    """
+    require_columns(schema.names, {"the key": keys, option: order, "delete_marker": marker})
+    check_key_types(schema, keys, order, option)
     if marker is not None and not pa.types.is_boolean(schema.field(marker).type):
         raise ConfigurationError(
             f"delete_marker is the column {marker!r} of type {schema.field(marker).type}",

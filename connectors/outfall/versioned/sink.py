@@ -21,14 +21,23 @@ from outfall.capabilities import (
     TargetContext,
     shown_name,
 )
-from outfall.errors import CapabilityError, OutfallError, StaleWriterError, ValueRefusedError
+from outfall.errors import CapabilityError, ConfigurationError, OutfallError, StaleWriterError, ValueRefusedError
 from outfall.possession.possession import check, check_same_name, find_moved, open_target
 from outfall.tables.key_options import refuse_null_keys
 from outfall.target_record import TargetRecord
-from outfall.versioned.draws import COUNTER, Answer, RecordStore, RetryingStore, Version, VersionPort, version_of
+from outfall.versioned.draws import (
+    BY_SEQUENCE,
+    COUNTER,
+    Answer,
+    RecordStore,
+    RetryingStore,
+    Version,
+    VersionPort,
+    version_of,
+)
 from outfall.versioned.options import VersionedOptions
 from outfall.versioned.outcomes import counted
-from outfall.versioned.rows import KeyedBatch, KeyedRow, changes_of, check_columns
+from outfall.versioned.rows import KeyedBatch, KeyedRow, changes_of, check_columns, refuse_null_sequences
 
 
 class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
@@ -71,7 +80,7 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
 
     def row_identity(self) -> RowIdentity | None:
         settings = self._settings
-        return RowIdentity("upsert", self.identifying(), settings.order_column, settings.delete_marker)
+        return RowIdentity("upsert", self.identifying(), settings.ordered_by, settings.delete_marker)
 
     def identifying(self) -> tuple[str, ...]:
         """Return the columns that identify a row, unless the target defines them."""
@@ -97,7 +106,15 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
 
     def check_schema(self, schema: pa.Schema) -> None:
         settings = self._settings
-        check_columns(schema, self.key_columns(), settings.order_column, settings.delete_marker)
+        keys = self.key_columns()
+        if settings.sequence_column in keys:
+            raise ConfigurationError(
+                f"sequence_column is {settings.sequence_column!r}, which is in the key",
+                why="it differs between the rows of a key",
+                do="use another column",
+            )
+        option = "sequence_column" if settings.sequence_column else "order_column"
+        check_columns(schema, keys, settings.ordered_by, settings.delete_marker, option)
 
     def check_server(self, context: TargetContext[Any]) -> None:
         """Ask the server, before each BEGIN, whether it can take the rows. Repeated after a `TransientError`.
@@ -165,7 +182,10 @@ class VersionedPartition(BlockingSinkPartition[KeyedRow]):
     def __init__(self, sink: VersionedSink, **arguments: Any) -> None:
         """Read the version of this task. Raises as `draws.version_of`."""
         super().__init__(sink, **arguments)
-        self.version = sink.version()
+        drawn = sink.version()
+        self._drawn = 0 if drawn is None else drawn.number
+        self._by_sequence = sink.options.sequence_column is not None
+        self.version = BY_SEQUENCE if self._by_sequence else drawn
         self._replaced: Counter[str] = Counter()
         self._lock = Lock()
 
@@ -185,9 +205,11 @@ class VersionedPartition(BlockingSinkPartition[KeyedRow]):
         """
         settings: VersionedOptions = self.options
         refuse_null_keys(batch, self.sink.key_columns())
+        if settings.sequence_column is not None:
+            refuse_null_sequences(batch, settings.sequence_column)
         ranked = self.version is not None
         changes = changes_of(
-            batch, self.sink.place_columns(), settings.delete_marker, settings.order_column, ranked=ranked
+            batch, self.sink.place_columns(), settings.delete_marker, settings.ordered_by, ranked=ranked
         )
         keys, writes, sizes = self.writes(changes)
         if not len(keys) == len(writes) == len(sizes) == batch.num_rows:
@@ -213,9 +235,9 @@ class VersionedPartition(BlockingSinkPartition[KeyedRow]):
         if not answers:
             return None
         with self._lock:
-            self._replaced += counted(answers)
+            self._replaced += counted(answers, by_sequence=self._by_sequence)
         settings: VersionedOptions = self.options
-        alone = settings.order_column is None and settings.duplicate_keys == "error"
+        alone = settings.ordered_by is None and settings.duplicate_keys == "error"
         for entry, answer in answers:
             if answer is Answer.STALE:
                 return self._stale(entry)
@@ -230,14 +252,23 @@ class VersionedPartition(BlockingSinkPartition[KeyedRow]):
         self.metrics.add_all(counts)
         if self.version is not None:
             # Recorded with the epoch.
-            self.metrics.peak("max_version", self.version.number)
+            self.metrics.peak("max_version", self._drawn)
 
     def _stale(self, entry: KeyedRow) -> StaleWriterError:
+        what = f"{self._refusals.rows.name('a row', entry.text())} has a newer version in {self.sink.target()}"
+        if self._by_sequence:
+            return StaleWriterError(
+                what,
+                why="it has a version that no row with a sequence has, so another client has written the key",
+                do="restore the versions of the key, or remove it, with its version, and write its newest row again",
+            )
         return StaleWriterError(
-            f"{self._refusals.rows.name('a row', entry.text())} has a newer version in {self.sink.target()}",
-            why=f"a run that began later than this one (version {self.version and self.version.number}) has written the"
-            " key: a backfill, another query, or the driver or task that replaced this one",
-            do="nothing, if this driver or task was replaced; otherwise restart the query, which then has the newest"
+            what,
+            why=f"a run that began later than this one (version {self._drawn}) has written the key: a backfill, another"
+            " query, or the driver or task that replaced this one; or rows with a sequence, which are newer than all"
+            " without one",
+            do="nothing, if this driver or task was replaced; set sequence_column, if the rows of another query have a"
+            " sequence; otherwise restart the query, which then has the newest"
             f" version. If that does not help, the counter {COUNTER!r} in the target was deleted: set it to a higher"
             " number than the stored versions, as the page of the sink says",
         )

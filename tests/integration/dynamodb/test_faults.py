@@ -6,6 +6,7 @@ import datetime
 import json
 import logging
 import time
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from outfall.errors import (
 from outfall.file import FileSink
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from tests.integration.dynamodb.server import Dynamo
+from tests.integration.support.sequence_trials import TRIALS
 from tests.one_each import thorough
 
 FAST: dict[str, Any] = {"retry_backoff": 0.002, "max_retry_backoff": 0.02, "retry_budget": 1.0}
@@ -246,3 +248,16 @@ def test_what_the_check_of_a_connection_says(dynamo: Dynamo, name: str) -> None:
     said = sink_to(dynamo, name, delete_marker="gone").check_connection()
     assert said[0] == f"the table {name} is ACTIVE; keys: id (S), at (N)"
     assert "tombstones of deleted items are never removed" in said[1]
+
+
+@pytest.mark.parametrize("transactions", [False, True])
+@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.__name__)
+def test_a_sequence_orders_all_rows_of_a_key(
+    dynamo: Dynamo, name: str, trial: Callable[[Any, Any], None], transactions: bool
+) -> None:
+    dynamo.new_table(name, id="S")
+
+    def read() -> dict[str, Any]:
+        return {row["id"]: row for row in dynamo.rows(name)}
+
+    trial(lambda **options: sink_to(dynamo, name, transactions=transactions, **options), read)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from outfall.redis.packing import version_key
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
 from tests.integration.support.certificates import self_signed
 from tests.integration.support.redis_server import DURABLE, RedisServer, need_tls, redis_server, rows_of
+from tests.integration.support.sequence_trials import TRIALS
 from tests.integration.support.servers import free_port, free_ports, open_folder
 from tests.integration.support.waiting import until
 
@@ -107,6 +108,14 @@ def test_a_later_job_outranks_an_earlier_stream_whose_next_epoch_outranks_the_jo
     assert rows_of(server.client())["r:1"]["by"] == "backfill"
     write(sink, [{"id": 1, "by": "stream"}], epoch=1, recovery=stream)
     assert rows_of(server.client())["r:1"]["by"] == "stream"
+
+
+@pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.__name__)
+def test_a_sequence_orders_all_rows_of_a_key(server: RedisServer, trial: Callable[[Any, Any], None]) -> None:
+    def read() -> dict[str, Any]:
+        return {key.removeprefix("r:"): row for key, row in rows_of(server.client()).items()}
+
+    trial(lambda **options: RedisSink(server.url, "r:{id}", **options), read)
 
 
 def test_a_task_of_an_older_run_is_stale_even_after_its_row_was_deleted(server: RedisServer) -> None:

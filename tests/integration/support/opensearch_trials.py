@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from outfall.capabilities import WriterInitContext
 from outfall.errors import OutfallError, StaleWriterError, TargetError, ValueRefusedError
 from outfall.opensearch import OpenSearchSink
 from outfall.testing import LocalDriver, MemoryRecoveryConfig
+from tests.integration.support import sequence_trials
 
 FAST: dict[str, Any] = {"retry_backoff": 0.002, "max_retry_backoff": 0.02, "retry_budget": 1.0}
 
@@ -117,7 +119,13 @@ def no_row_reaches_the_own_records(cluster: Any, name: str) -> None:
     assert cluster.raw("outfall-records") == records
 
 
+def a_sequence_orders_all_rows_of_a_key(cluster: Any, name: str) -> None:
+    for trial in sequence_trials.TRIALS:
+        index = f"{name}-{trial.__name__[:8]}"
+        trial(partial(sink_to, cluster, index), partial(cluster.rows, index))
+
+
 TRIALS = [
-    greatest_row_wins, duplicates_are_refused_or_counted, late_writes_change_nothing, repeated_writes_change_nothing,
-    an_alias_has_one_index, no_row_reaches_the_own_records,
+    a_sequence_orders_all_rows_of_a_key, greatest_row_wins, duplicates_are_refused_or_counted,
+    late_writes_change_nothing, repeated_writes_change_nothing, an_alias_has_one_index, no_row_reaches_the_own_records,
 ]  # fmt: skip

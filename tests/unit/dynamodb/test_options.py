@@ -26,6 +26,7 @@ from outfall.source_options import make_sink
     ("options", "said"),
     [
         ({"deletes": "remove"}, "requires delete_marker"),
+        ({"deletes": "remove", "delete_marker": "gone", "sequence_column": "n"}, "excludes sequence_column"),
         ({"max_batch_size": 26}, "max_batch_size"),
         ({"max_record_size_in_bytes": "401 KiB"}, "max_record_size_in_bytes"),
         ({"ttl": 0.1}, "ttl must be at least a second"),

@@ -44,6 +44,7 @@ URL = "https://search.example:9200"
         ({"key_columns": ()}, "key_columns are required"),
         ({"data_stream": True}, "a data stream has an index, and no key_columns"),
         ({"deletes": "remove"}, "requires delete_marker"),
+        ({"deletes": "remove", "delete_marker": "gone", "sequence_column": "n"}, "excludes sequence_column"),
         ({"username": "u", "api_key": "hunter2-word"}, "set only one of"),
         ({"url": "http://search", "password": "hunter2-word"}, "url must be https"),
         ({"delete_marker": "id"}, "delete_marker cannot be in the key"),

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from outfall.capabilities import TargetContext, WriterInitContext
 from outfall.errors import FencedError, StaleWriterError, TargetError, TargetLostError
 from outfall.possession.possession import check, open_target
 from outfall.versioned.draws import (
+    BY_SEQUENCE,
     CONTRADICTIONS,
     COUNTER,
     GAP,
@@ -20,6 +24,7 @@ from outfall.versioned.draws import (
     draw,
     version_of,
 )
+from outfall.versioned.rows import ranks
 
 
 class MemoryStore(RecordStore):
@@ -171,3 +176,21 @@ def test_a_store_that_contradicts_itself_ends_the_query(monkeypatch: pytest.Monk
 )
 def test_what_is_stored_decides_what_becomes_of_a_write(stored: int, token: str, rank: str, answer: Answer) -> None:
     assert Version(2 * GAP, "ours").answer("b", Version(stored, token), rank) is answer
+
+
+@given(some.data())
+def test_writes_with_sequences_end_with_the_newest_in_any_order_and_however_often_they_are_repeated(
+    data: some.DataObject,
+) -> None:
+    offsets = data.draw(some.lists(some.integers(-(2**63), 2**63 - 1), min_size=1, max_size=8))
+    batch = pa.record_batch({"seq": pa.array(offsets, pa.int64()), "text": [f"{offset}" for offset in offsets]})
+    writes = ranks(batch, "seq").to_pylist()
+    arriving = data.draw(some.permutations([*writes, *data.draw(some.lists(some.sampled_from(writes)))]))
+    stored = Version(GAP * 7, "a run without sequences"), "f"
+    for rank in arriving:
+        answer = BY_SEQUENCE.answer(rank, *stored)
+        assert answer is not Answer.STALE
+        if answer in (Answer.WRITTEN, Answer.REPLACED):
+            stored = BY_SEQUENCE, rank
+    assert stored == (BY_SEQUENCE, writes[offsets.index(max(offsets))])
+    assert Version(GAP * 8, "a later run without").answer("f", *stored) is Answer.STALE

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from outfall.errors import ConfigurationError, ValueRefusedError
+from outfall.redis import RedisSink
 from outfall.tables.key_options import refuse_null_keys
-from outfall.versioned.rows import KeyedRow, changes_of, check_columns, ranks
+from outfall.versioned.rows import KeyedRow, changes_of, check_columns, ranks, refuse_null_sequences
 
 SORTED: dict[str, list[Any]] = {
     "int64": [None, -(2**63), -1, 0, 1, 2**63 - 1],
@@ -87,6 +88,16 @@ def test_a_delete_has_values_in_its_key_only() -> None:
 def test_columns_that_cannot_serve(keys: list[str], order: str | None, marker: str | None, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         check_columns(pa.schema([("id", pa.int64()), ("part", pa.float64())]), keys, order, marker)
+
+
+def test_a_sequence_that_cannot_serve_is_named_by_its_option() -> None:
+    schema = pa.schema([("id", pa.int64()), ("part", pa.float64())])
+    with pytest.raises(ConfigurationError, match="cannot be sequence_column"):
+        check_columns(schema, ["id"], "part", None, "sequence_column")
+    with pytest.raises(ValueRefusedError, match=r"the sequence, in column 'n', is NULL.*coalesce\(n, 0\)"):
+        refuse_null_sequences(pa.record_batch({"n": [1, None]}), "n")
+    with pytest.raises(ConfigurationError, match="which is in the key"):
+        RedisSink("redis://redis", "r:{id}", sequence_column="id").check_schema(schema)
 
 
 def test_a_row_is_shown_whole_and_alone() -> None:
