@@ -69,6 +69,7 @@ FACTS = {
             'with `write_mode="upsert"`': MySQLSink(
                 "mysql://app@db/warehouse", "rows", write_mode="upsert", key_columns=["id"]
             ),
+            "with `parts=N`": MySQLSink("mysql://app@db/warehouse", "rows", parts=4),
         },
     ),
     "s3": SinkFacts(

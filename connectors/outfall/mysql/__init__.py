@@ -2,13 +2,13 @@
 
 ```
 sink, options   `MySQLSink`, the public class, and its options
-delivery        the delivery by epochs, on `outfall.sql`
+delivery        the deliveries by epochs and by parts, on `outfall.sql`
 dialect         the dialect of SQL for that base
 database        the port: the URL, TLS, sessions in transactions; names of tables and columns
 columns, types  the server's catalogue, compatible types, and values that a column cannot hold
 json_text       nested values as JSON, and the JSON that MySQL would change
 encode, send    rows as text, sent with LOAD DATA LOCAL or INSERT
-load            one attempt, which loads its rows into staging
+load            one attempt, which loads its rows into staging, or by parts into the table
 words           what differs as text from other databases
 moving          the addresses of staged rows, for those that the table accepts
 tombstones      the sequences of deleted keys, also of earlier releases
@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from outfall.errors import require_extra
 from outfall.options import parse_options
 
-require_extra("mysql", "pymysql")
+require_extra("mysql", "pymysql", "numpy")
 
 from outfall.mysql.options import MySQLOptions
 from outfall.mysql.recovery import MySQLRecoveryConfig, recovery_from_url

@@ -195,6 +195,18 @@ def check_relation(session: MySQLSession, table: SqlName) -> None:
         )
 
 
+def check_one_transaction(session: Session) -> None:
+    """Reject a server that commits parts of a LOAD DATA, which nothing undoes. Changes nothing."""
+    # MariaDB only, and not in each build.
+    for name, value in session.execute("SHOW GLOBAL VARIABLES LIKE 'wsrep_load_data_splitting'").fetchall():
+        if value == "ON":
+            raise TargetError(
+                f"{name} is ON: the server commits each 10,000 rows of a LOAD DATA",
+                why="by parts, rows go straight into the table, and those of a task that fails must not stay",
+                do=f"SET GLOBAL {name} = OFF on each node, which is the default; or omit parts",
+            )
+
+
 def _has_row_key(session: Session, table: SqlName) -> bool:
     """Return whether a table has a primary key, or a unique index that stands for one: no NULL, and no prefixes."""
     never_null = {column.name for column in read_columns(session, table) if column.not_null}
@@ -260,6 +272,8 @@ def check_rights(options: MySQLOptions, session: Any, table: SqlName, names: Seq
     Raises `TargetError` for a privilege that the server does not show for this user.
     """
     wanted = {table: _NEEDED[options.write_mode] + (("DELETE",) if options.deletes else ())}
+    # New parts go on after their last row.
+    wanted[table] += ("SELECT",) if options.numbered else ()
     wanted |= dict.fromkeys(names, ("SELECT", "INSERT", "UPDATE", "DELETE"))
     found = []
     for name, rights in wanted.items():

@@ -202,9 +202,7 @@ class MySQLDatabase(SqlDatabase):
     def transaction(
         self, *, undo: bool = False, foreseen: Sequence[Statement] = (), looks: bool = False
     ) -> Iterator[MySQLSession]:
-        statement = math.ceil(self.options.statement_milliseconds / 1000)
-        silence = min(statement, _LONGEST_SILENCE) if statement else _LONGEST_SILENCE
-        with self._begun(silence, statement, foreseen, looks=looks) as session:
+        with self._begun(*self._limits(), foreseen, looks=looks) as session:
             try:
                 yield session
             except Exception as error:
@@ -214,12 +212,21 @@ class MySQLDatabase(SqlDatabase):
                 raise
             session.finish("ROLLBACK" if undo else "COMMIT")
 
-    def task(self) -> AbstractContextManager[MySQLSession]:
-        """Lend a session in a transaction that lasts as long as its task has rows. Without a COMMIT it leaves nothing.
+    def task(self, foreseen: Sequence[Statement] = ()) -> AbstractContextManager[MySQLSession]:
+        return self._begun(_LONGEST_TASK, 0, foreseen, looks=True)
 
-        Only a wait for a lock is limited: a stopped attempt may hold the lock.
-        """
-        return self._begun(_LONGEST_TASK, 0, looks=True)
+    def limit(self, session: MySQLSession) -> None:
+        silence, statement = self._limits()
+        session.later(f"SET wait_timeout = {silence}, {self._statement_limit(session, statement)}")
+
+    def _limits(self) -> tuple[int, int]:
+        """Return the seconds of silence and of one statement after which the server ends a transaction."""
+        statement = math.ceil(self.options.statement_milliseconds / 1000)
+        return min(statement, _LONGEST_SILENCE) if statement else _LONGEST_SILENCE, statement
+
+    def _statement_limit(self, session: MySQLSession, seconds: int) -> str:
+        # MySQL limits statements that only read, in milliseconds.
+        return f"max_statement_time = {seconds}" if session.is_mariadb else f"max_execution_time = {seconds * 1000}"
 
     def _begun(
         self, silence: int, statement: int, foreseen: Sequence[Statement] = (), *, looks: bool = False
@@ -267,10 +274,7 @@ class MySQLDatabase(SqlDatabase):
         proxy has not applied its settings, or has reset them: values would be truncated in silence.
         """
         waits = math.ceil(self.options.statement_milliseconds / 1000) or _NO_LIMIT
-        # MySQL limits statements that only read, in milliseconds.
-        limit = (
-            f"max_statement_time = {statement}" if session.is_mariadb else f"max_execution_time = {statement * 1000}"
-        )
+        limit = self._statement_limit(session, statement)
         given = f"wait_timeout = {silence}, innodb_lock_wait_timeout = {waits}, lock_wait_timeout = {waits}, {limit}"
         first = (f"SET {given}", "SET TRANSACTION ISOLATION LEVEL READ COMMITTED", "START TRANSACTION", _STATE)
         *_, state = session.begin([(each, ()) for each in first], foreseen, looks=looks)

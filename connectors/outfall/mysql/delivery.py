@@ -1,4 +1,4 @@
-"""The delivery by epochs into MySQL or MariaDB."""
+"""The deliveries into MySQL or MariaDB: by epochs and by parts."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from typing import Any
 
 from outfall.capabilities import Guarantee, TargetContext
 from outfall.first_contact import first_contact
-from outfall.mysql.columns import check_rights, find_table, read_columns
+from outfall.mysql.columns import check_one_transaction, check_rights, find_table, read_columns
 from outfall.mysql.database import MySQLDatabase, MySQLSession
 from outfall.mysql.dialect import MySQLDialect
 from outfall.mysql.names import MySQLName
 from outfall.mysql.options import MySQLOptions
 from outfall.possession.possession import check_same_name, find_moved
-from outfall.sql.delivery import StagedEpochs
+from outfall.sql.delivery import SqlDelivery, StagedEpochs
 from outfall.sql.dialect import Found, SqlName, compose
 from outfall.sql.ledger import StepLedger
+from outfall.sql.parts.delivery import PartDelivery
+from outfall.sql.parts.ledger import PartLedger
+from outfall.sql.parts.target import PartTarget
 from outfall.sql.target import SqlTarget, StepTables
 from outfall.sql.tombstones import tombstones_name
 from outfall.target_record import TargetRecord
 
 
-class MySQLDelivery(StagedEpochs):
-    """Writes each epoch in one transaction, so readers see either all or none of it."""
+class MySQLDelivery(SqlDelivery):
+    """A delivery mode of `MySQLSink`."""
 
     options: MySQLOptions
 
@@ -56,6 +59,8 @@ class MySQLDelivery(StagedEpochs):
 
         def rename(session: MySQLSession) -> None:
             if self._tables(context).ledger.read(session, lock=True) is None:
+                if self.options.parts is not None:
+                    PartLedger(tables.dialect, tables.ledger).rename(session)
                 tables.ledger.rename(session)
             if tables.tombstones is not None:
                 former = tombstones_name(tables.dialect, self.table, (self._former(recorded), self.found()[1]))
@@ -92,7 +97,8 @@ class MySQLDelivery(StagedEpochs):
             version, user, flush, loads = session.execute(
                 "SELECT VERSION(), CURRENT_USER(), @@innodb_flush_log_at_trx_commit, @@local_infile"
             ).fetchone()
-            own: list[SqlName] = [MySQLName(schema, name) for name in ("ledger", "attempts")]
+            tasks_own = "attempts" if self.options.by_epochs else "parts"
+            own: list[SqlName] = [MySQLName(schema, name) for name in ("ledger", tasks_own)]
             own += [MySQLName(schema, "refused")] if self.dead_letters else []
             tombstones = self._tombstones_of(self.find(session))
             own += [] if tombstones is None else [tombstones.table]
@@ -108,3 +114,27 @@ class MySQLDelivery(StagedEpochs):
         with database.translated_errors(f"checking the privileges on {self.table}"):
             # Without retries, to report problems at once.
             return database.run_once(check, looks=True)
+
+
+class MySQLEpochDelivery(MySQLDelivery, StagedEpochs):
+    """Writes each epoch in one transaction, so readers see either all or none of it."""
+
+
+class MySQLPartDelivery(PartDelivery, MySQLDelivery):
+    """Writes a part's rows of an epoch exactly once, see `PartDelivery`."""
+
+    options: MySQLOptions
+
+    def kind(self) -> str:
+        return "mysql/parts"
+
+    def _target(self, session: MySQLSession, context: TargetContext[Any]) -> MySQLPartTarget:
+        return MySQLPartTarget(self._tables(context, self._table_options), self._written, session, self.list_parts())
+
+
+class MySQLPartTarget(PartTarget):
+    """One step's table and parts in MySQL, in one transaction."""
+
+    def check_table(self) -> None:
+        super().check_table()
+        check_one_transaction(self._session)

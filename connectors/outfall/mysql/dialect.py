@@ -9,10 +9,18 @@ import pyarrow as pa
 
 from outfall.capabilities import WriterInitContext
 from outfall.errors import TargetError, ValueRefusedError
-from outfall.mysql.columns import MySQLColumn, check_keys, check_relation, exists, read_columns, read_primary_key
+from outfall.mysql.columns import (
+    MySQLColumn,
+    check_keys,
+    check_one_transaction,
+    check_relation,
+    exists,
+    read_columns,
+    read_primary_key,
+)
 from outfall.mysql.database import MySQLDatabase, MySQLSession
 from outfall.mysql.errors import MySQLRefusal, is_missing, is_rows_fault, may_be_mismatch
-from outfall.mysql.load import StagingLoad
+from outfall.mysql.load import StagingLoad, TableLoad
 from outfall.mysql.moving import positioned_rows, row_text
 from outfall.mysql.names import MySQLName, quote, why_no_name
 from outfall.mysql.options import MySQLOptions
@@ -41,6 +49,7 @@ class MySQLDialect(Dialect):
     def __init__(self, options: MySQLOptions) -> None:
         self.options: MySQLOptions = options
         self.database: MySQLDatabase = MySQLDatabase(options)
+        self.adds_columns = options.payload_column is None
 
     def parse(self, text: str) -> MySQLName:
         return MySQLName.parse(text)
@@ -139,6 +148,12 @@ class MySQLDialect(Dialect):
         self, staging: SqlName, target: SqlName, schema: pa.Schema, stage: int, context: WriterInitContext
     ) -> StagingLoad:
         return StagingLoad(self, staging, target, schema, stage, context)
+
+    def direct(
+        self, session: MySQLSession, table: SqlName, schema: pa.Schema, columns: Sequence[MySQLColumn]
+    ) -> TableLoad:
+        check_one_transaction(session)
+        return TableLoad(self, session, table, schema, columns)
 
     def rows_changed(self, session: MySQLSession, statement: str, result: Result) -> int:
         # An update counts as two rows.

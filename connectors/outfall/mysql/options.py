@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field, SecretStr, field_validator
 
-from outfall.sql.options import ROW, STAGE, SqlOptions
+from outfall.existing import OnExistingRows
+from outfall.sql.options import ROW, STAGE
+from outfall.sql.parts.options import PartOptions
 
 LONGEST = 64
 """Characters of an identifier."""
@@ -12,7 +14,7 @@ PARAMETERS = ("password", "tls", "tls_ca")
 """The parameters of a URL."""
 
 
-class MySQLOptions(SqlOptions):
+class MySQLOptions(PartOptions):
     """The options of `MySQLSink`, in its constructor and as Spark options."""
 
     dsn: SecretStr = Field(
@@ -28,6 +30,13 @@ class MySQLOptions(SqlOptions):
         default="outfall",
         min_length=1,
         description="The database of the ledger and the staging tables, on this server. It is created on first use.",
+    )
+
+    on_existing: OnExistingRows = Field(
+        default="check",
+        description="What to do if the table holds rows on the first run. `check`: keep them, but fail if this step"
+        " wrote some under a lost checkpoint. `resume`: keep them. `error`: fail. `overwrite`: delete them in the"
+        " transaction of the first epoch; with `parts` in a separate transaction before the first task.",
     )
 
     @field_validator("metadata_schema")

@@ -27,11 +27,11 @@ _SOME = MySQLRefusal("the server would change a value")
 
 
 class RowTooLargeError(Exception):
-    """A row does not fit into a statement. `row` is a batch of it alone, and `why` and `do` are for a user."""
+    """A row does not fit into a statement. `index` is its place in those given; `why` and `do` are for a user."""
 
-    def __init__(self, row: pa.RecordBatch, why: str, do: str) -> None:
+    def __init__(self, index: int, why: str, do: str) -> None:
         super().__init__(why)
-        self.row = row
+        self.index = index
         self.why = why
         self.do = do
 
@@ -88,14 +88,17 @@ class RowSender:
         self._session.execute("ROLLBACK TO SAVEPOINT outfall_load")
         return False
 
-    def _insert(self, rows: pa.RecordBatch) -> int:
-        """Send rows with as few INSERTs as the server's packets allow; return the number of bytes."""
+    def _insert(self, rows: pa.RecordBatch, first: int = 0) -> int:
+        """Send rows with as few INSERTs as the server's packets allow; return the number of bytes.
+
+        `first` is the place of the first of them.
+        """
         statement = self._encoder.insert(rows)
         if len(statement) + _ROOM > self._packet:
             if rows.num_rows > 1:
                 half = rows.num_rows // 2
-                return self._insert(rows.slice(0, half)) + self._insert(rows.slice(half))
-            raise self._too_large(rows, len(statement))
+                return self._insert(rows.slice(0, half), first) + self._insert(rows.slice(half), first + half)
+            raise self._too_large(rows, first, len(statement))
         try:
             count, warnings = self._session.send(statement)
         except pymysql.MySQLError as error:
@@ -106,11 +109,11 @@ class RowSender:
             raise _RefusedRowsError(self._session.first_warning())
         return len(statement)
 
-    def _too_large(self, row: pa.RecordBatch, size: int) -> RowTooLargeError:
+    def _too_large(self, row: pa.RecordBatch, index: int, size: int) -> RowTooLargeError:
         sizes = {name: column.nbytes for name, column in zip(row.schema.names, row.columns, strict=True)}
         largest = max(sizes, key=lambda name: sizes[name])
         return RowTooLargeError(
-            row,
+            index,
             f"its INSERT has {size} bytes, most of them for column {largest!r}, and max_allowed_packet of the server is"
             f" {self._packet}",
             f"set max_allowed_packet of the server to at least {-(-(size + _ROOM) // _UNIT) * _UNIT}"

@@ -8,7 +8,7 @@ from typing import Literal
 
 from outfall.delegating_sink import DelegatingSink
 from outfall.existing import OnExistingRows
-from outfall.mysql.delivery import MySQLDelivery
+from outfall.mysql.delivery import MySQLDelivery, MySQLEpochDelivery, MySQLPartDelivery
 from outfall.mysql.options import MySQLOptions
 from outfall.options import arguments_for, make_options, names_arguments
 from outfall.row_logging import LogRows
@@ -25,9 +25,11 @@ class MySQLSink(DelegatingSink):
     `local_infile` is ON.
 
     Parallelism: each Spark task loads its rows into a staging table over its own connection. The driver publishes them
-    together with the epoch's number in one transaction, so readers see either all or none of an epoch.
+    together with the epoch's number in one transaction, so readers see either all or none of an epoch. With `parts=N`,
+    rows are routed by key to N parts, and each task writes its rows straight into the table, in one transaction.
 
-    Guarantee: exactly once, after retries, crashes, stale tasks and lost acknowledgments.
+    Guarantee: exactly once, after retries, crashes, stale tasks and lost acknowledgments; by parts, only for a source
+    that replays the same rows, see `requires()`.
 
     Args:
         dsn: the connection, `mysql://user@host/database`; also `env:NAME` or `file:PATH`. See `MySQLOptions`, as for
@@ -46,6 +48,11 @@ class MySQLSink(DelegatingSink):
         dsn: str,
         table: str,
         *,
+        parts: int | None = None,
+        offset_keys: Literal["columns", "ledger"] = "columns",
+        part_column: str = "partition_id",
+        part_offset_column: str = "offset",
+        payload_column: str | None = None,
         write_mode: Literal["append", "upsert", "delete", "changes"] = "append",
         key_columns: str | Sequence[str] = (),
         update_columns: str | Sequence[str] = (),
@@ -67,7 +74,8 @@ class MySQLSink(DelegatingSink):
         statement_timeout: timedelta | float | str = 600,
         retry_deadline: timedelta | float | str = 300,
     ) -> None:
-        super().__init__(MySQLDelivery(make_options(MySQLOptions, arguments_for(MySQLOptions, locals()))))
+        options = make_options(MySQLOptions, arguments_for(MySQLOptions, locals()))
+        super().__init__(MySQLEpochDelivery(options) if options.by_epochs else MySQLPartDelivery(options))
 
     def __repr__(self) -> str:
         return f"MySQLSink(table={str(self.delegate.table)!r}, write_mode={self.options.write_mode!r})"

@@ -60,6 +60,11 @@ class MySQLWords(Words):
         "INSERT INTO {ledger} (incarnation, target, step, generation, begun) VALUES ('', %(name)s, '', 0, -1)"
         " ON DUPLICATE KEY UPDATE begun = begun + 1"
     )
+    first = lock
+    # MariaDB has no FOR SHARE.
+    sharing = " LOCK IN SHARE MODE"
+    locks_on_one_node = True
+    holding = "INSERT INTO {table} ({columns}) SELECT {nothing} FROM DUAL WHERE false"
     keep = "UPDATE {staging} AS kept JOIN ({query}) AS found ON {same} SET kept.{column} = found._outfall_value"
     address = (_STAGE, _ROW)
     place = "CONCAT({0}, ':', {1})"

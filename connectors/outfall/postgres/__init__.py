@@ -2,12 +2,11 @@
 
 ```
 sink, options       `PostgresSink`, the public class, which delegates to one of three deliveries; its options
-delivery            the base of the deliveries in PostgreSQL, and the delivery by epochs, on `outfall.sql`
+delivery            the base of the deliveries in PostgreSQL, and those by epochs and by parts, on `outfall.sql`
 dialect, words      PostgreSQL's dialect of SQL for that base, and its words: what differs as text
 staging/            by epochs: tasks `load` rows into staging with COPY, which `truncation` empties; `moving` has the
                     addresses of rows, for those that the table accepts
-offsets/            by offsets: tasks publish independently, by `parts` or by the offsets of their `source`; `ledger`
-                    has the rows of parts
+source              by the offsets of the source: tasks publish independently
 copy/               converts values to column types, and sends them with COPY
 catalogue/          the server's columns and types, type compatibility, privileges
 connection/         the port: connections and transactions, what a DSN says, why a server refuses, what errors mean

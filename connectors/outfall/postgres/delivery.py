@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
-
-import pyarrow as pa
 
 from outfall.capabilities import CommitterInitContext, Guarantee, TargetContext
 from outfall.postgres.catalogue.columns import schema_of
@@ -20,10 +17,9 @@ from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging.moving import PostgresCommitter
 from outfall.sql.delivery import SqlDelivery, StagedEpochs
 from outfall.sql.dialect import Found
+from outfall.sql.parts.delivery import PartDelivery
+from outfall.sql.parts.target import PartTarget
 from outfall.sql.target import SqlTarget
-
-_BEGINNING = "outfall: beginning"
-"""The name of advisory locks."""
 
 
 class PostgresDelivery(SqlDelivery):
@@ -61,12 +57,6 @@ class PostgresDelivery(SqlDelivery):
             kept_tables = "a server that does not crash, which would empty unlogged tables and lose their rows"
             return (kept, kept_tables, *self._retained())
         return (kept, *self._retained())
-
-    def row_schema(self) -> pa.Schema | None:
-        if self.options.payload_column is not None:
-            # Rows have other columns than the table.
-            return None
-        return super().row_schema()
 
     def check_connection(self) -> Sequence[str]:
         database = self.database
@@ -116,20 +106,17 @@ class PostgresTarget(SqlTarget):
                 raise unlogged(name, relation)
 
 
-class OffsetTarget(PostgresTarget):
-    """Like `PostgresTarget`, for tasks that publish: `on_existing="overwrite"` deletes rows before the first task.
+class PostgresPartDelivery(PartDelivery, PostgresDelivery):
+    """Writes a part's rows of an epoch exactly once, see `PartDelivery`."""
 
-    The tasks cannot do so, because none of their transactions is known to be the first one.
-    """
+    options: PostgresOptions
 
-    @contextmanager
-    def opening(self) -> Iterator[None]:
-        # Of two concurrent drivers of this query only one is the first.
-        self._session.execute(
-            "SELECT pg_advisory_xact_lock(hashtext(%s), hashtext(%s))",
-            (_BEGINNING, f"{self._ledger.key['incarnation']} {self.where}"),
-        )
-        yield
+    def kind(self) -> str:
+        return "postgres/parts"
 
-    def delete_existing(self, context: TargetContext[Any]) -> None:
-        self._table.delete_rows(self._session)
+    def _target(self, session: Any, context: TargetContext[Any]) -> SqlTarget:
+        return PostgresPartTarget(self._tables(context, self._table_options), self._written, session, self.list_parts())
+
+
+class PostgresPartTarget(PartTarget, PostgresTarget):
+    """One step's table and parts in PostgreSQL, in one transaction."""

@@ -17,6 +17,7 @@ from outfall.postgres.catalogue.table import check_keys, check_relation
 from outfall.postgres.catalogue.types import arrow_type, new_column_type, why_no_sequence, why_not
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
 from outfall.postgres.connection.errors import RowRefusal, is_rows_fault, may_be_mismatch
+from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, copy_command
 from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import LONGEST, PostgresOptions
 from outfall.postgres.staging.load import SortingCopy, StagingCopy, StreamingCopy
@@ -113,6 +114,12 @@ class PostgresDialect(Dialect):
     def load(self, staging: Any, target: Any, schema: pa.Schema, stage: int, context: WriterInitContext) -> StagingCopy:
         kind = StreamingCopy if self.options.dead_letter_table is None else SortingCopy
         return kind(self, staging, target, schema, stage, context)
+
+    def direct(
+        self, session: PostgresConnection, table: TableName, schema: pa.Schema, columns: Sequence[TableColumn]
+    ) -> RunningCopy:
+        encoder = CopyEncoder(schema, columns)
+        return RunningCopy.start(session, copy_command(table, schema.names, encoder), encoder)
 
     def emptied(self, session: PostgresConnection, table: SqlName, attempts: str) -> bool:
         return emptied(session, table, attempts)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from outfall.existing import OnExistingRows
 from outfall.options import Names
-from outfall.sql.options import SqlOptions
+from outfall.sql.parts.options import PartOptions
 from outfall.tables.key_options import names_once
 
 LONGEST = 63
 """Bytes of an identifier; PostgreSQL silently truncates longer ones."""
 
 
-class PostgresOptions(SqlOptions):
+class PostgresOptions(PartOptions):
     """The options of `PostgresSink`, in its constructor and as Spark options."""
 
     dsn: SecretStr = Field(
@@ -32,33 +32,6 @@ class PostgresOptions(SqlOptions):
         description="The columns with the offsets of the source, for example Kafka's `topic, partition, offset`. With"
         " them, each task publishes its own rows, and the offsets identify duplicates (Python API only). They need a"
         " unique index; with `create_table` they become the primary key.",
-    )
-    parts: int | None = Field(
-        default=None,
-        ge=1,
-        description="The number of parts to which rows are routed by key (Python API only). Each part numbers its rows"
-        " from 0, and each task publishes its own rows, which these numbers identify. Without it, and without"
-        " `offset_columns`, rows are staged, and each epoch is published in one transaction.",
-    )
-    offset_keys: Literal["columns", "ledger"] = Field(
-        default="columns",
-        description="`parts`: whether columns of the table store the part and the number of each row, or only the"
-        " ledger counts the rows.",
-    )
-    part_column: str = Field(
-        default="partition_id",
-        min_length=1,
-        description="`offset_keys=columns`: the column of the part, an integer from 0 or its string.",
-    )
-    part_offset_column: str = Field(
-        default="offset",
-        min_length=1,
-        description="`offset_keys=columns`: the column of the row's number in its part.",
-    )
-    payload_column: str | None = Field(
-        default=None,
-        min_length=1,
-        description="`parts`: a column of type json, jsonb or text that stores the whole row as one JSON object.",
     )
     delete_marker: str | None = Field(
         default=None,
@@ -99,30 +72,17 @@ class PostgresOptions(SqlOptions):
         return self
 
     @model_validator(mode="after")
-    def _deliverable(self) -> Self:
-        if self.by_epochs:
-            if self.payload_column:
-                raise ValueError("payload_column is an option of parts")
-            return self
+    def _identified(self) -> Self:
         if self.offset_columns and self.parts is not None:
             raise ValueError("offset_columns and parts exclude each other: give one of them")
-        if self.dead_letter_table:
-            raise ValueError(
-                "dead_letter_table excludes offset_columns and parts: the driver must select the winning attempt"
-            )
-        if self.write_mode != "append":
-            raise ValueError(
-                f"write_mode {self.write_mode} excludes offset_columns and parts: offsets identify rows, not keys"
-            )
         if self.offset_columns and (self.key_columns or self.payload_column):
             raise ValueError("key_columns and payload_column cannot be used with offset_columns, which are the key")
         return self
 
     @property
-    def by_epochs(self) -> bool:
-        """Whether the driver publishes whole epochs. Otherwise the tasks publish, and offsets identify duplicates."""
-        return not self.offset_columns and self.parts is None
+    def _direct(self) -> str:
+        return "offset_columns and parts"
 
-    def reserved_columns(self) -> set[str]:
-        """Return the column names that neither rows nor table may have; none by parts, whose rows are not staged."""
-        return set() if self.parts is not None else super().reserved_columns()
+    @property
+    def by_epochs(self) -> bool:
+        return not self.offset_columns and self.parts is None

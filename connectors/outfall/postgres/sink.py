@@ -9,10 +9,9 @@ from typing import Literal
 from outfall.delegating_sink import DelegatingSink
 from outfall.existing import OnExistingRows
 from outfall.options import arguments_for, make_options, names_arguments
-from outfall.postgres.delivery import EpochDelivery, PostgresDelivery
-from outfall.postgres.offsets.parts import PartDelivery
-from outfall.postgres.offsets.source import SourceDelivery
+from outfall.postgres.delivery import EpochDelivery, PostgresDelivery, PostgresPartDelivery
 from outfall.postgres.options import PostgresOptions
+from outfall.postgres.source import SourceDelivery
 from outfall.row_logging import LogRows
 
 
@@ -86,7 +85,7 @@ class PostgresSink(DelegatingSink):
         elif options.offset_columns:
             delegate = SourceDelivery(options)
         else:
-            delegate = PartDelivery(options)
+            delegate = PostgresPartDelivery(options)
         super().__init__(delegate)
 
     def __repr__(self) -> str:

@@ -47,6 +47,10 @@ class PostgresWords(Words):
     )
     now = clock = "now()"
     lock = "SELECT pg_advisory_xact_lock(hashtext('outfall: changing'), hashtext(%(table)s))"
+    owned = ", FOREIGN KEY (incarnation, target) REFERENCES {}.ledger ON DELETE CASCADE"
+    first = "SELECT pg_advisory_xact_lock(hashtext('outfall: beginning'), hashtext(%(name)s))"
+    # LOCK needs more privileges.
+    holding = "EXPLAIN INSERT INTO {table} DEFAULT VALUES"
     at_once = "SET CONSTRAINTS ALL IMMEDIATE"
     # Stable while a transaction has locked the table, because a rewrite needs a lock (manual, 5.6 System Columns).
     keep = "UPDATE {staging} AS kept SET {column} = found._outfall_value FROM ({query}) AS found WHERE {same}"

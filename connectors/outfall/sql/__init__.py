@@ -12,6 +12,7 @@ delivery        the base of a sink: checks and opens the table before an epoch; 
   publish       publishes an epoch from staging in one transaction
     keyed       moves the rows of an epoch from staging into the table, all or some
     moving      finds by bisection those that the table accepts
+parts/          by parts: tasks publish their rows independently, and the ledger has a row for each part
 statements      every statement of the tables above and of moves, as text, from options and words
 changes         which rows are changes, for the write mode `changes`
 options         the options that all databases share

@@ -51,6 +51,9 @@ class Session(Protocol):
     def execute(self, statement: str, given: Any = (), /) -> Result:
         """Execute a statement with parameters: a sequence for `%s`, or a mapping for `%(name)s`."""
 
+    def each(self, statements: Sequence[Statement], /) -> Sequence[Result]:
+        """Execute statements in one round trip, and return their results."""
+
     def stream(self, query: str, /) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of a query, without holding all of them."""
 
@@ -188,6 +191,17 @@ class SqlDatabase(ABC):
         A locked row that is read in it must be the newest, as with READ COMMITTED. `foreseen` and `looks` are as in
         `BatchingSession.begin`. A kept connection whose server no longer answers to that is replaced.
         """
+
+    def task(self, foreseen: Sequence[Statement] = ()) -> AbstractContextManager[Any]:
+        """Lend a session in a transaction that lasts as long as its task has rows. Without a COMMIT it leaves nothing.
+
+        Only a wait for a lock is limited: a stopped attempt may hold the lock. `foreseen` is as in `transaction`.
+        Needed for delivery by parts only.
+        """
+        raise NotImplementedError
+
+    def limit(self, session: Any) -> None:
+        """Give the transaction of `task` the limits of `transaction`, before it locks rows for which others wait."""
 
     @abstractmethod
     def making(self, session: Any, names: Sequence[str]) -> AbstractContextManager[object]:

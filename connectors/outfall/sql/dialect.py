@@ -235,6 +235,23 @@ class Load(ABC):
         """Return the connection. What is not committed is rolled back."""
 
 
+class DirectLoad(Protocol):
+    """The rows of one task, sent straight into the table, in the transaction of the caller."""
+
+    @property
+    def stored(self) -> int:
+        """The number of rows that are in the table once it is finished, without those that a trigger skipped."""
+
+    def write(self, batch: pa.RecordBatch, /) -> int:
+        """Send rows, like `Load.write`."""
+
+    def finish(self) -> int:
+        """Wait until the table has all sent rows, like `Load.finish`."""
+
+    def abort(self) -> None:
+        """Stop, because the transaction has ended."""
+
+
 class Dialect(ABC):
     """The SQL of one database for one sink: how it names, describes, creates, loads and moves what the base decides."""
 
@@ -368,6 +385,13 @@ class Dialect(ABC):
         self, staging: SqlName, target: SqlName, schema: pa.Schema, stage: int, context: WriterInitContext
     ) -> Load:
         """Return a load of one attempt into staging, with its number in each row. Its rows are for the target."""
+
+    def direct(self, session: Any, table: Any, schema: pa.Schema, columns: Sequence[Any]) -> DirectLoad:
+        """Return a load of rows with a schema into columns of the table, which the session has locked.
+
+        Raises `TargetError` if the server would not keep the rows in one transaction. Needed for parts only.
+        """
+        raise NotImplementedError
 
     def conflicts(self, session: Any, table: SqlName, columns: Sequence[str]) -> Conflicts:
         """Return which rows replace others of their key, by the indexes of the table, with columns of the rows."""

@@ -82,6 +82,11 @@ class BatchingSession:
             return known
         return self.together([*self._taken(), (statement, given)])[-1]
 
+    def each(self, statements: Sequence[Statement]) -> list[Fetched]:
+        """Execute statements in one round trip, after those of `later`, and return their results."""
+        queued = self._taken()
+        return self.together([*queued, *statements])[len(queued) :] if statements else []
+
     # --- transactions
 
     def begin(

@@ -103,6 +103,18 @@ class Words(ABC):
     """What an INSERT into the ledger ends with so that an existing row of the same key is kept."""
     locking: ClassVar[str] = " FOR UPDATE"
     """What a query of the ledger ends with so that no other transaction writes the row."""
+    sharing: ClassVar[str] = " FOR SHARE"
+    """The same, while others may share the lock. By parts only."""
+    locks_on_one_node: ClassVar[bool] = False
+    """Whether another node of a cluster may write a row that is locked on this one. By parts only."""
+    owned: ClassVar[str] = ""
+    """What ends the table of parts, so that its rows are removed with those of the ledger in the schema `{}`."""
+    first: ClassVar[str]
+    """Waits for another driver that empties the table before its tasks write it, with the same `%(name)s`. By
+    parts only."""
+    holding: ClassVar[str]
+    """Locks `{table}` as writing `{columns}` does, but writes nothing. `{nothing}` is a NULL for each. By parts
+    only."""
     same_target: ClassVar[str] = "target = {}"
     """The condition that a row of the ledger is one of a table, of whose name it is a template."""
 

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from outfall.errors import FencedError, OutfallError, TargetError, TargetLostError, TerminalError
-from outfall.postgres.offsets import part_writer
+from outfall.postgres import dialect
 from outfall.testing.crash_points import crash_at
 from tests.integration.postgres.support import Target
 from tests.integration.support.sql import first, listening, mostly_thorough, rows, run
@@ -195,7 +195,7 @@ def test_a_table_that_is_altered_under_a_task_stores_nothing_of_it(dsn: str, rec
 def test_nobody_alters_a_table_whose_rows_a_task_encodes(
     target: Target, recovery: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder, tried = part_writer.CopyEncoder, []  # type: ignore[attr-defined]
+    encoder, tried = dialect.CopyEncoder, []  # type: ignore[attr-defined]
 
     def alter(*given: Any) -> Any:
         tried.append(given)
@@ -203,7 +203,7 @@ def test_nobody_alters_a_table_whose_rows_a_task_encodes(
             target.run("SET lock_timeout = '100ms'; ALTER TABLE t ALTER COLUMN id TYPE integer")
         return encoder(*given)
 
-    monkeypatch.setattr(part_writer, "CopyEncoder", alter)
+    monkeypatch.setattr(dialect, "CopyEncoder", alter)
     sink = target.sink(parts=1, offset_keys="ledger")
     run(sink, recovery, 0, [("key", row) for row in rows(1)])
     assert tried

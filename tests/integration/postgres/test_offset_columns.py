@@ -22,11 +22,11 @@ from outfall.postgres import PostgresSink
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
-from tests.integration.postgres.offsets import numbered
 from tests.integration.postgres.support import Target
 from tests.integration.support.postgres import Server, pgbouncer
 from tests.integration.support.servers import free_port
 from tests.integration.support.sql import first, listening, mostly_thorough, run
+from tests.integration.support.sql_parts import numbered
 from tests.integration.support.waiting import until
 
 TABLE = "CREATE TABLE t (id bigint, name text, UNIQUE (id))"

@@ -1,4 +1,4 @@
-"""Offsets and parts are exactly once where their source is repeatable: the conformance suite does not refute it."""
+"""Offsets of the source are exactly once where that source is repeatable: the conformance suite does not refute it."""
 
 from __future__ import annotations
 
@@ -7,28 +7,12 @@ from typing import Any
 
 import pytest
 
-from outfall.testing import SinkConformance, SinkHarness, run_conformance
+from outfall.testing import SinkConformance, run_conformance
 from tests.integration.support.sql import Table, first
-from tests.integration.support.sql_conformance import SHORT, SHORTEST, Tables
-
-UNSTAGED = Tables.not_claimed | dict.fromkeys(["lost_before_committing", "lost_after_committing"], "nothing is staged")
-NOT_CLAIMED = UNSTAGED | {
-    "leftovers_are_cleaned_up": "nothing is staged",
-    "parts_reordered": "an epoch that is in the table in part must be routed as before, or it is refused; the"
-    " sink itself lists its parts in one order only",
-}
+from tests.integration.support.sql_conformance import SHORT, SHORTEST, UNSTAGED, DirectTables, Tables
 
 
-class OffsetTables(Tables):
-    """Rows come again as they were, as `requires()` says."""
-
-    repeatable_source = True
-    # Nothing is staged that could be lost, or left.
-    lose = SinkHarness.lose
-    leftovers = SinkHarness.leftovers
-
-
-class SourceTables(OffsetTables):
+class SourceTables(DirectTables):
     columns = "id bigint PRIMARY KEY, text text"
     leftovers = Tables.leftovers
     not_claimed = UNSTAGED | {
@@ -47,20 +31,6 @@ class SourceTables(OffsetTables):
         }
 
 
-class PartTables(OffsetTables):
-    not_claimed = NOT_CLAIMED
-
-    def sink_options(self, target: str) -> dict[str, Any]:
-        return {"parts": 4, "offset_keys": "ledger"}
-
-
-class NumberedTables(PartTables):
-    columns = 'id bigint, text text, partition_id integer, "offset" bigint, PRIMARY KEY (partition_id, "offset")'
-
-    def sink_options(self, target: str) -> dict[str, Any]:
-        return {"parts": 4}
-
-
 @pytest.mark.parametrize(
     ("tables", "checks"),
     first(
@@ -68,17 +38,12 @@ class NumberedTables(PartTables):
         [
             (SourceTables, SHORTEST),
             pytest.param(SourceTables, SHORT, marks=pytest.mark.thorough),
-            pytest.param(PartTables, SHORTEST, marks=pytest.mark.thorough),
-            pytest.param(PartTables, SHORT, marks=pytest.mark.thorough),
-            *(
-                pytest.param(tables, ["changed_layout", "in_wrappers"], marks=pytest.mark.thorough)
-                for tables in (SourceTables, PartTables)
-            ),
+            pytest.param(SourceTables, ["changed_layout", "in_wrappers"], marks=pytest.mark.thorough),
         ],
     ),
 )
 def test_rows_under_offsets_in_short(
-    home: Table, tmp_path: Path, tables: type[OffsetTables], checks: list[str]
+    home: Table, tmp_path: Path, tables: type[DirectTables], checks: list[str]
 ) -> None:
     harness = tables()
     harness.home = home
@@ -86,7 +51,7 @@ def test_rows_under_offsets_in_short(
     assert report.passed, report
 
 
-class Suite(OffsetTables, SinkConformance):
+class Suite(SinkConformance):
     """The whole suite."""
 
     @pytest.fixture(autouse=True)
@@ -97,13 +62,3 @@ class Suite(OffsetTables, SinkConformance):
 @pytest.mark.long
 class TestSourceOffsets(SourceTables, Suite):
     memory_limit = 16 << 20
-
-
-@pytest.mark.long
-class TestPartsInTheLedger(PartTables, Suite):
-    memory_limit = 16 << 20
-
-
-@pytest.mark.long
-class TestPartsInColumns(NumberedTables, Suite):
-    pass

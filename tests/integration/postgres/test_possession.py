@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.postgres.test_offset_conformance import PartTables
 from tests.integration.support.sql import Table
+from tests.integration.support.sql_conformance import PartTables
 from tests.one_each import one_each
 from tests.unit.support.possession import MODES, STEPS, queries_meet
 

@@ -13,10 +13,10 @@ from psycopg.conninfo import make_conninfo
 
 from outfall.postgres.staging import load
 from outfall.testing import LocalDriver
-from tests.integration.postgres.offsets import one_task, parts_sink
 from tests.integration.postgres.support import Target
 from tests.integration.support.postgres import pgbouncer
 from tests.integration.support.sql import rows
+from tests.integration.support.sql_parts import one_task, parts_sink
 
 TIMEOUTS = {
     "statement_timeout": 0, "idle_in_transaction_session_timeout": 90600, "lock_timeout": 0,

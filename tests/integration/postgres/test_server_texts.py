@@ -12,11 +12,11 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from outfall.errors import OutfallError, reason
 from outfall.postgres import PostgresSink
 from outfall.recovery import history
-from tests.integration.postgres.offsets import parts_sink
-from tests.integration.postgres.offsets import run as run_parts
 from tests.integration.postgres.support import Target
 from tests.integration.support.servers import free_port
 from tests.integration.support.sql import first, rows, run
+from tests.integration.support.sql_parts import parts_sink
+from tests.integration.support.sql_parts import run as run_parts
 
 SECRET = "Ringelnatz"
 RAISED = ["P0001", "23514", "23505", "22023", "42501", "44000", "0A000", "XX000", "ZZ123"]

@@ -16,6 +16,8 @@ from tests.integration.support.sql_conformance import (
     STALLING,
     ChangedTables,
     NullableKeys,
+    NumberedTables,
+    PartTables,
     SortedTables,
     Tables,
     UpsertedTables,
@@ -37,6 +39,9 @@ pytestmark = ON_EACH
             for harness in (Tables, UpsertedTables, ChangedTables)
         ),
         pytest.param(NullableKeys, ["null_in_a_key"], marks=THOROUGH),
+        pytest.param(PartTables, SHORT, marks=THOROUGH),
+        pytest.param(PartTables, ["changed_layout", "in_wrappers", *STALLING], marks=THOROUGH),
+        pytest.param(NumberedTables, SHORTEST, marks=THOROUGH),
     ],
 )
 def test_rows_in_short(home: Table, tmp_path: Path, harness: type[Tables], checks: list[str]) -> None:
@@ -80,4 +85,14 @@ class TestChanges(ChangedTables, Suite):
 
 @pytest.mark.long
 class TestRowsBesideRefusedOnes(SortedTables, Suite):
+    pass
+
+
+@pytest.mark.long
+class TestPartsInTheLedger(PartTables, Suite):
+    memory_limit = 16 << 20
+
+
+@pytest.mark.long
+class TestPartsInColumns(NumberedTables, Suite):
     pass

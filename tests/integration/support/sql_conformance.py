@@ -75,6 +75,37 @@ class Tables(SinkHarness):
         return self.home.tables(f"staging_{target}%")
 
 
+UNSTAGED = Tables.not_claimed | dict.fromkeys(["lost_before_committing", "lost_after_committing"], "nothing is staged")
+
+
+class DirectTables(Tables):
+    """Tasks publish their rows, which come again as they were, as `requires()` says."""
+
+    not_claimed = UNSTAGED
+    repeatable_source = True
+    # Nothing is staged that could be lost, or left.
+    lose = SinkHarness.lose
+    leftovers = SinkHarness.leftovers
+
+
+class PartTables(DirectTables):
+    not_claimed = UNSTAGED | {
+        "leftovers_are_cleaned_up": "nothing is staged",
+        "parts_reordered": "an epoch that is in the table in part must be routed as before, or it is refused; the"
+        " sink itself lists its parts in one order only",
+    }
+
+    def sink_options(self, target: str) -> dict[str, Any]:
+        return {"parts": 4, "offset_keys": "ledger"}
+
+
+class NumberedTables(PartTables):
+    columns = "id bigint, text {text}, part integer, number bigint, PRIMARY KEY (part, number)"
+
+    def sink_options(self, target: str) -> dict[str, Any]:
+        return {"parts": 4, "part_column": "part", "part_offset_column": "number"}
+
+
 class UpsertedTables(Tables):
     columns = "id bigint PRIMARY KEY, text {text}"
     not_claimed = Tables.not_claimed | {"equal_rows": ONE_ROW_PER_KEY}

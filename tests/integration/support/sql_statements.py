@@ -159,7 +159,6 @@ CASES: dict[str, Case] = {
         {"parts": 2, "offset_keys": "ledger"},
         [[[("1", {"id": 1, "name": "a"}), ("2", {"id": 2, "name": "b"})]], [[("1", {"id": 3, "name": "c"})]]],
         "CREATE TABLE t (id bigint, name text)",
-        only=("postgres",),
     ),
 }
 """By name."""

@@ -20,11 +20,11 @@ from outfall.errors import ConfigurationError, TargetError, TransientError, Valu
 from outfall.postgres import PostgresSink, sink_from_options
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase, timeouts
 from outfall.postgres.names import TableName
-from outfall.postgres.offsets.part_writer import PartRows
 from outfall.postgres.words import PostgresWords
 from outfall.serde import ModelSerializer
 from outfall.source_options import make_sink
 from outfall.sql.dialect import StagedRows, staging_name
+from outfall.sql.parts.rows import PartRows
 from outfall.sql.statements import Statements
 from outfall.tls import system_authorities
 
@@ -98,6 +98,9 @@ class Server(PostgresConnection):
 
     def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
         self.settings |= zip(params[::2], params[1::2], strict=True)
+
+    def later(self, statement: Any, given: Any = ()) -> None:
+        self.execute(statement, given)
 
     def __del__(self, *args: Any) -> None:
         """There is nothing to close."""

@@ -21,12 +21,12 @@ from outfall.kafka import KafkaSink
 from outfall.kafka.parts.target import KafkaPartState
 from outfall.kinesis import KinesisSink
 from outfall.postgres import PostgresSink
-from outfall.postgres.offsets.part_writer import PartState
 from outfall.s3 import S3Sink
 from outfall.s3.rolling.pieces import ObjectState, StoredPiece, WriterState
 from outfall.s3.staged import StagedObject, UploadedPart
 from outfall.serde import JsonSerializer, SimpleVersionedSerializer
 from outfall.sql.dialect import StagedRows
+from outfall.sql.parts.writer import PartState
 from outfall.tables.data_file import DataFile, EpochFiles, Layout, TaskFiles
 from outfall.wrappers import ExactlyOnceSink
 from outfall.wrappers.composite_committer import ChildValue, ChildValueSerializer, ListSerializer

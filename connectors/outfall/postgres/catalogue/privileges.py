@@ -27,9 +27,8 @@ OWN_RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
 def needed_rights(options: PostgresOptions) -> list[str]:
     """Return the privileges needed on an existing table, without SELECT for `on_existing="check"`."""
     found = list(_NEEDED[options.write_mode])
-    numbered = options.parts is not None and options.offset_keys == "columns"
     # ON CONFLICT reads the columns of its index (manual, INSERT).
-    if options.offset_columns or numbered or options.existing.others == "reject":
+    if options.offset_columns or options.numbered or options.existing.others == "reject":
         found.append("SELECT")
     if options.delete_marker or options.existing.others == "delete":
         found.append("DELETE")

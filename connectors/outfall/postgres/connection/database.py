@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -185,6 +185,13 @@ class PostgresDatabase(SqlDatabase):
             connection.finish("ROLLBACK" if undo else "COMMIT")
 
     @contextmanager
+    def task(self, foreseen: Sequence[Statement] = ()) -> Iterator[PostgresConnection]:
+        limits = {"lock_timeout": self.options.statement_milliseconds}
+        with self.begun(limits, foreseen, looks=True) as connection:
+            connection.patience = None
+            yield connection
+
+    @contextmanager
     def making(self, session: PostgresConnection, names: Sequence[str]) -> Iterator[None]:
         session.execute("SELECT set_config('lock_timeout', %s, true)", (f"{int(_LONGEST_WAIT * 1000)}ms",))
         # IF NOT EXISTS does not lock: if two sessions create the same table at once, one fails.
@@ -199,7 +206,7 @@ class PostgresDatabase(SqlDatabase):
         enforce the timeouts, the client closes the connection.
         """
         self._watch(connection)
-        connection.execute(*timeouts(connection, self._limits()))
+        connection.later(*timeouts(connection, self._limits()))
 
     def _limits(self) -> dict[str, int]:
         statement, silence = self.options.statement_milliseconds, int(_LONGEST_SILENCE * 1000)
@@ -242,51 +249,6 @@ def timeouts(connection: PostgresConnection, milliseconds: Mapping[str, int]) ->
     settings += [(name, given[ours]) for ours, name in _SERVERS_KEEPALIVES.items() if given.get(ours)]
     calls = ", ".join(["set_config(%s, %s, true)"] * len(settings))
     return f"SELECT {calls}", [part for setting in settings for part in setting]
-
-
-class TaskTransaction:
-    """A transaction that lasts as long as its task has rows. Without a commit, nothing outlives its connection.
-
-    It connects with the first row, so a task without rows needs no connection.
-    """
-
-    def __init__(self, database: PostgresDatabase) -> None:
-        self.connection: PostgresConnection | None = None
-        """The connection, after `connect` was called."""
-        self._database = database
-        self._lent = ExitStack()
-
-    def connect(self) -> PostgresConnection:
-        """Return the connection; the first call establishes it."""
-        if self.connection is None:
-            self.connection = self._lent.enter_context(self._database.connection())
-        return self.connection
-
-    def begin(self) -> PostgresConnection:
-        """Begin the transaction, and return the connection."""
-        if self.connection is None:
-            self.connection = self._lent.enter_context(self._database.begun(self._limits(), looks=True))
-        else:
-            self.connection.begin([BEGIN, timeouts(self.connection, self._limits())], looks=True)
-        self.connection.patience = None
-        return self.connection
-
-    def extend(self, connection: PostgresConnection) -> None:
-        """Let an open transaction last as long as its task has rows, whatever timeouts its role has.
-
-        Only a wait for a lock is limited: a stopped attempt may hold the lock.
-        """
-        connection.execute(*timeouts(connection, self._limits()))
-
-    def _limits(self) -> dict[str, int]:
-        return {"lock_timeout": self._database.options.statement_milliseconds}
-
-    def close(self) -> None:
-        """Return the connection, or close it if its transaction is open, which rolls back all changes."""
-        connection, self.connection = self.connection, None
-        if connection is not None and connection.is_busy():
-            connection.close()
-        self._lent.close()
 
 
 class PostgresConnection(BatchingSession, psycopg.Connection[tuple[Any, ...]]):

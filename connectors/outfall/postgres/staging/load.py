@@ -6,6 +6,7 @@ It uses as few COPYs as possible, or one per batch if rejected rows become dead 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -17,7 +18,7 @@ from outfall.dead_letter import DeadLetter
 from outfall.errors import ValueRefusedError
 from outfall.formats.strings import RefusedRowError
 from outfall.postgres.catalogue.conflict import nulls_are_equal
-from outfall.postgres.connection.database import TaskTransaction, timeouts
+from outfall.postgres.connection.database import timeouts
 from outfall.postgres.connection.errors import RowRefusal, means
 from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, copy_command
 from outfall.postgres.names import TableName
@@ -60,12 +61,12 @@ class StagingCopy(Load):
         self._dialect = dialect
         self._options = dialect.options
         self._stage = stage
-        self._transaction = TaskTransaction(dialect.database)
+        self._lent = ExitStack()
         try:
-            self._connection = self.session = self._transaction.begin()
+            self._connection = self.session = self._lent.enter_context(dialect.database.task())
             columns = staging_columns(self._connection, dialect, staging, schema)
         except BaseException:
-            self._transaction.close()
+            self._lent.close()
             raise
         names = [column.name for column in columns]
         own = names[: len(names) - len(schema)]
@@ -111,7 +112,7 @@ class StagingCopy(Load):
         self._connection.finish("COMMIT")
 
     def close(self) -> None:
-        self._transaction.close()
+        self._lent.close()
 
     def _staged(self, batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
         """Add the sink's columns before those of a batch, with rows numbered after `first`."""

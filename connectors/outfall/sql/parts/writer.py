@@ -1,30 +1,23 @@
-"""The parts of one task: one connection, one COPY directly into the table, one transaction."""
+"""The parts of one task: one connection, rows sent straight into the table, one transaction."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from contextlib import ExitStack
 from typing import Any
 
-import psycopg
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.capabilities import SupportsFlush, WriterInitContext
-from outfall.errors import ConfigurationError, TerminalError, TransientError
+from outfall.errors import TargetError, TerminalError, TransientError
 from outfall.part_ledger.checks import PartContext, PartCount, PartRow, check_step, missing_parts
-from outfall.postgres.catalogue.columns import TableColumn, read_columns
-from outfall.postgres.connection.database import BEGIN, PostgresConnection, TaskTransaction
-from outfall.postgres.connection.errors import means
-from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, copy_command
-from outfall.postgres.dialect import PostgresDialect
-from outfall.postgres.offsets.ledger import PartLedger
-from outfall.postgres.options import PostgresOptions
 from outfall.sinks import StatefulSinkPartition
 from outfall.sql.database import Means
-from outfall.sql.dialect import compose
+from outfall.sql.dialect import Column, DirectLoad, compose
+from outfall.sql.parts.ledger import PartLedger
+from outfall.sql.parts.rows import PartRows
 from outfall.sql.target import StepTables
 from outfall.sql.writer import check_same_columns
 from outfall.trace_points import reached
@@ -32,8 +25,6 @@ from outfall.values import rows_to_batch
 
 ALTERNATIVE = '; or omit parts, because epochs accept any source, with a new checkpoint and on_existing="overwrite"'
 """The remedy for a source that does not replay the same rows."""
-
-_INTEGERS = frozenset({"int2", "int4", "int8"})
 
 
 class PartState(BaseModel):
@@ -46,7 +37,7 @@ class PartState(BaseModel):
 
 
 class PartWriter(StatefulSinkPartition[Any, PartState], SupportsFlush):
-    """Writes a part's rows with the COPY of its task.
+    """Writes a part's rows with the load of its task.
 
     A task flushes all its parts before it takes the state of the first. The flush of the last part publishes the rows
     of all parts, so the state that `snapshot` returns is in the table, and `snapshot` writes nothing.
@@ -55,7 +46,7 @@ class PartWriter(StatefulSinkPartition[Any, PartState], SupportsFlush):
     def __init__(
         self,
         tasks: PartTasks,
-        tables: StepTables[PostgresDialect],
+        tables: StepTables[Any],
         state: PartState,
         context: WriterInitContext,
     ) -> None:
@@ -99,17 +90,20 @@ class PartTask:
     its own row in the ledger.
     """
 
-    def __init__(self, tables: StepTables[PostgresDialect], context: WriterInitContext) -> None:
+    def __init__(self, tables: StepTables[Any], context: WriterInitContext) -> None:
         self._tables = tables
         self._table = tables.target
         self._context = context
-        self._ledger = PartLedger(tables.ledger)
-        self._transaction = TaskTransaction(tables.dialect.database)
+        self._dialect = tables.dialect
+        self._ledger = PartLedger(tables.dialect, tables.ledger)
+        self._lent = ExitStack()
+        self._session: Any = None
+        """The session with the open transaction, after the first row."""
         self._rows = PartRows(tables.dialect.options)
-        self._copy: RunningCopy | None = None
+        self._load: DirectLoad | None = None
         self._schema: pa.Schema | None = None
         self._sent = 0
-        """The number of rows sent with the COPY."""
+        """The number of rows sent with the load."""
         self._present: frozenset[str] = frozenset()
         self._counts: dict[str, PartCount] = {}
         """The rows so far of the parts that are not published."""
@@ -136,9 +130,9 @@ class PartTask:
                 do="write all rows of an epoch before flush; or omit parts",
             )
         with self._tables.translated_errors("copying rows into"):
-            copy = self._open(count.part, batch.schema)
-            if copy is not None:
-                size = copy.write(self._rows.batch(batch, count.part, count.next_offset))
+            load = self._open(count.part, batch.schema)
+            if load is not None:
+                size = load.write(self._rows.batch(batch, count.part, count.next_offset))
                 self._context.metrics.add("bytes", size)
                 self._sent += batch.num_rows
         count.hash.add(batch)
@@ -154,10 +148,10 @@ class PartTask:
         Raises `FencedError`, `ReplayDiffersError`, `TargetLostError` or `TargetAheadError`, see `missing_parts`; and
         `TransientError` if another attempt may succeed.
         """
-        if (connection := self._transaction.connection) is not None:
+        if self._session is not None:
             with self._tables.translated_errors("copying rows into"):
-                self._publish(connection)
-            self._transaction.close()
+                self._publish()
+            self._end()
         self._published.update(self._counts)
         self._counts = {}
 
@@ -174,67 +168,83 @@ class PartTask:
 
     def close(self) -> None:
         """Return the connection, or close it if its transaction is open, which rolls back all changes."""
-        self._transaction.close()
-        if self._copy is not None:
-            self._copy.abort()
+        self._end()
+        if self._load is not None:
+            self._load.abort()
 
-    def _connect(self) -> PostgresConnection:
-        if self._transaction.connection is None:
-            found = self._ledger.read(self._transaction.connect())
+    def _begin(self) -> Any:
+        """Begin the transaction of the task, unless it is open."""
+        if self._session is None:
+            asked = self._ledger.reading()
+            self._session = self._lent.enter_context(self._tables.database.task([asked]))
+            found = self._ledger.read(self._session)
             self._present = frozenset(part for part, row in found.items() if row.holds(self._context.epoch))
-        return self._transaction.connect()
+        return self._session
 
-    def _open(self, part: str, schema: pa.Schema) -> RunningCopy | None:
-        """Return the COPY for the rows of a part; `None` if they are in the table."""
+    def _end(self) -> None:
+        self._session = None
+        self._lent.close()
 
-        def start() -> RunningCopy | None:
+    def _open(self, part: str, schema: pa.Schema) -> DirectLoad | None:
+        """Return the load for the rows of a part; `None` if they are in the table."""
+
+        def start() -> DirectLoad | None:
             try:
-                connection = self._connect()
-                return None if part in self._present else self._start(connection, schema)
+                session = self._begin()
+                return None if part in self._present else self._start(session, schema)
             except BaseException:
-                self._transaction.close()
+                self._end()
                 raise
 
-        if self._copy is None:
+        if self._load is None:
             # No row is sent yet, so a server that restarts is waited for. Later, only the task can be repeated.
             return self._tables.database.repeated("copying rows into", start)
         if part in self._present:
             return None
         check_same_columns(self._schema, schema)
-        return self._copy
+        return self._load
 
-    def _start(self, connection: PostgresConnection, schema: pa.Schema) -> RunningCopy:
-        self._transaction.begin()
-        # Lock the table as the COPY does, so that it stays as the rows are encoded. LOCK needs more privileges.
-        connection.execute(compose("EXPLAIN INSERT INTO {} DEFAULT VALUES", self._table.sql))
-        columns = read_columns(connection, self._table)
-        self._rows = PartRows.into(self._tables.dialect.options, columns)
-        written = self._rows.schema(schema)
-        found = {column.name: column for column in columns}
-        missing = [name for name in written.names if name not in found]
-        if missing:
-            raise TerminalError(
-                f"{self._table} has no column {missing[0]!r}",
-                why="the table changed after this epoch began",
-                do="start the query again",
-            )
-        encoder = CopyEncoder(written, [found[name] for name in written.names])
-        self._copy = RunningCopy.start(connection, copy_command(self._table, written.names, encoder), encoder)
+    def _start(self, session: Any, schema: pa.Schema) -> DirectLoad:
+        names = self._rows.schema(schema).names
+        self._columns(session, names)
+        # Lock the table as the load does, so that it stays as the rows are encoded.
+        listed, nothing = self._dialect.words.listed(names), ", ".join(["NULL"] * len(names))
+        holding = compose(self._dialect.words.holding, table=self._table.sql, columns=listed, nothing=nothing)
+        session.hold([(holding, ())])
+        columns = self._columns(session, names)
+        self._rows = PartRows.into(self._dialect, columns)
+        self._load = self._dialect.direct(session, self._table, self._rows.schema(schema), columns)
         self._schema = schema
-        return self._copy
+        return self._load
 
-    def _publish(self, connection: PostgresConnection) -> None:
-        sent = self._finish_copy()
+    def _columns(self, session: Any, names: list[str]) -> list[Column]:
+        """Return the columns of the table that are written."""
+        found = {column.name: column for column in self._dialect.columns(session, self._table)}
+        for name in names:
+            if name not in found:
+                raise TerminalError(
+                    f"{self._table} has no column {name!r}",
+                    why="the table changed after this epoch began",
+                    do="start the query again",
+                )
+        return [found[name] for name in names]
+
+    def _publish(self) -> None:
+        sent = self._finish()
         if not sent:
             # This session was idle as long as the task had rows, and the server may have ended it.
-            self._transaction.close()
-            connection = self._transaction.connect()
-            connection.execute(*BEGIN)
-        self._tables.dialect.database.limit(connection)
+            known = self._present
+            self._end()
+            self._begin()
+            self._present = known
+        session = self._session
+        self._tables.database.limit(session)
         wanted = {name: count.row(self._context) for name, count in self._counts.items() if count.hash.rows}
-        step = self._tables.ledger.read_with(connection, " FOR SHARE")
+        step = self._tables.ledger.read_with(session, self._dialect.words.sharing)
         opened = check_step(str(self._table), step.record if step else None, self._context)
-        found = self._ledger.read(connection, wanted, lock=True)
+        found = self._ledger.locked(session, wanted)
+        if not session.is_busy():
+            raise self._ended()
         place = PartContext(str(self._table), self._context.step_id, self._context.epoch, ALTERNATIVE)
         missing = missing_parts(place, opened, found, wanted)
         copied = wanted.keys() - self._present if sent else frozenset()
@@ -242,26 +252,36 @@ class PartTask:
         if present:
             self._context.metrics.add("rows_present", present)
         if missing != copied or not missing:
-            self._give_up(connection, missing)
+            self._give_up(session, missing)
             return
         reached("sql: publishing")
-        self._ledger.published(connection, [wanted[part] for part in sorted(missing)])
+        self._ledger.published(session, [wanted[part] for part in sorted(missing)])
         reached("sql: before COMMIT")
-        self._commit(connection, wanted)
+        self._commit(session, wanted)
         reached("sql: after COMMIT")
 
-    def _finish_copy(self) -> bool:
-        if self._copy is None:
+    def _ended(self) -> TargetError:
+        return TargetError(
+            f"the server has ended the transaction of a task that writes {self._table}",
+            step=self._context.step_id,
+            epoch=self._context.epoch,
+            why="a setting or a trigger of the server commits on its own",
+            do="remove it; then compare the table with the source, because rows of this task are in it twice after the"
+            " query is started again",
+        )
+
+    def _finish(self) -> bool:
+        if self._load is None:
             return False
-        self._context.metrics.add("bytes", self._copy.finish())
-        if skipped := self._sent - self._copy.stored:
+        self._context.metrics.add("bytes", self._load.finish())
+        if skipped := self._sent - self._load.stored:
             self._context.metrics.add("rows_skipped", skipped)
-        self._copy = None
+        self._load = None
         return True
 
-    def _give_up(self, connection: PostgresConnection, missing: frozenset[str]) -> None:
-        """Roll back: another attempt has written all parts, or some of them, which one COPY cannot separate."""
-        connection.execute("ROLLBACK")
+    def _give_up(self, session: Any, missing: frozenset[str]) -> None:
+        """Roll back: another attempt has written all parts, or some of them, which one load cannot separate."""
+        session.finish("ROLLBACK")
         if missing:
             raise TransientError(
                 "another attempt of this task has written some of its parts",
@@ -270,20 +290,18 @@ class PartTask:
                 do="nothing: the task is retried and finds them in the table",
             )
 
-    def _commit(self, connection: PostgresConnection, wanted: dict[str, PartRow]) -> None:
+    def _commit(self, session: Any, wanted: dict[str, PartRow]) -> None:
         try:
-            connection.execute("COMMIT")
-        except psycopg.Error as error:
-            connection.close()
-            if Means.PASSES not in means(error) or not self._committed(wanted):
+            session.finish("COMMIT")
+        except self._tables.database.errors as error:
+            session.shut()
+            if Means.PASSES not in self._tables.database.means(error) or not self._committed(wanted):
                 raise
             self._context.metrics.add("commits_settled")
 
     def _committed(self, wanted: dict[str, PartRow]) -> bool:
         """Return whether a COMMIT without acknowledgment succeeded. Holding the locks shows that it has ended."""
-        found = self._tables.run(
-            "checking a commit to", lambda connection: self._ledger.read(connection, wanted, lock=True)
-        )
+        found = self._tables.run("checking a commit to", lambda session: self._ledger.locked(session, wanted))
         return all(part in found and found[part].same_rows(row) for part, row in wanted.items())
 
 
@@ -315,64 +333,3 @@ class PartTasks:
             if not parts:
                 del self._open[key]
         task.close()
-
-
-@dataclass(frozen=True)
-class PartRows:
-    """Converts rows to the columns of the table. With `text` the part's column is a string instead of an integer."""
-
-    options: PostgresOptions
-    text: bool = False
-
-    @classmethod
-    def into(cls, options: PostgresOptions, columns: Sequence[TableColumn]) -> PartRows:
-        """Return the conversion for the columns of the table, if there is one."""
-        found = next((column for column in columns if column.name == options.part_column), None)
-        return cls(options, found is not None and found.kind.name not in _INTEGERS)
-
-    def schema(self, given: pa.Schema) -> pa.Schema:
-        """Return the columns that are written for rows with a schema.
-
-        Raises `ConfigurationError` if a column of the rows has the name of a column of the sink.
-        """
-        own = self._own_fields()
-        payload = self.options.payload_column
-        if payload is not None:
-            return pa.schema([*own, pa.field(payload, pa.struct(list(given)), nullable=False)])
-        for field in own:
-            if field.name in given.names:
-                option = "part_column" if field.name == self.options.part_column else "part_offset_column"
-                raise ConfigurationError(
-                    f"the rows have a column {field.name!r}, which {option} reserves for the sink",
-                    do=f'set another {option}, drop the column, or set offset_keys="ledger"',
-                )
-        return pa.schema([*own, *given])
-
-    def batch(self, given: pa.RecordBatch, part: str, start: int) -> pa.RecordBatch:
-        """Return the rows to write, numbered from `start`."""
-        rows = given.num_rows
-        columns: list[pa.Array] = []
-        if self.options.offset_keys == "columns":
-            value = pa.scalar(part) if self.text else pa.scalar(int(part), pa.int32())
-            ones = pa.repeat(pa.scalar(1, pa.int64()), rows)
-            columns = [pa.repeat(value, rows), pc.cumulative_sum(ones, start=start - 1)]
-        if self.options.payload_column is None:
-            columns += given.columns
-        else:
-            columns.append(pa.StructArray.from_arrays(given.columns, fields=list(given.schema)))
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema(given.schema))
-
-    def keys(self) -> Mapping[str, tuple[str, ...]]:
-        """Return the options from which `create_table` derives the primary key."""
-        if self.options.key_columns or self.options.offset_keys == "ledger":
-            return {}
-        return {"key_columns": (self.options.part_column, self.options.part_offset_column)}
-
-    def _own_fields(self) -> list[pa.Field]:
-        if self.options.offset_keys == "ledger":
-            return []
-        kind = pa.string() if self.text else pa.int32()
-        return [
-            pa.field(self.options.part_column, kind, nullable=False),
-            pa.field(self.options.part_offset_column, pa.int64(), nullable=False),
-        ]

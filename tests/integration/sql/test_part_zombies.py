@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import psycopg
 import pytest
 
 from outfall.errors import (
@@ -11,15 +10,14 @@ from outfall.errors import (
     TransientError,
 )
 from outfall.testing import LocalDriver
-from outfall.testing.tcp_proxy import NetworkFault, TcpProxy
-from tests.integration.postgres.offsets import one_task, parts_sink, run
-from tests.integration.postgres.support import Target
-from tests.integration.support.postgres import Server
-from tests.integration.support.servers import free_port
-from tests.integration.support.sql import listening, mostly_thorough
+from outfall.testing.tcp_proxy import NetworkFault
+from tests.integration.support.sql import ON_EACH, MortalServer, Table, listening, mostly_thorough
+from tests.integration.support.sql_parts import one_task, parts_sink, run
+
+pytestmark = ON_EACH
 
 
-def test_an_attempt_that_was_overtaken_gives_up_what_is_there(target: Target, recovery: str) -> None:
+def test_an_attempt_that_was_overtaken_gives_up_what_is_there(target: Table, recovery: str) -> None:
     sink = parts_sink(target)
     driver = LocalDriver(sink, recovery)
     coordinator = driver.coordinator()
@@ -37,7 +35,7 @@ def test_an_attempt_that_was_overtaken_gives_up_what_is_there(target: Target, re
     assert target.ids() == [1, 2]
 
 
-def test_an_attempt_that_was_overtaken_by_half_is_tried_again(target: Target, recovery: str) -> None:
+def test_an_attempt_that_was_overtaken_by_half_is_tried_again(target: Table, recovery: str) -> None:
     sink = parts_sink(target)
     driver = LocalDriver(sink, recovery)
     ticket = driver.coordinator().begin(0)
@@ -58,9 +56,7 @@ def test_an_attempt_that_was_overtaken_by_half_is_tried_again(target: Target, re
 # --- zombies
 
 
-def test_a_task_of_an_older_generation_is_fenced_before_the_newer_one_has_written(
-    target: Target, recovery: str
-) -> None:
+def test_a_task_of_an_older_generation_is_fenced_before_the_newer_one_has_written(target: Table, recovery: str) -> None:
     sink = parts_sink(target)
     older = LocalDriver(sink, recovery)
     ticket = older.coordinator().begin(0)
@@ -77,7 +73,7 @@ def test_a_task_of_an_older_generation_is_fenced_before_the_newer_one_has_writte
     assert target.ids() == []
 
 
-def test_a_task_that_wakes_in_a_later_epoch_is_fenced(target: Target, recovery: str) -> None:
+def test_a_task_that_wakes_in_a_later_epoch_is_fenced(target: Table, recovery: str) -> None:
     sink = parts_sink(target)
     older = LocalDriver(sink, recovery)
     ticket = older.coordinator().begin(0)
@@ -88,7 +84,7 @@ def test_a_task_that_wakes_in_a_later_epoch_is_fenced(target: Target, recovery: 
     assert target.ids() == list(range(40))
 
 
-def test_a_task_that_wakes_after_the_epoch_was_closed_writes_nothing(target: Target, recovery: str) -> None:
+def test_a_task_that_wakes_after_the_epoch_was_closed_writes_nothing(target: Table, recovery: str) -> None:
     """Its part got no rows from the attempt that counts."""
     driver = LocalDriver(parts_sink(target), recovery)
     coordinator = driver.coordinator()
@@ -100,7 +96,7 @@ def test_a_task_that_wakes_after_the_epoch_was_closed_writes_nothing(target: Tar
     assert target.ids() == [1]
 
 
-def test_a_zombie_of_the_same_generation_finds_its_rows_there(target: Target, recovery: str) -> None:
+def test_a_zombie_of_the_same_generation_finds_its_rows_there(target: Table, recovery: str) -> None:
     driver = LocalDriver(parts_sink(target), recovery)
     coordinator = driver.coordinator()
     ticket = coordinator.begin(0)
@@ -114,12 +110,10 @@ def test_a_zombie_of_the_same_generation_finds_its_rows_there(target: Target, re
 # --- replies that are lost, servers that die
 
 
-def test_a_lost_reply_to_commit_is_settled_by_the_ledger(target: Target, recovery: str) -> None:
+def test_a_lost_reply_to_commit_is_settled_by_the_ledger(target: Table, recovery: str) -> None:
     """The proxy lets COMMIT through and swallows what comes back."""
-    given = psycopg.conninfo.conninfo_to_dict(target.dsn)
-    with TcpProxy(str(given["host"]), int(str(given["port"])), listen=free_port()) as proxy:
-        dsn = psycopg.conninfo.make_conninfo(target.dsn, host="127.0.0.1", port=proxy.port)
-        driver = LocalDriver(parts_sink(target, dsn=dsn), recovery)
+    with target.proxy() as proxy:
+        driver = LocalDriver(parts_sink(target, dsn=target.address(proxy.port)), recovery)
         coordinator = driver.coordinator()
         ticket = coordinator.begin(0)
         armed: list[str] = []
@@ -137,11 +131,7 @@ def test_a_lost_reply_to_commit_is_settled_by_the_ledger(target: Target, recover
     assert target.ids() == [1, 2]
 
 
-def test_a_connection_that_ends_before_commit_leaves_nothing(target: Target, recovery: str) -> None:
-    end_others = (
-        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name = 'outfall'"
-    )
+def test_a_connection_that_ends_before_commit_leaves_nothing(target: Table, recovery: str) -> None:
     driver = LocalDriver(parts_sink(target), recovery)
     coordinator = driver.coordinator()
     ticket = coordinator.begin(0)
@@ -150,7 +140,7 @@ def test_a_connection_that_ends_before_commit_leaves_nothing(target: Target, rec
     def end(step: str) -> None:
         if step == "sql: before COMMIT" and not ended:
             ended.append(step)
-            target.run(end_others)
+            target.end_connections()
 
     with listening(end), pytest.raises(TransientError):
         one_task(driver, ticket, 0, {"0": [1]})
@@ -162,9 +152,9 @@ def test_a_connection_that_ends_before_commit_leaves_nothing(target: Target, rec
 @pytest.mark.thorough
 @pytest.mark.parametrize("step", mostly_thorough(["sql: copying", "sql: publishing"], ["sql: publishing"]))
 def test_a_server_that_is_killed_while_a_task_copies_loses_and_doubles_nothing(
-    mortal_postgres: Server, recovery: str, step: str
+    mortal: MortalServer, mortal_target: Table, recovery: str, step: str
 ) -> None:
-    target = Target(mortal_postgres.new_database())
+    target = mortal_target
     sink = parts_sink(target, retry_deadline=30)
     run(sink, recovery, 0, 1)
     driver = LocalDriver(sink, recovery)
@@ -176,23 +166,25 @@ def test_a_server_that_is_killed_while_a_task_copies_loses_and_doubles_nothing(
     def kill(reached: str) -> None:
         if reached == step and not killed:
             killed.append(reached)
-            mortal_postgres.kill()
+            mortal.kill()
 
     with listening(kill), pytest.raises(TransientError):
         one_task(driver, ticket, 1, {"0": [20, 21]})
-    mortal_postgres.start()
+    mortal.start()
     answers = [one_task(driver, ticket, 1, {"0": [20, 21], "1": [10]}, retries=1)]
     coordinator.finish(ticket, answers)
     assert target.ids() == [1, 10, 20, 21]
 
 
 @pytest.mark.thorough
-def test_a_server_that_restarts_before_a_task_sends_rows_is_waited_for(mortal_postgres: Server, recovery: str) -> None:
-    target = Target(mortal_postgres.new_database())
+def test_a_server_that_restarts_before_a_task_sends_rows_is_waited_for(
+    mortal: MortalServer, mortal_target: Table, recovery: str
+) -> None:
+    target = mortal_target
     driver = LocalDriver(parts_sink(target, retry_deadline=30), recovery)
     coordinator = driver.coordinator()
     ticket = coordinator.begin(0)
-    mortal_postgres.kill()
-    mortal_postgres.launch()
+    mortal.kill()
+    mortal.launch()
     coordinator.finish(ticket, [one_task(driver, ticket, 0, {"0": [20, 21], "1": [10]})])
     assert target.ids() == [10, 20, 21]

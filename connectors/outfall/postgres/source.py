@@ -11,12 +11,13 @@ from outfall.capabilities import CommitterInitContext, RowIdentity, TargetContex
 from outfall.errors import TargetError, TerminalError, ValueRefusedError
 from outfall.postgres.catalogue.table import check_unique
 from outfall.postgres.connection.database import PostgresConnection
-from outfall.postgres.delivery import OffsetTarget, PostgresDelivery
+from outfall.postgres.delivery import PostgresDelivery, PostgresTarget
 from outfall.postgres.names import quote
 from outfall.postgres.options import PostgresOptions
 from outfall.sql.delivery import StagedDelivery
 from outfall.sql.dialect import StagedRows, compose
 from outfall.sql.options import STAGE
+from outfall.sql.parts.target import DirectTarget
 from outfall.sql.publish import Request, StagedCommitter, attempts_of
 from outfall.sql.writer import StagingWriter
 from outfall.trace_points import reached
@@ -81,8 +82,8 @@ class SourceDelivery(PostgresDelivery, StagedDelivery):
         return SourceTarget(self._tables(context, self._table_options), self._written, connection)
 
 
-class SourceTarget(OffsetTarget):
-    """Like `OffsetTarget`, for rows with the offsets of their source."""
+class SourceTarget(DirectTarget, PostgresTarget):
+    """Like `DirectTarget`, for rows with the offsets of their source."""
 
     def _published_by_others(self) -> None:
         """Return `None`: rows that are replayed under another checkpoint are already in the table."""

@@ -1,1 +1,0 @@
-"""`parts` and `offset_columns`: tasks publish independently, with keys that identify duplicate rows."""
