@@ -11,9 +11,8 @@ from outfall.protocol.step import EpochOptions
 from outfall.testing import SinkConformance, run_conformance
 from outfall.wrappers import BatchingSink, ExactlyOnceSink, FanOutSink
 from tests.integration.postgres.support import Target
-from tests.integration.postgres.test_offset_conformance import NOT_CLAIMED
 from tests.integration.support.sql import Table
-from tests.integration.support.sql_conformance import Tables
+from tests.integration.support.sql_conformance import PartTables, Tables
 
 
 class Wrapped(Tables):
@@ -88,7 +87,7 @@ class FannedParts(FannedTables):
 
     repeatable_source = True
     not_claimed = Tables.not_claimed | {
-        "parts_reordered": NOT_CLAIMED["parts_reordered"],
+        "parts_reordered": PartTables.not_claimed["parts_reordered"],
         "nothing_visible_before_commit": "parts are visible before the other table commits",
     }
 
