@@ -1,12 +1,15 @@
-"""Apache Kafka for all tests of an area whose worker, database and driver are killed."""
+"""Apache Kafka and the databases, for all tests of an area whose worker, database and driver are killed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.integration.support import mysql, postgres
 from tests.peers.support.apache_kafka import own_cluster
+from tests.peers.support.changed_orders import MySQLOrders, Orders, PostgresOrders
+from tests.peers.support.debian import mysql_programs
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +17,30 @@ def brokers() -> Iterator[str]:
     """The address of one broker."""
     with own_cluster() as cluster:
         yield cluster.address
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[postgres.Server]:
+    """A server whose changes can be read, for tables and for copies."""
+    settings = {"wal_level": "logical", "max_replication_slots": "50", "max_wal_senders": "50"}
+    with postgres.own_server(settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def mysql_server() -> Iterator[mysql.Server]:
+    """MySQL, since Debezium's connector for it does not read MariaDB; its changes can be read by default."""
+    with mysql_programs() as programs, mysql.own_server(programs) as running:
+        yield running
+
+
+@pytest.fixture
+def orders(request: pytest.FixtureRequest) -> Callable[[str], Orders]:
+    """Makes the table `orders`, or room for its copy, in `postgres` or `mysql`."""
+
+    def made(kind: str) -> Orders:
+        if kind == "mysql":
+            return MySQLOrders(request.getfixturevalue("mysql_server").client)
+        return PostgresOrders(request.getfixturevalue("postgres_server"))
+
+    return made

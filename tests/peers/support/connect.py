@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,24 @@ def postgres_connector(host: str, port: int, database: str, tables: str, **more:
         "slot.name": f"slot_{database}"[:60], "publication.name": "shop", "publication.autocreate.mode": "filtered",
         "table.include.list": f"{tables},public.debezium_signal",
         "signal.data.collection": "public.debezium_signal", "skipped.operations": "none",
+        "topic.creation.default.partitions": "4", "topic.creation.default.replication.factor": "1",
+    } | {name.replace("_", "."): value for name, value in more.items()}  # fmt: skip
+
+
+def mysql_connector(host: str, port: int, database: str, tables: str, kafka: str, **more: str) -> dict[str, str]:
+    """Return the settings of a connector for tables of a MySQL database with the signal table of `SIGNALS`.
+
+    `kafka` is where the history of the tables is kept; `more` are settings with underscores for dots.
+    """
+    listed = ",".join(f"{database}.{table}" for table in (*tables.split(","), "debezium_signal"))
+    return {
+        "connector.class": "io.debezium.connector.mysql.MySqlConnector", "tasks.max": "1",
+        "database.hostname": host, "database.port": str(port), "database.user": "root", "database.password": "",
+        "database.server.id": str(5400 + zlib.crc32(database.encode()) % 10_000), "topic.prefix": "shop",
+        "database.include.list": database, "table.include.list": listed,
+        "signal.data.collection": f"{database}.debezium_signal", "skipped.operations": "none",
+        "schema.history.internal.kafka.bootstrap.servers": kafka,
+        "schema.history.internal.kafka.topic": "shop.history",
         "topic.creation.default.partitions": "4", "topic.creation.default.replication.factor": "1",
     } | {name.replace("_", "."): value for name, value in more.items()}  # fmt: skip
 

@@ -1,7 +1,7 @@
 """A driver that applies a topic's changes to a table, until it is killed: `python -m … OPTIONS`, as JSON.
 
-The options are `kafka`, `topic`, `columns`, `checkpoint`, `url` and `table` of the copy, and `once`: whether
-it ends when it has read what there is.
+The options are `kafka`, `topic`, `columns`, `checkpoint`, `url` and `table` of the copy, `options` of the sink,
+`life` of the topic, as `TopicGeneration` takes it, and `on_truncate`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def main(given: dict[str, Any]) -> None:
         .option("kafka.isolation.level", "read_committed")
         .load()
     )
-    rows = changes(records, given["columns"], order=TopicGeneration(given["kafka"], given["topic"]))
+    order = TopicGeneration(given["kafka"], given["topic"], **given["life"])
+    rows = changes(records, given["columns"], order=order, on_truncate=given["on_truncate"])
     kind = MySQLSink if given["url"].startswith("mysql") else PostgresSink
     sink = kind(
         given["url"],
@@ -49,10 +50,9 @@ def main(given: dict[str, Any]) -> None:
         key_columns="id",
         operation_column="op",
         sequence_column="seq",
-        **given.get("options", {}),
+        **given["options"],
     )
-    writer = write_stream(rows, sink, checkpoint=given["checkpoint"])
-    (writer.trigger(availableNow=True) if given["once"] else writer).start().awaitTermination()
+    write_stream(rows, sink, checkpoint=given["checkpoint"]).start().awaitTermination()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A table of PostgreSQL, its changes in a topic, and a driver that applies them: all of it killed while rows change."""
+"""A table, its changes in a topic, and a driver that applies them to a copy: all of it killed while rows change."""
 
 from __future__ import annotations
 
@@ -10,99 +10,21 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
+from outfall.delivery_order import PER_GENERATION
 from tests.integration.conftest import spark_environment
-from tests.integration.support.postgres import Server
 from tests.integration.support.waiting import until
-from tests.peers.support.connect import SIGNALS, ConnectWorker, postgres_connector
+from tests.peers.support.changed_orders import COLUMNS, STAYING, ChangedOrders, Orders
+from tests.peers.support.connect import ConnectWorker
 
-COLUMNS = "id BIGINT, city STRING, amount DECIMAL(12,2), at TIMESTAMP, note STRING"
-_READ = "SELECT id, city, amount, extract(epoch FROM at), md5(note) FROM {} ORDER BY id"
-_STAYING = 50
-"""The rows that are never deleted, and whose key never changes: 0 to this number."""
-_KEYS = 400
 _SECONDS = 240
-
-
-class ChangedTable:
-    """The table `orders`, and what changes it: a row of each kind of change, in transactions of any size."""
-
-    def __init__(self, dsn: str, chance: random.Random) -> None:
-        """Create the table with rows."""
-        self.dsn = dsn
-        self._chance = chance
-        self._connection = psycopg.connect(dsn)
-        self._connection.execute(SIGNALS)
-        self._connection.execute(
-            "CREATE TABLE orders (id bigint PRIMARY KEY, city text, amount numeric(12,2), at timestamptz, note text)"
-        )
-        # Long notes are in a table of their own, and an update that does not change them does not send them.
-        self._connection.execute("ALTER TABLE orders ALTER note SET STORAGE EXTERNAL")
-        for number in range(_KEYS // 2):
-            self._upsert(number)
-        self._connection.commit()
-
-    @contextmanager
-    def open_transaction(self) -> Iterator[None]:
-        """Change rows in a transaction that is open meanwhile: its changes are written before, and delivered after."""
-        with psycopg.connect(self.dsn) as connection:
-            connection.execute("UPDATE orders SET city = 'late', amount = amount + 1 WHERE id % 7 = 0")
-            yield
-
-    def change(self, transactions: int) -> None:
-        """Run random transactions, some of which are rolled back."""
-        for _ in range(transactions):
-            for _ in range(self._chance.choice((1, 1, 2, 5, 40))):
-                self._any()
-            if self._chance.random() < 0.1:
-                self._connection.rollback()
-            else:
-                self._connection.commit()
-
-    def snapshot(self) -> None:
-        """Ask the connector for an incremental snapshot."""
-        data = json.dumps({"data-collections": ["public.orders"], "type": "incremental"})
-        name = f"s{self._chance.random()}"
-        self._connection.execute("INSERT INTO debezium_signal VALUES (%s, 'execute-snapshot', %s)", (name, data))
-        self._connection.commit()
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def _any(self) -> None:
-        key = self._chance.randrange(_KEYS)
-        kind = self._chance.random()
-        if kind < 0.5 or key < _STAYING:
-            self._upsert(key)
-        elif kind < 0.75:
-            self._connection.execute("DELETE FROM orders WHERE id = %s", (key,))
-        elif kind < 0.9:
-            self._connection.execute("UPDATE orders SET city = %s WHERE id = %s", (f"c{self._chance.random()}", key))
-        else:
-            other = self._chance.randrange(_STAYING, _KEYS)
-            found = self._connection.execute("SELECT 1 FROM orders WHERE id = %s", (other,)).fetchone()
-            if found is None:
-                self._connection.execute("UPDATE orders SET id = %s WHERE id = %s", (other, key))
-
-    def _upsert(self, key: int) -> None:
-        values = (key, f"c{self._chance.random()}", round(self._chance.uniform(-1e6, 1e6), 2), self._note())
-        self._connection.execute(
-            "INSERT INTO orders VALUES (%s, %s, %s, clock_timestamp(), %s)"
-            " ON CONFLICT (id) DO UPDATE SET city = excluded.city, amount = excluded.amount, at = excluded.at",
-            values,
-        )
-        if self._chance.random() < 0.2:
-            self._connection.execute("UPDATE orders SET note = %s WHERE id = %s", (self._note(), key))
-
-    def _note(self) -> str | None:
-        return self._chance.choice((None, "", "short", "ä" * 50, f"{self._chance.random()}" * 300))
 
 
 class Stream:
@@ -111,45 +33,46 @@ class Stream:
     Args:
         folder: where the worker and the driver keep what they know.
         kafka: the address of the brokers.
-        server: the server of the table, with `wal_level=logical`.
-        url: the database of the copy.
+        source: where the table is made.
+        target: where the copy is.
         seed: of what happens.
         exactly_once: whether the worker's offsets are in the transaction of its events.
     """
 
     def __init__(
-        self, folder: Path, kafka: str, server: Server, url: str, seed: int, *, exactly_once: bool = False
+        self, folder: Path, kafka: str, source: Orders, target: Orders, seed: int, *, exactly_once: bool = False
     ) -> None:
         self.chance = random.Random(seed)
-        self.table = ChangedTable(server.new_database(), self.chance)
-        self.prefix = f"shop{seed}{'e' if exactly_once else ''}"
+        self.table = ChangedOrders(source, self.chance)
+        self.copy = target
+        self.prefix = f"shop{uuid.uuid4().hex[:8]}"
+        self.topic = f"{self.prefix}.{source.schema}.orders"
         self.worker = ConnectWorker(folder / "connect", kafka, exactly_once=exactly_once, flush=0.5)
-        self._server = server
         self._folder = folder
         self._kafka = kafka
-        self._url = url
         self._driver: subprocess.Popen[bytes] | None = None
         self._log = folder / "driver.log"
+        self.life: dict[str, Any] = {"generation": 1}
+        """The topic, as `TopicGeneration` takes it."""
+        self.checkpoint = 0
         self._known = 0
         """The lines of the log that were read before."""
 
-    def connect(self) -> None:
-        """Start the worker with the connector."""
-        self.worker.start()
-        database = psycopg.conninfo.conninfo_to_dict(self.table.dsn)["dbname"]
-        given = postgres_connector("127.0.0.1", self._server.port, str(database), "public.orders")
-        given |= {
-            "topic.prefix": self.prefix, "slot.name": self.prefix, "publication.name": self.prefix,
-            "decimal.handling.mode": "string", "time.precision.mode": "isostring", "skipped.operations": "t",
-            "heartbeat.interval.ms": "500", "poll.interval.ms": "50", "incremental.snapshot.chunk.size": "64",
+    def connect(self, **more: str) -> None:
+        """Start the worker with the connector. `more` are settings with underscores for dots."""
+        given = self.table.orders.connector(self.prefix, self._kafka) | {
+            "skipped.operations": "t", "heartbeat.interval.ms": "500", "poll.interval.ms": "50",
+            "incremental.snapshot.chunk.size": "16",
         }  # fmt: skip
-        self.worker.run(self.prefix, given)
+        self.worker.start()
+        self.worker.run(self.prefix, given | {name.replace("_", "."): value for name, value in more.items()})
 
-    def drive(self, *, once: bool = False) -> subprocess.Popen[bytes]:
-        """Start the driver."""
+    def drive(self, *, on_truncate: str = "fail") -> None:
+        """Start the driver, on the life of the topic that is known."""
         given = {
-            "kafka": self._kafka, "topic": f"{self.prefix}.public.orders", "columns": COLUMNS, "once": once,
-            "checkpoint": str(self._folder / "checkpoint"), "url": self._url, "table": "orders",
+            "kafka": self._kafka, "topic": self.topic, "columns": COLUMNS, "life": self.life,
+            "on_truncate": on_truncate, "checkpoint": str(self._folder / f"checkpoint{self.checkpoint}"),
+            "url": self.copy.url, "table": "orders",
             # A killed worker repeats updates of rows that were deleted since, and what they keep is nowhere then.
             "options": {"create_table": "if_missing", "sequence_kind": "kafka", "dead_letter_table": "refused"},
         }  # fmt: skip
@@ -158,7 +81,61 @@ class Stream:
             self._driver = subprocess.Popen(
                 command, stdout=log, stderr=log, env=os.environ | spark_environment(), start_new_session=True
             )
-        return self._driver
+
+    def refused(self) -> str:
+        """Return what the driver says when it has ended by itself."""
+        assert self._driver is not None
+        self._driver.wait(_SECONDS)
+        lines = self._log.read_text().splitlines()
+        told, self._known = lines[self._known :], len(lines)
+        return "\n".join(told)
+
+    def wait_for_topic(self) -> dict[int, int]:
+        """Return the ends of the topic's partitions when all that was changed is in it."""
+        mark = f"mark {uuid.uuid4()}"
+        self.table.orders.run(f"UPDATE orders SET city = '{mark}' WHERE id = 0")
+        consumer = Consumer({"bootstrap.servers": self._kafka, "group.id": mark, "auto.offset.reset": "earliest"})
+        consumer.subscribe([self.topic])
+
+        def is_there() -> bool:
+            message = consumer.poll(1)
+            return message is not None and mark.encode() in (message.value() or b"")
+
+        try:
+            until(is_there, f"the mark in {self.topic}", _SECONDS)
+            partitions = consumer.list_topics(self.topic, timeout=10).topics[self.topic].partitions
+            places = {number: TopicPartition(self.topic, number) for number in partitions}
+            return {number: consumer.get_watermark_offsets(place, 10)[1] for number, place in places.items()}
+        finally:
+            consumer.close()
+
+    def read_to_the_end(self) -> None:
+        """Return when the driver has applied all that was changed."""
+        ends = self.wait_for_topic()
+        folder = self._folder / f"checkpoint{self.checkpoint}"
+
+        def is_read() -> bool:
+            self.check_runs()
+            done = [int(path.name) for path in folder.glob("commits/[0-9]*")]
+            if not done:
+                return False
+            read = json.loads((folder / "offsets" / str(max(done))).read_text().splitlines()[-1])[self.topic]
+            return all(read.get(str(number), 0) >= end for number, end in ends.items())
+
+        until(is_read, f"the end of {self.topic} to be read", _SECONDS)
+
+    def repair(self) -> None:
+        """Make the copy like the table again, as the recipe says it, under the next generation; the driver runs."""
+        least = self.life["generation"] * PER_GENERATION
+        self.table.snapshot()
+
+        def sent() -> bool:
+            self.check_runs()
+            (found,) = self.table.orders.read("SELECT count(*) FROM orders")
+            return self.copy.read(f"SELECT count(*) FROM orders WHERE seq >= {least}") == [found]
+
+        until(sent, "all rows in the new generation", _SECONDS)
+        self.copy.run(f"DELETE FROM orders WHERE seq < {least}")
 
     def kill_driver(self) -> None:
         """Kill the driver with its workers."""
@@ -186,37 +163,24 @@ class Stream:
 
         def there() -> bool:
             self.check_runs()
-            return len(self.copy()) >= rows
+            return len(self.copy.rows()) >= rows
 
         until(there, f"{rows} rows", _SECONDS)
 
     def catch_up(self) -> None:
         """Return when the copy equals the table. Nothing changes the table meanwhile."""
-        wanted = self.rows(self.table.dsn)
+        wanted = self.table.orders.rows()
 
         def equal() -> bool:
             self.check_runs()
-            return self.copy() == wanted
+            return self.copy.rows() == wanted
 
         try:
             until(equal, "the copy to be like the table", _SECONDS)
         except AssertionError:
-            found = {row[0]: row for row in self.copy()}
+            found = {row[0]: row for row in self.copy.rows()}
             differ = [(row, found.pop(row[0], None)) for row in wanted if found.get(row[0]) != row]
             pytest.fail(f"{len(differ)} rows differ, such as {differ[:3]}; more: {list(found.values())[:3]}")
-
-    def copy(self) -> list[tuple[Any, ...]]:
-        """Return the rows of the copy; none before it is there."""
-        try:
-            return self.rows(self._url)
-        except psycopg.errors.UndefinedTable:
-            return []
-
-    @staticmethod
-    def rows(dsn: str) -> list[tuple[Any, ...]]:
-        """Return the rows of the table or its copy."""
-        with psycopg.connect(dsn) as connection:
-            return connection.execute(_READ.format("orders")).fetchall()
 
     def close(self) -> None:
         """End everything."""
@@ -228,10 +192,10 @@ class Stream:
 class StayingRows:
     """Sees whether a row disappears that the source never deletes, once it was there."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, copy: Orders) -> None:
         """Begin to look."""
         self.gone: list[int] = []
-        self._url = url
+        self._copy = copy
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._look)
         self._thread.start()
@@ -244,13 +208,10 @@ class StayingRows:
     def _look(self) -> None:
         most = 0
         while not self._ends.wait(0.2):
-            with suppress(psycopg.Error), psycopg.connect(self._url) as connection:
-                query = "SELECT count(*) FROM orders WHERE id < %s"
-                found = connection.execute(query, (_STAYING,)).fetchone()
-                count = found[0] if found else 0
-                if count < most:
-                    self.gone.append(most - count)
-                most = max(most, count)
+            ((text,),) = self._copy.read(f"SELECT count(*) FROM orders WHERE id < {STAYING}") or [("0",)]
+            if (count := int(text)) < most:
+                self.gone.append(most - count)
+            most = max(most, count)
 
 
 def seconds(chance: random.Random, most: float) -> None:
