@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from pyspark.sql import functions as sql
 from outfall.delivery_order import PER_GENERATION, PER_OFFSET
 from outfall.errors import ConfigurationError
 from outfall.spark.debezium import changes
+from tests.integration.debezium.support import frame, recorded
 
 ORDERS = (
     "id BIGINT, city STRING, price DECIMAL(10,2), big DECIMAL(38,9), paid BOOLEAN, small SMALLINT, real8 DOUBLE,"
@@ -32,28 +32,6 @@ FIRST: dict[str, Any] = {
     "made3": MADE.replace(microsecond=123000), "raw": b"\x00\xff\x10", "doc": '{"a": [1, 2.50]}',
     "tags": ["a", "b c", None], "nums": [1, 2], "pt": (1.0, 2.0), "note": "short", "op": "r", "seq": PER_GENERATION,
 }  # fmt: skip
-
-
-def recorded(name: str) -> list[dict[str, Any]]:
-    lines = Path(__file__).with_name("events").joinpath(f"{name}.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
-def frame(spark: SparkSession, records: list[dict[str, Any]]) -> DataFrame:
-    """Return records as Kafka's source has them. In SQL, since rows from Python would need its workers."""
-    if not records:
-        return frame(spark, [envelope(0, "c", {})]).where("false")
-    names = ("key", "value", "topic", "partition", "offset")
-    rows = ", ".join(f"({', '.join(literal(record[name]) for name in names)})" for record in records)
-    kinds = "cast(key AS binary) key, cast(value AS binary) value, topic, partition, cast(offset AS bigint) offset"
-    return spark.sql(f"SELECT {kinds} FROM VALUES {rows} AS t({', '.join(names)})")
-
-
-def literal(value: Any) -> str:
-    """Return a value as SQL."""
-    if not isinstance(value, str):
-        return "NULL" if value is None else str(value)
-    return "'{}'".format(value.replace("\\", "\\\\").replace("'", "\\'"))
 
 
 def envelope(offset: int, op: str | None, row: Any, *, key: str | None = '{"id":1}', **more: Any) -> dict[str, Any]:
@@ -317,6 +295,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"times": {"made": "micros"}}, "'made', which is no column"),
     ({"operation_column": "ID"}, "two columns have the name 'ID'"),
     ({"columns": ""}, "columns is ''"),
+    ({"columns": "id BIGINT, span INTERVAL DAY TO SECOND"}, "span has the type interval day to second"),
+    ({"columns": "id BIGINT, doc ARRAY<STRUCT<a: VARIANT>>"}, "doc has the type variant"),
 ]
 
 

@@ -16,7 +16,7 @@ from outfall.errors import ConfigurationError
 from outfall.options import in_own_case
 from outfall.spark.debezium.events import EVENT, Envelopes, Events, FlatEvents, literal, quoted
 from outfall.spark.debezium.order import DeliveryOrder, TopicLife, found, sequence
-from outfall.spark.debezium.values import Times, check_times, converted, unit_of, why_not
+from outfall.spark.debezium.values import Times, check_times, check_types, converted, unit_of, why_not
 from outfall.values import require_columns
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def changes(
     wanted = _columns(columns)
     errors = f"{operation_column}_error"
     _check_names(wanted, operation_column, sequence_column, *([errors] if on_error == "null" else []))
+    check_types(wanted)
     check_times(times, wanted)
     require_columns(records.columns, {name: name for name in (*_RECORD, "value")})
     events = (FlatEvents if form == "flat" else Envelopes)(wanted, records.schema["value"].dataType)
@@ -236,10 +237,11 @@ def _problems(events: Events, topic: TopicLife, table: str | None) -> list[tuple
         (f"{_ROW} IS NULL", "it has no row: check the form of the events"),
     ]
     if table is None:
-        # In names of topics, characters that Kafka does not take are underscores.
+        # In names of topics, characters that Kafka does not take are underscores. The pattern last, since few need it.
         legal = f"regexp_replace({found_table}, '[^a-zA-Z0-9._-]', '_')"
+        named = " OR ".join(f"endswith(concat('.', topic), concat('.', {name}))" for name in (found_table, legal))
         several = "its table is not the one that the topic is named after: pass table, which leaves out others"
-        problems.append((f"NOT endswith(concat('.', topic), concat('.', {legal}))", several))
+        problems.append((f"NOT ({named})", several))
     else:
         unknown = (
             "it does not say of which table it is: set add.fields=op,schema,table, in MySQL op,db,table, or leave out"

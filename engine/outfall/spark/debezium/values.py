@@ -48,6 +48,34 @@ def check_times(times: Times, columns: StructType) -> None:
             raise ConfigurationError(f"times names {name!r}, which is no column", do="correct the name")
 
 
+def check_types(columns: StructType) -> None:
+    """Raise `ConfigurationError` if a column, or a part of one, has a type that no value of an event becomes."""
+    from pyspark.sql import types
+
+    readable = (
+        types.NumericType, types.BooleanType, types.StringType, types.BinaryType, types.DateType,
+        types.TimestampType, types.TimestampNTZType,
+    )  # fmt: skip
+
+    def check(name: str, kind: DataType) -> None:
+        if isinstance(kind, types.StructType):
+            for field in kind:
+                check(name, field.dataType)
+        elif isinstance(kind, types.MapType):
+            check(name, kind.keyType)
+            check(name, kind.valueType)
+        elif isinstance(kind, types.ArrayType):
+            check(name, kind.elementType)
+        elif not isinstance(kind, readable):
+            raise ConfigurationError(
+                f"the column {name} has the type {kind.simpleString()}, which no value of an event becomes",
+                do="name it STRING in columns, or BIGINT for a number of milliseconds or microseconds, and cast it",
+            )
+
+    for field in columns:
+        check(field.name, field.dataType)
+
+
 def converted(value: str, given: DataType, wanted: DataType, unit: Unit | None) -> str:
     """Return a value as the type of its column; NULL if it is none of this type."""
     from pyspark.sql import types
