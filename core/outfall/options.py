@@ -33,7 +33,7 @@ from outfall.option_values import (
     parse_pairs,
 )
 from outfall.secret_values import known_values, resolve_secret
-from outfall.urls import masked
+from outfall.urls import MASK, masked
 
 __all__ = [
     "Alias",
@@ -289,7 +289,12 @@ def _with_value(text: str, value: Any) -> str:
 
 
 def _masked(value: Any) -> Any:
-    """Return a value for an error text, with URLs without credentials."""
+    """Return a value for an error or `repr`: without secrets except references to them, URLs without credentials."""
+    if isinstance(value, Mapping):
+        return {name: _masked(item) for name, item in value.items()}
+    if isinstance(value, SecretStr):
+        text = value.get_secret_value()
+        return text if text.startswith(("env:", "file:")) else MASK
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
     return masked(value) if isinstance(value, str) and (":/" in value or "@" in value) else value
 

@@ -80,8 +80,7 @@ def hide_secrets(client: Any, more: Iterable[str] = ()) -> None:
                     error[name] = redaction().hide(error[name])
 
     def broke(exception: Exception, **_: Any) -> None:
-        hidden = redaction()
-        exception.args = tuple(hidden.hide(value) if isinstance(value, str) else value for value in exception.args)
+        redaction().clean(exception)
 
     # A user's session may return an object that is not a boto3 client.
     if (events := getattr(getattr(client, "meta", None), "events", None)) is not None:

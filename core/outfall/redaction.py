@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from outfall.urls import masked
-
-MASK = "***"
+from outfall.first_contact import causes_of
+from outfall.urls import MASK, masked
 
 _SHORTEST = 4
 """Bytes. Shorter secrets are searched only in plain form, because their encoded forms occur in too many words."""
@@ -42,6 +41,11 @@ class Redaction:
                 pieces += [text[at:start], MASK]
             at = max(at, end)
         return "".join([*pieces, text[at:]])
+
+    def clean(self, error: BaseException) -> None:
+        """Remove the secrets from the texts of an exception and of its causes, in case a server has repeated one."""
+        for cause in causes_of(error):
+            cause.args = tuple(self.hide(said) if isinstance(said, str) else said for said in cause.args)
 
 
 class _Needle(NamedTuple):
@@ -174,14 +178,14 @@ def without_credentials(text: str) -> str:
     Masks too much rather than too little: all text of a word up to its last `@` is treated as credentials.
     """
     text = _WORD.sub(lambda found: _without_user(found[0]), text)
-    return _PASSWORD.sub(r"\1***", _URL.sub(lambda found: masked(found[0]), text))
+    return _PASSWORD.sub(rf"\1{MASK}", _URL.sub(lambda found: masked(found[0]), text))
 
 
 def _without_user(word: str) -> str:
     # By the last @, because a password may contain characters that end a URL: a quote, a slash, an @.
     scheme, _, rest = word.partition("://")
     _, at, place = rest.rpartition("@")
-    return f"{scheme}://***@{place}" if at else word
+    return f"{scheme}://{MASK}@{place}" if at else word
 
 
 def all_without_credentials(value: Any) -> Any:

@@ -6,6 +6,9 @@ import re
 from collections.abc import Sequence
 from urllib.parse import SplitResult, urlsplit
 
+MASK = "***"
+"""What every text, `repr` and error shows in place of a secret."""
+
 _BEFORE_AT = re.compile(r"([^:/]*:/{0,2}|//)(.*)@", re.DOTALL)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _WITHOUT_SCHEME = re.compile(r"[^/][^:]*:.*@", re.DOTALL)
@@ -87,9 +90,9 @@ def masked(text: str) -> str:
     if found is not None:
         root, slash, _ = found[2].partition("/")
         if not slash or (":" in root and not _PORT.fullmatch(root)):
-            text = f"{found[1]}***@{text[found.end() :]}"
+            text = f"{found[1]}{MASK}@{text[found.end() :]}"
     elif _WITHOUT_SCHEME.match(text):
-        text = f"***@{text.rpartition('@')[2]}"
+        text = f"{MASK}@{text.rpartition('@')[2]}"
     return _NETLOC.sub(_without_odd_ports, re.split(r"[?#]", text)[0], count=1)
 
 
@@ -103,5 +106,5 @@ def _without_odd_ports(found: re.Match[str]) -> str:
 def _without_odd_port(host: str) -> str:
     parts = _HOST.fullmatch(host)
     if parts is None:
-        return "***"
-    return host if re.fullmatch(r"(:\d{0,5})?", parts[2] or "") else f"{parts[1]}:***"
+        return MASK
+    return host if re.fullmatch(r"(:\d{0,5})?", parts[2] or "") else f"{parts[1]}:{MASK}"

@@ -10,7 +10,7 @@ from urllib.parse import unquote_plus, urljoin, urlsplit
 
 import requests
 
-from outfall.redaction import MASK
+from outfall.urls import MASK
 
 _SHORTEST = 4
 """Characters. Shorter values that may not be secrets occur in too many words to mask each."""

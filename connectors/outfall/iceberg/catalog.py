@@ -30,9 +30,9 @@ from outfall.errors import ConfigurationError, OutfallError, TargetError, Transi
 from outfall.filesystems import remedy, sync_directory
 from outfall.iceberg.files import DURABLE_IO, is_local
 from outfall.options import known_values, resolve_secret
-from outfall.redaction import MASK, Redaction
+from outfall.redaction import Redaction
 from outfall.store_errors import Operation, explained
-from outfall.urls import masked
+from outfall.urls import MASK, masked
 
 _SECRET = re.compile(r"(secret|password|token|credential|key|sas|auth|header|cert)", re.IGNORECASE)
 _PROOF = re.compile(r"\b(bearer|basic)\s+[\w.~+/=-]+", re.IGNORECASE)

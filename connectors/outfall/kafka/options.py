@@ -13,10 +13,11 @@ from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_v
 from outfall.capabilities import MAX_DEAD_LETTERS
 from outfall.errors import ConfigurationError
 from outfall.options import Duration, Pairs, SinkOptions, known_values, resolve_secret
-from outfall.redaction import MASK, Redaction
+from outfall.redaction import Redaction
 from outfall.row_logging import LogRows, log_rows_field
 from outfall.schema_registry.options import SchemaRegistryOptions, parse_registry
 from outfall.schema_registry.subjects import KINDS, Role, SchemaChoice, SchemaSettings, SubjectStrategy
+from outfall.urls import MASK
 
 _REACHING = (
     r"security\.protocol|client\.(id|rack|dns\.lookup)|(sasl|ssl|enable\.ssl|socket|broker\.address|reconnect)\..+|"

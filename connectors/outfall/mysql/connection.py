@@ -70,8 +70,7 @@ class LoadConnection(Connection):  # type: ignore[misc]
             )
         except pymysql.MySQLError as error:
             # The server has received the password, and its message may repeat it.
-            hidden = Redaction([given.get("password") or ""])
-            error.args = tuple(hidden.hide(said) if isinstance(said, str) else said for said in error.args)
+            Redaction([given.get("password") or ""]).clean(error)
             raise
 
     def answers(self) -> bool:

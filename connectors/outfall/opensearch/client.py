@@ -117,7 +117,7 @@ class OpenSearchClient:
             password = "" if access.password is None else resolve_secret(access.password)
             pair = base64.b64encode(f"{access.username or ''}:{password}".encode()).decode()
             self._headers["Authorization"] = f"Basic {pair}"
-            secrets = [password, pair]
+            secrets = [password]
         if access.api_key is not None:
             secrets = [resolve_secret(access.api_key)]
             self._headers["Authorization"] = f"ApiKey {secrets[0]}"

@@ -186,9 +186,7 @@ class RedisConnection(ServerOptions):
         try:
             yield
         except Exception as error:
-            hidden = Redaction(known_values(self.password))
-            for cause in causes_of(error):
-                cause.args = tuple(hidden.hide(said) if isinstance(said, str) else said for said in cause.args)
+            Redaction(known_values(self.password)).clean(error)
             raise
 
     def node_of(self, key: bytes) -> Any:

@@ -259,11 +259,6 @@ def _redaction(options: SchemaRegistryOptions, token_key: Callable[[], Any]) -> 
         options.password, options.bearer_token, options.oauth2_client_secret, *options.headers.values()
     ]  # fmt: skip
     found = known_values(*given)
-    if options.username is not None:
-        found += [
-            base64.b64encode(f"{options.username}:{password}".encode()).decode()
-            for password in known_values(options.password)
-        ]
     for proxy in known_values(options.proxy):
         found += [unquote(text) for text in (urlsplit(proxy).password,) if text]
     token = _tokens.peek(token_key())

@@ -286,6 +286,16 @@ def test_one_wrong_value_does_not_list_the_names_of_all_options() -> None:
         sink_from_options({"path": "/x", "qqq": "1"})
 
 
+def test_options_show_secrets_in_one_form_and_references_as_they_are() -> None:
+    made = HttpSink(
+        "https://h/rows", bearer_token="s3cret", headers={"X-A": "s3cret", "X-B": "env:B"}, query={"q": "file:/q"}
+    ).options
+    assert "s3cret" not in repr(made)
+    assert "bearer_token='***'" in repr(made)
+    assert "headers={'X-A': '***', 'X-B': 'env:B'}" in str(made)
+    assert "query={'q': 'file:/q'}" in str(made)
+
+
 class Limits(SinkOptions):
     day: Duration = Field(default=timedelta(days=30), description="x")
     minute: Duration = Field(default=timedelta(minutes=5), description="x")

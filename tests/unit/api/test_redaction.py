@@ -92,3 +92,10 @@ def test_secrets_in_one_another_and_side_by_side_leave_nothing() -> None:
 def test_a_page_full_of_escapes_is_read_in_time() -> None:
     page = "%41\\u0042&#67;=44+\r\n " * 200
     assert Redaction(["a secret that is not there"]).hide(page) == page
+
+
+def test_an_error_and_its_causes_are_cleaned() -> None:
+    inner, outer = OSError(5, "AUTH hunter2-word refused"), ValueError("hunter2-word", 3)
+    outer.__cause__ = inner
+    Redaction(["hunter2-word"]).clean(outer)
+    assert (outer.args, inner.args) == (("***", 3), (5, "AUTH *** refused"))

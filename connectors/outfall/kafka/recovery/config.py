@@ -15,7 +15,7 @@ from outfall.idle import Idle
 from outfall.kafka.options import ClientOptions, check_brokers
 from outfall.options import parse_duration
 from outfall.recovery.log import RecoveryConfig, RecoveryLog, check_step_id
-from outfall.urls import masked, split_url
+from outfall.urls import MASK, masked, split_url
 
 if TYPE_CHECKING:
     from outfall.kafka.partition import KafkaPartition
@@ -144,7 +144,7 @@ def recovery_from_url(url: str) -> KafkaRecoveryConfig:
     elif not split.netloc or not split.path.strip("/") or "/" in split.path.strip("/"):
         problem = "it does not have brokers and one prefix"
     given = dict(parse_qsl(split.query, keep_blank_values=True))
-    literal = [name for name, value in ClientOptions(_but(given, _OWN)).items() if value == "***"]
+    literal = [name for name, value in ClientOptions(_but(given, _OWN)).items() if value == MASK]
     if literal:
         problem = f"it contains a secret: {', '.join(literal)}"
     if problem:

@@ -30,8 +30,7 @@ def refusal(
     """
     # The server has received the password, and its message may repeat it.
     given: dict[str, Any] = dict(conninfo_to_dict(conninfo))
-    hidden = Redaction(str(given.get(name) or "") for name in SECRETS)
-    error.args = tuple(hidden.hide(str(said)) for said in error.args)
+    Redaction(str(given.get(name) or "") for name in SECRETS).clean(error)
     error.__cause__ = _cause(str(error))
     # libpq reports no code for errors while connecting. A ping shows whether a server runs (manual, PQping).
     if error.__cause__ is not None or not (_answers(conninfo) or (verified and _answers(_without_tls(given)))):
