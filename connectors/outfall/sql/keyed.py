@@ -27,6 +27,8 @@ class _Survey:
     """The time of the server."""
     keeping: int
     """The number of updates that keep a value."""
+    moves: int
+    """The number of rows that come from another partition than the next newer one of their key, by their sequences."""
 
 
 class Move:
@@ -58,6 +60,8 @@ class Move:
         self._surveyed: _Survey | None = None
         self._set_aside: dict[str, int] = {}
         """The attempts of the rows that `inapplicable` has returned."""
+        self._each_applied = False
+        """Whether the newest change of each key was applied."""
         self._kept: Sequence[str] = ()
         """The columns that updates keep."""
 
@@ -103,6 +107,7 @@ class Move:
         removed = self._changed(session, remove, given) if survey.removals else 0
         written = self._changed(session, write, given) if survey.writes else 0
         self.stale = survey.writes + survey.removals - tombstones - written
+        self._each_applied = not self.stale
         return removed + written
 
     def apply(self, session: Any, statements: Statements, rows: Selection) -> int:
@@ -154,8 +159,8 @@ class Move:
         """
         if self._tombstones is None or not self.columns:
             return []
-        now = self._surveyed
-        if now is not None and not self.stale and now.writes + now.removals == sum(self.expected.values()):
+        if self._each_applied and not self._survey(session).moves:
+            # All rows of a key come from the partition of the one that was applied.
             return []
         query = self.statements(session).moved(self.all)
         found = session.execute(query, {**self.all.given, "most": most}).fetchall()

@@ -172,15 +172,20 @@ class Statements:
     def survey(self, rows: Selection) -> str:
         """Return the query for the numbers of keys to write and to remove, and of rows that may be tied, and the time.
 
-        Those that may be tied share the newest sequence of their key with another one.
+        And for the numbers of rows that keep a value, and of those that come from another partition than the next newer
+        one of their key. Those that may be tied share the newest sequence of their key with another one.
         """
+        of_kafka = self.options.sequence_kind == "kafka"
         return self.filled(
             "SELECT count(CASE WHEN {number} = 1 AND NOT {removed} THEN 1 END),"
             " count(CASE WHEN {number} = 1 AND {removed} THEN 1 END), count(CASE WHEN {alike} THEN 1 END), {clock},"
-            " count(CASE WHEN {marked} THEN 1 END)"
+            " count(CASE WHEN {marked} THEN 1 END), {moves}"
             " FROM (SELECT {is_removal} AS {removed}, {operation}, row_number() OVER of_key AS {number}, {ranked}"
-            " FROM {staging} WHERE {these} WINDOW of_key AS (PARTITION BY {keys} ORDER BY {sequence} DESC)) AS ranked",
+            "{apart} FROM {staging} WHERE {these} WINDOW of_key AS (PARTITION BY {keys} ORDER BY {sequence} DESC))"
+            " AS ranked",
             rows, clock=self.words.clock, ranked=_RANKED, alike=_ALIKE,
+            moves=f"count(CASE WHEN mod(_outfall_apart, {PER_OFFSET}) <> 0 THEN 1 END)" if of_kafka else "0",
+            apart=self.filled(", lag({sequence}) OVER of_key - {sequence} AS _outfall_apart") if of_kafka else "",
         )  # fmt: skip
 
     def tied(self, rows: Selection) -> str:

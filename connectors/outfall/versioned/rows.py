@@ -88,8 +88,8 @@ def refuse_null_sequences(batch: pa.RecordBatch, name: str) -> None:
         raise ValueRefusedError(
             f"the sequence, in column {name!r}, is NULL in a row",
             why="nothing orders the row and others of its key",
-            do="give each row a sequence; rows of a snapshot, which are older than all changes, get one below all others in"
-            f" the query, such as coalesce({name}, 0)",
+            do="give each row a sequence; rows of a snapshot, which are older than all changes, get one below all"
+            f" others in the query, such as coalesce({name}, 0)",
         )
 
 
