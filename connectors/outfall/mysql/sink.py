@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
 
-from outfall.delegating_sink import DelegatingSink
 from outfall.existing import OnExistingRows
 from outfall.mysql.delivery import MySQLDelivery, MySQLEpochDelivery, MySQLPartDelivery
 from outfall.mysql.options import MySQLOptions
 from outfall.options import arguments_for, make_options, names_arguments
 from outfall.row_logging import LogRows
+from outfall.sql.delivery import SqlSink
 
 
-class MySQLSink(DelegatingSink):
+class MySQLSink(SqlSink[MySQLOptions]):
     """Writes rows into a table of MySQL or MariaDB: appends, upserts, deletes or applies changes exactly once.
 
     Item type: rows (dicts or Arrow batches), whose columns match those of the table by name.
@@ -76,22 +76,3 @@ class MySQLSink(DelegatingSink):
     ) -> None:
         options = make_options(MySQLOptions, arguments_for(MySQLOptions, locals()))
         super().__init__(MySQLEpochDelivery(options) if options.by_epochs else MySQLPartDelivery(options))
-
-    def __repr__(self) -> str:
-        return f"MySQLSink(table={str(self.delegate.table)!r}, write_mode={self.options.write_mode!r})"
-
-    @property
-    def options(self) -> MySQLOptions:
-        """The validated options."""
-        return self.delegate.options
-
-    def ddl(self, step_id: str = "sink") -> str:
-        """Return the SQL that creates the sink's own tables, for `create_staging="never"`.
-
-        Call it manually or in a DBA's script, after the table was created. Running the SQL again only changes a staging
-        table whose columns no longer match the table.
-
-        Raises:
-            TargetError: the table's columns cannot be read.
-        """
-        return self.delegate.ddl(step_id)

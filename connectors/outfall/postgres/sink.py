@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
 
-from outfall.delegating_sink import DelegatingSink
 from outfall.existing import OnExistingRows
 from outfall.options import arguments_for, make_options, names_arguments
 from outfall.postgres.delivery import EpochDelivery, PostgresDelivery, PostgresPartDelivery
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.source import SourceDelivery
 from outfall.row_logging import LogRows
+from outfall.sql.delivery import SqlSink
 
 
-class PostgresSink(DelegatingSink):
+class PostgresSink(SqlSink[PostgresOptions]):
     """Writes rows into a PostgreSQL table: appends, upserts or deletes them, or applies changes, exactly once.
 
     Item type: rows (dicts or Arrow batches), whose columns match those of the table by name.
@@ -87,22 +87,3 @@ class PostgresSink(DelegatingSink):
         else:
             delegate = PostgresPartDelivery(options)
         super().__init__(delegate)
-
-    def __repr__(self) -> str:
-        return f"PostgresSink(table={str(self.delegate.table)!r}, write_mode={self.options.write_mode!r})"
-
-    @property
-    def options(self) -> PostgresOptions:
-        """The validated options."""
-        return self.delegate.options
-
-    def ddl(self, step_id: str = "sink") -> str:
-        """Return the SQL that creates the sink's own tables, for `create_staging="never"`.
-
-        Call it manually or in a DBA's script, after the table was created. Running the SQL again only changes a staging
-        table whose columns no longer match the table.
-
-        Raises:
-            TargetError: the table's columns cannot be read.
-        """
-        return self.delegate.ddl(step_id)

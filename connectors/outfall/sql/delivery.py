@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -28,6 +28,7 @@ from outfall.capabilities import (
     WriterInitContext,
     changed,
 )
+from outfall.delegating_sink import DelegatingSink
 from outfall.errors import ConfigurationError
 from outfall.first_contact import first_contact, one_attempt
 from outfall.options import options_in_save_mode
@@ -48,6 +49,8 @@ from outfall.sql.tombstones import Tombstones
 from outfall.sql.writer import StagingWriter
 from outfall.tables.key_options import key_identity
 from outfall.target_record import TargetRecord
+
+T = TypeVar("T", bound=SqlOptions)
 
 _LOG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """The name of a table that can be the name of a log."""
@@ -359,3 +362,28 @@ class StagedEpochs(StagedDelivery, SupportsPreCommitTopology[StagedRows, StagedR
 
     def _target(self, session: Any, context: TargetContext[Any]) -> SqlTarget:
         return SqlTarget(self._tables(context, self._table_options), self._written, session)
+
+
+class SqlSink(DelegatingSink, Generic[T]):
+    """The base of the sink of a database: one of its deliveries, by the options."""
+
+    delegate: SqlDelivery
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(table={str(self.delegate.table)!r}, write_mode={self.options.write_mode!r})"
+
+    @property
+    def options(self) -> T:
+        """The validated options."""
+        return self.delegate.options  # type: ignore[return-value]
+
+    def ddl(self, step_id: str = "sink") -> str:
+        """Return the SQL that creates the sink's own tables, for `create_staging="never"`.
+
+        Call it manually or in a DBA's script, after the table was created. Running the SQL again only changes a staging
+        table whose columns no longer match the table.
+
+        Raises:
+            TargetError: the table's columns cannot be read.
+        """
+        return self.delegate.ddl(step_id)
