@@ -1,15 +1,22 @@
-"""Committers, and the requests that they resolve (Flink's `Committer` and `CommitRequest`)."""
+"""Two-phase commit: committers, the requests that they resolve, and the sinks that have them (Flink's names).
+
+Public as part of `outfall.capabilities`.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
+from outfall.contexts import CommittableMessage, CommitterInitContext
 from outfall.errors import CapabilityError
+from outfall.serde import SimpleVersionedSerializer
 
 C = TypeVar("C")
+W = TypeVar("W")
+C_co = TypeVar("C_co", covariant=True)
 
 
 class CommitRequest(Generic[C]):
@@ -154,3 +161,51 @@ class Committer(ABC, Generic[C]):
 
     def close(self) -> None:
         """Release resources. Called once, also after errors."""
+
+
+class SupportsCommitter(ABC, Generic[C]):
+    """On a sink: two-phase commit. Its partitions must be `CommittingSinkPartition`s."""
+
+    @abstractmethod
+    def create_committer(self, context: CommitterInitContext) -> Committer[C]:
+        """Return the committer of one epoch. Called on the driver."""
+
+    @abstractmethod
+    def committable_serializer(self) -> SimpleVersionedSerializer[C]:
+        """Return the serializer that the recovery data stores committables with."""
+
+
+@runtime_checkable
+class CommittingSinkPartition(Protocol[C_co]):
+    """On a partition: returns committables for data that is written but not yet visible."""
+
+    def prepare_commit(self) -> Sequence[C_co]:
+        """Finish writing and return the committables, as a list or tuple.
+
+        Called once per epoch in the task, after the last flush and before the snapshot. The data of the committables
+        must be durable and invisible. The partition gets no values afterwards.
+        """
+
+
+class SupportsPreCommitTopology(ABC, Generic[W, C]):
+    """On a committing sink: turns the write results of the tasks into committables, of any type and number."""
+
+    @abstractmethod
+    def add_pre_commit_topology(self, results: Sequence[CommittableMessage[W]]) -> Sequence[CommittableMessage[C]]:
+        """Combine write results. Called on the driver after all tasks have returned, before anything is recorded.
+
+        Both the results and the return value may be empty. The current epoch replaces the epoch of each returned
+        message. The method must be idempotent.
+        """
+
+    @abstractmethod
+    def write_result_serializer(self) -> SimpleVersionedSerializer[W]:
+        """Return the serializer that carries write results from task to driver."""
+
+
+class SupportsPostCommitTopology(ABC, Generic[C]):
+    """On a committing sink: acts on committed data, for example to compact it."""
+
+    @abstractmethod
+    def add_post_commit_topology(self, committed: Sequence[CommittableMessage[C]]) -> None:
+        """Act on the epoch's committables. Called on the driver after all are resolved, and again after a crash."""
