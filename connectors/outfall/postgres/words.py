@@ -40,6 +40,8 @@ class PostgresWords(Words):
 
     target = " AS target"
     delete = "DELETE FROM {table} AS target USING {source} AS removed WHERE {same}{also}"
+    # As arrays, because only PostgreSQL 18 has a max of bytea.
+    newest = "(max(CASE WHEN {condition} THEN ARRAY[{value}] END) OVER ({window}))[1]"
     leaves = True
     bury = (
         "ON CONFLICT ({keys}) DO UPDATE SET {buried} = EXCLUDED.{buried}, {deleted} = EXCLUDED.{deleted}"

@@ -266,17 +266,22 @@ class Statements:
 
         address = ", ".join(f"{name} AS _outfall_place_{number}" for number, name in enumerate(self.words.address))
         known = self.filled(f"NOT {{is_removal}} AND NOT {_has(quote(OPERATION), 'kept')}")
+        of_newest = {
+            "value": quote(self.options.sequence_column or ""),
+            "window": self.filled("PARTITION BY {keys} ORDER BY {sequence}"),
+        }
         return self.filled(
             "SELECT {places}, {wanted} FROM (SELECT {address}, {stage}, {keys}, {sequence}, {operation},"
             " row_number() OVER (PARTITION BY {keys} ORDER BY {sequence} DESC) AS {number},"
-            " max(CASE WHEN {known} THEN {sequence} END) OVER (PARTITION BY {keys} ORDER BY {sequence})"
-            " AS _outfall_known,"
-            " max(CASE WHEN {is_removal} THEN {sequence} END) OVER (PARTITION BY {keys} ORDER BY {sequence})"
-            " AS _outfall_removed FROM {staging} WHERE {these}) AS newest"
+            " {newest_known} AS _outfall_known, {newest_removed} AS _outfall_removed"
+            " FROM {staging} WHERE {these}) AS newest"
             " LEFT JOIN (SELECT {keys}, {sequence}, {column} FROM {staging} WHERE {these} AND {known}) AS known"
             " ON {same_known} AND known.{sequence} = newest._outfall_known AND {known_since}"
             " LEFT JOIN {table} AS target ON {same_target} AND {target_since} WHERE {keeps}",
-            rows, address=address, known=known, same_known=same("known"), same_target=same("target"),
+            rows, address=address, known=known,
+            newest_known=self.words.newest.format(condition=known, **of_newest),
+            newest_removed=self.words.newest.format(condition=self.is_removal, **of_newest),
+            same_known=same("known"), same_target=same("target"),
             known_since=since("known"), target_since=since("target"),
             places=", ".join(f"_outfall_place_{number}" for number in range(len(self.words.address))),
             keeps=_has(f"newest.{quote(OPERATION)}", "kept"), column=quote(column),

@@ -129,6 +129,8 @@ class Words(ABC):
     """
     keep: ClassVar[str]
     """Sets `{column}` of `{staging}`, as `kept`, to `_outfall_value` of `{query}`, as `found`, where `{same}`."""
+    newest: ClassVar[str] = "max(CASE WHEN {condition} THEN {value} END) OVER ({window})"
+    """The greatest value of the rows of a window that meet a condition; NULL if none does."""
     leaves: ClassVar[bool] = False
     """Whether an upsert can leave a row as it is, and does not count it then."""
     bury: ClassVar[str]

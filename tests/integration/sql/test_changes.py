@@ -508,6 +508,19 @@ def test_an_update_keeps_a_value_that_its_source_does_not_send(make: Make, recov
     ]  # fmt: skip
 
 
+def test_a_sequence_of_bytes_orders_the_values_that_an_update_keeps(make: Make, recovery: str) -> None:
+    kind = "bytea" if make(TABLE).blob == "bytea" else "varbinary(10)"
+    target = make(f"CREATE TABLE t (id bigint PRIMARY KEY, name text, lsn {kind})")
+    changes = [("c", "a", b"\x01"), ("u", "b", b"\x02"), ("u", GONE, b"\x03")]
+    run(
+        target.sink(**CHANGES),
+        recovery,
+        0,
+        [{"op": op, "id": 1, "name": name, "lsn": lsn} for op, name, lsn in changes],
+    )
+    assert [(name, bytes(lsn)) for name, lsn in target.rows("name, lsn")] == [("b", b"\x03")]
+
+
 def test_an_update_that_keeps_what_is_nowhere_is_rejected_and_its_dead_letter_can_be_replayed(
     make: Make, recovery: str
 ) -> None:
