@@ -37,16 +37,18 @@ class UnencryptedSecrets(SinkOptions):
         """Return for each URL of these options what is sent there. Reads no secret."""
         return ()
 
+    def may_send(self, sent: Sent) -> bool:
+        """Return whether something may be sent to its URL."""
+        return self.allow_unencrypted or not sent.secrets or not is_overheard(sent.url)
+
     @model_validator(mode="after")
     def _are_encrypted(self) -> Self:
-        if not self.allow_unencrypted:
-            for sent in self.secrets_sent():
-                if sent.secrets and is_overheard(sent.url):
-                    raise ValueError(
-                        f"{sent.option} must be {_WITH_TLS.get(split_url(sent.url).scheme, 'encrypted')}, because"
-                        f" requests contain a secret: {sent.secrets[0]}. Where the network is trusted, set"
-                        " allow_unencrypted=true"
-                    )
+        for sent in self.secrets_sent():
+            if not self.may_send(sent):
+                raise ValueError(
+                    f"{sent.option} must be {_WITH_TLS.get(split_url(sent.url).scheme, 'encrypted')}, because requests"
+                    f" contain a secret: {sent.secrets[0]}. Where the network is trusted, set allow_unencrypted=true"
+                )
         return self
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 import requests
-from requests.auth import AuthBase
+from requests.auth import AuthBase, HTTPBasicAuth
 
 from outfall.async_sink import AimdLimiter, AsyncSink, FixedLimiter, GradientLimiter, Limiter
 from outfall.capabilities import (
@@ -26,6 +26,7 @@ from outfall.http.partition import HttpPartition
 from outfall.http.records import HttpRecord, HttpRecordSerializer, by_content
 from outfall.http.templates import UrlTemplate, check_column, origin
 from outfall.options import make_options, names_arguments
+from outfall.unencrypted_secrets import Sent
 from outfall.urls import masked
 from outfall.wrappers import WithDeadLetters
 
@@ -190,6 +191,12 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
         if self.auth is not None and not callable(self.auth):
             raise ConfigurationError(
                 "auth is not an auth object of requests", do="derive it from requests.auth.AuthBase"
+            )
+        basic = isinstance(self.auth or (self.session and self.session.auth), HTTPBasicAuth | tuple)
+        if basic and not self.http.may_send(Sent("url", self.http.url, ("password",))):
+            raise ConfigurationError(
+                "the password of basic authentication would be sent without TLS",
+                do="set an https url, or where the network is trusted allow_unencrypted=True",
             )
         if self.per_item is not None and not callable(self.per_item):
             raise ConfigurationError("per_item is not callable", do="pass a function of response and count")

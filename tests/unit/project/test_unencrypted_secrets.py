@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, get_args
 
 import pytest
+import requests
 from pydantic import BaseModel, SecretStr
+from requests.auth import HTTPBasicAuth, HTTPDigestAuth
 
 from outfall.errors import ConfigurationError
 from outfall.http import HttpSink
@@ -154,6 +156,17 @@ def test_a_secret_goes_to_another_host_with_tls_only(make: Make, more: dict[str,
     make("host.example:1", True, **more)
     make("127.0.0.1:1", False, **more)
     make("host.example:1", False, **more, allow_unencrypted=True)
+
+
+def test_basic_authentication_by_an_object_of_requests_needs_tls_too() -> None:
+    session = requests.Session()
+    session.auth = ("me", SECRET)
+    for more in ({"auth": HTTPBasicAuth("me", SECRET)}, {"session": session}):
+        with pytest.raises(ConfigurationError, match="would be sent without TLS"):
+            http("host.example", False, **more)
+        http("host.example", True, **more)
+        http("host.example", False, **more, allow_unencrypted=True)
+    http("host.example", False, auth=HTTPDigestAuth("me", SECRET))
 
 
 @pytest.mark.parametrize("make", [http, opensearch, redis, s3, registry])
