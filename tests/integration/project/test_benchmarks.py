@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from benchmarks import (
+    bench_changes,
     bench_epochs,
     bench_file,
     bench_http,
@@ -124,6 +125,13 @@ def test_postgres_without_the_peers_whose_driver_is_missing(
     assert set(by_offsets.ratios) == {bench_postgres.BARE}
     assert set(appended.ratios) == {bench_postgres.BARE, bench_postgres.NO_LEDGER}
     assert set(upserted.ratios) == {bench_postgres.NO_LEDGER}
+
+
+@pytest.mark.long
+def test_changes_end_alike_in_each_way(spark: SparkSession, scratch: Scratch, tmp_path: Path) -> None:
+    result = bench_changes.measure(spark, TINY, scratch)
+    check(result, tmp_path)
+    assert {label for line in result.lines for label in line.ratios} == {bench_changes.PIPELINE}
 
 
 @pytest.mark.long
