@@ -62,6 +62,24 @@ def test_another_unique_index_takes_a_value_that_a_delete_gives_back_and_refuses
     assert target.rows("id, name, lsn") == [(2, "b", 1), (3, "a", 2)]
 
 
+@pytest.mark.thorough
+def test_a_row_that_comes_epochs_before_the_one_it_refers_to_is_set_aside_and_never_outranks_a_newer_change_later(
+    dsn: str, recovery: str
+) -> None:
+    target = Target(dsn, "CREATE TABLE t (id bigint PRIMARY KEY, name text, lsn bigint)")
+    target.run("CREATE TABLE parents (name text PRIMARY KEY)")
+    target.run("ALTER TABLE t ADD FOREIGN KEY (name) REFERENCES parents")
+    with pytest.raises(CommitRefusedError, match=r'key \{"id": 1\}.*foreign key'):
+        run(target.sink(**CHANGES), f"{recovery}/failed", 0, [change("c", 1, "a", 1)])
+    sink = target.sink(**CHANGES, dead_letter_table="letters")
+    assert run(sink, recovery, 0, [change("c", 1, "a", 1), change("c", 2, "a", 1)]).counts["dead_letters"] == 2
+    target.run("INSERT INTO parents VALUES ('a'), ('b')")
+    run(sink, recovery, 1, [change("u", 2, "b", 2)])
+    for again in (change("c", 1, "a", 1), change("c", 2, "a", 1)):
+        LocalDriver(sink, f"{recovery}/replay", step_id=f"replay-{again['id']}").run_epoch(0, [[again]])
+    assert target.rows("id, name, lsn") == [(1, "a", 1), (2, "b", 2)]
+
+
 SWAPPED = [change("u", 1, "tmp", 2), change("u", 2, "a", 3), change("u", 1, "b", 4)]
 UNIQUE = "CREATE TABLE t (id bigint PRIMARY KEY, name text {}, lsn bigint)"
 LETTERS = {"dead_letter_table": "letters"}
