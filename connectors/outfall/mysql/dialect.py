@@ -133,6 +133,8 @@ class MySQLDialect(Dialect):
             session.later(compose("DELETE FROM {} WHERE {} {}", table.sql, column, among([stage])))
 
     def insert_dead_letters(self, session: MySQLSession, table: SqlName, rows: pa.RecordBatch) -> None:
+        # What fails before is no refusal of a dead letter.
+        session.flush()
         sender = RowSender(session, table, rows.schema, rows.schema.names)
         try:
             refusal = sender.send(rows)

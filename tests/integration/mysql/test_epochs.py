@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pymysql
 import pytest
 
@@ -48,6 +49,18 @@ def _connect(target: Target) -> Any:
     return pymysql.connect(
         host=given.host, port=given.port, user=given.user, password=given.password, database=target.database
     )
+
+
+def test_a_failed_statement_before_dead_letters_is_not_taken_for_one_of_them(
+    server: MySQLServer, database: str
+) -> None:
+    target = Target(server, database, KEYED)
+    dialect: Any = target.sink().dialect()
+    name, row = dialect.parse(f"{database}.t"), pa.RecordBatch.from_pylist([{"id": 2}])
+    with dialect.database.transaction(undo=True) as session:
+        session.later("INSERT INTO t VALUES (1, 'again')")
+        with pytest.raises(pymysql.IntegrityError, match="Duplicate entry '1'"):
+            dialect.insert_dead_letters(session, name, row)
 
 
 def _want_the_ledger(connection: Any) -> None:
