@@ -9,7 +9,7 @@ record ──> event ──> operation, row ──> columns of the table ──>
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from outfall.errors import ConfigurationError
@@ -90,29 +90,15 @@ def changes(
     events = (FlatEvents if form == "flat" else Envelopes)(wanted, records.schema["value"].dataType)
     topic = found(order)
 
-    of = events.row_types()
     given = {name: f"{_ROW}.{quoted(name)}" for name in wanted.names}
-    made = {
-        field.name: converted(given[field.name], of[field.name], field.dataType, unit_of(times, field.name))
-        for field in wanted
-    }
     numbered = {name: _NUMBER.format(number) for number, name in enumerate(wanted.names)}
-    # In steps, since Spark evaluates an expression again wherever a later one of the same step uses it.
-    read = records.where("value IS NOT NULL").selectExpr(
-        *_RECORD, f"{events.text()} AS {_TEXT}", f"{events.event()} AS {EVENT}"
-    )
-    is_change = [f"NOT {events.is_about_others()}", *_of_table(events, table)]
-    is_change += [f"coalesce({events.operation()} <> 't', true)"] if on_truncate == "ignore" else []
-    known = f"{events.operation()} AS {_OPERATION}", f"{events.row()} AS {_ROW}"
-    # Not by a filter: Spark would move it below, and read each event again for it.
-    chosen = f"explode(CASE WHEN {' AND '.join(is_change)} THEN array({EVENT}) ELSE array() END) AS {EVENT}"
-    rows = read.selectExpr(*_RECORD, _TEXT, chosen).selectExpr(*_RECORD, _TEXT, EVENT, *known)
-    values = rows.selectExpr("*", *(f"{made[name]} AS {number}" for name, number in numbered.items()))
-    why = [*_problems(events, topic, table)]
-    why += [
-        (f"{given[field.name]} IS NOT NULL AND {numbered[field.name]} IS NULL", why_not(field.name, field.dataType))
-        for field in wanted
+    of = events.row_types()
+    made = [
+        f"{converted(given[field.name], of[field.name], field.dataType, unit_of(times, field.name))} AS {number}"
+        for field, number in zip(wanted, numbered.values(), strict=True)
     ]
+    values = _rows(records, events, table, on_truncate).selectExpr("*", *made)
+    why = [*_problems(events, topic, table), *_not_converted(wanted, given, numbered)]
     why += [] if events.are_structs else _problems_of_json(events, wanted, given)
     reasons = " ".join(f"WHEN {condition} THEN {literal(text)}" for condition, text in why)
     judged = values.selectExpr(*_PLACE, _OPERATION, *numbered.values(), f"CASE {reasons} END AS {_REASON}")
@@ -123,6 +109,29 @@ def changes(
         f"{sequence(topic.generation, 'offset', 'partition')} AS {quoted(sequence_column)}",
         *([f"{_REASON} AS {quoted(errors)}"] if on_error == "null" else []),
     )
+
+
+def _rows(records: DataFrame, events: Events, table: str | None, on_truncate: OnTruncate) -> DataFrame:
+    """Return the events that are changes, each with its operation and row.
+
+    In steps, since Spark evaluates an expression again wherever a later one of the same step uses it.
+    """
+    read = records.where("value IS NOT NULL").selectExpr(
+        *_RECORD, f"{events.text()} AS {_TEXT}", f"{events.event()} AS {EVENT}"
+    )
+    is_change = [f"NOT {events.is_about_others()}", *_of_table(events, table)]
+    is_change += [f"coalesce({events.operation()} <> 't', true)"] if on_truncate == "ignore" else []
+    # Not by a filter: Spark would move it below, and read each event again for it.
+    chosen = f"explode(CASE WHEN {' AND '.join(is_change)} THEN array({EVENT}) ELSE array() END) AS {EVENT}"
+    known = f"{events.operation()} AS {_OPERATION}", f"{events.row()} AS {_ROW}"
+    return read.selectExpr(*_RECORD, _TEXT, chosen).selectExpr(*_RECORD, _TEXT, EVENT, *known)
+
+
+def _not_converted(columns: StructType, given: Mapping[str, str], made: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the conditions under which a value is none of its column's type, with reasons and remedies."""
+    for field in columns:
+        condition = f"{given[field.name]} IS NOT NULL AND {made[field.name]} IS NULL"
+        yield condition, why_not(field.name, field.dataType)
 
 
 def _problems_of_json(events: Events, columns: StructType, given: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -196,8 +205,8 @@ def _may_lose(field: StructField) -> bool:
 
 def _has_lost_digits(text: str) -> str:
     """Return whether a value was a number with more digits than a double, through which `from_json` makes it text."""
-    # The length first, since it spares most values the pattern.
-    number = f"length({text}) > 16 AND {text} RLIKE '^-?[0-9]+[.][0-9]+(E-?[0-9]+)?$'"
+    # What is cheap comes first: texts that are greater than any number, and short ones.
+    number = f"{text} < ':' AND length({text}) > 16 AND {text} RLIKE '^-?[0-9]+[.][0-9]+(E-?[0-9]+)?$'"
     return f"{number} AND length(regexp_replace({text}, '[^0-9]', '')) > 15 AND instr({_TEXT}, {text}) = 0"
 
 
@@ -217,7 +226,8 @@ def _problems(events: Events, topic: TopicLife, table: str | None) -> list[tuple
     problems += [
         (
             f"{_OPERATION} = 't'",
-            "it is a truncation, which has no order among the changes: pass on_truncate='ignore', and delete the rows",
+            "it is a truncation, which has no order among the changes: pass on_truncate='ignore', and make the table"
+            " like the source again, as the recipe for change data says",
         ),
         (
             f"coalesce({_OPERATION} NOT IN ('c', 'r', 'u', 'd'), true)",
