@@ -71,7 +71,8 @@ class TopicGeneration:
                 why="it was created again, so its offsets begin anew, and later changes would seem older"
                 if topic_id
                 else "the brokers have no ids of topics",
-                do=f"set topic_id to {topic_id!r} and add 1 to generation, and start with a new checkpoint; {_GUIDE}"
+                do=f"set topic_id to {topic_id!r} and add 1 to generation, and start with a new checkpoint and"
+                f" on_existing='resume' of the sink; {_GUIDE}"
                 if topic_id
                 else "leave topic_id out",
             )

@@ -37,17 +37,26 @@ class Stream:
         target: where the copy is.
         seed: of what happens.
         exactly_once: whether the worker's offsets are in the transaction of its events.
+        flush: how often a worker that is not keeps them, in seconds.
     """
 
     def __init__(
-        self, folder: Path, kafka: str, source: Orders, target: Orders, seed: int, *, exactly_once: bool = False
+        self,
+        folder: Path,
+        kafka: str,
+        source: Orders,
+        target: Orders,
+        seed: int,
+        *,
+        exactly_once: bool = False,
+        flush: float = 0.5,
     ) -> None:
         self.chance = random.Random(seed)
         self.table = ChangedOrders(source, self.chance)
         self.copy = target
         self.prefix = f"shop{uuid.uuid4().hex[:8]}"
         self.topic = f"{self.prefix}.{source.schema}.orders"
-        self.worker = ConnectWorker(folder / "connect", kafka, exactly_once=exactly_once, flush=0.5)
+        self.worker = ConnectWorker(folder / "connect", kafka, exactly_once=exactly_once, flush=flush)
         self._folder = folder
         self._kafka = kafka
         self._driver: subprocess.Popen[bytes] | None = None
@@ -74,7 +83,11 @@ class Stream:
             "on_truncate": on_truncate, "checkpoint": str(self._folder / f"checkpoint{self.checkpoint}"),
             "url": self.copy.url, "table": "orders",
             # A killed worker repeats updates of rows that were deleted since, and what they keep is nowhere then.
-            "options": {"create_table": "if_missing", "sequence_kind": "kafka", "dead_letter_table": "refused"},
+            "options": {
+                "create_table": "if_missing", "sequence_kind": "kafka", "dead_letter_table": "refused",
+                # Another checkpoint may follow the first one on purpose only.
+                "on_existing": "resume" if self.checkpoint else "check",
+            },
         }  # fmt: skip
         command = [sys.executable, "-m", "tests.peers.support.debezium_driver", json.dumps(given)]
         with self._log.open("ab") as log:
@@ -98,8 +111,7 @@ class Stream:
         consumer.subscribe([self.topic])
 
         def is_there() -> bool:
-            message = consumer.poll(1)
-            return message is not None and mark.encode() in (message.value() or b"")
+            return any(mark.encode() in (message.value() or b"") for message in consumer.consume(1000, 1))
 
         try:
             until(is_there, f"the mark in {self.topic}", _SECONDS)

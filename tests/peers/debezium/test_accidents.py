@@ -1,0 +1,146 @@
+"""What the recipe names under "After an accident": each is noticed, and its way out ends in equal tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
+
+from tests.integration.support.waiting import until
+from tests.peers.support.changed_orders import Orders
+from tests.peers.support.debezium_stream import Stream
+
+pytestmark = pytest.mark.long
+Start = Callable[[str, str], Stream]
+_PARTITIONS = 4
+_SECONDS = 60
+WAYS = [("postgres", "mysql"), ("mysql", "postgres")]
+
+
+@pytest.fixture
+def start(brokers: str, orders: Callable[[str], Orders], tmp_path: Path) -> Start:
+    """Starts a stream from a database to another, with the topic's id and partitions pinned."""
+
+    def started(source: str, target: str) -> Stream:
+        stream = Stream(tmp_path, brokers, orders(source), orders(target), seed=7, exactly_once=True)
+        stream.connect(skipped_operations="none")
+        until(lambda: described(brokers, stream.topic) is not None, "the topic", _SECONDS)
+        stream.life |= {"topic_id": described(brokers, stream.topic), "partitions": _PARTITIONS}
+        stream.drive()
+        stream.table.change(20)
+        stream.catch_up()
+        return stream
+
+    return started
+
+
+def described(brokers: str, topic: str) -> str | None:
+    """Return the id of a topic; `None` without one."""
+    client = AdminClient({"bootstrap.servers": brokers})
+    if topic not in client.list_topics(timeout=10).topics:
+        return None
+    (found,) = client.describe_topics(TopicCollection([topic])).values()
+    return str(found.result().topic_id)
+
+
+@pytest.mark.parametrize(("source", "target"), WAYS)
+def test_partitions_that_are_added_between_two_runs(start: Start, brokers: str, source: str, target: str) -> None:
+    with closing(start(source, target)) as stream:
+        stream.worker.kill()
+        stream.kill_driver()
+        add_partitions(brokers, stream.topic)
+        stream.drive()
+        assert f"has {_PARTITIONS + 3} partitions, and not {_PARTITIONS}" in stream.refused()
+        stream.life |= {"partitions": _PARTITIONS + 3, "generation": 2}
+        stream.drive()
+        stream.worker.start()
+        stream.table.change(40)
+        stream.catch_up()
+
+
+@pytest.mark.parametrize(("source", "target"), WAYS)
+def test_partitions_that_are_added_while_rows_change(start: Start, brokers: str, source: str, target: str) -> None:
+    with closing(start(source, target)) as stream:
+        add_partitions(brokers, stream.topic)
+        # Started again, it learns of them at once.
+        stream.worker.kill()
+        stream.table.change(20)
+        stream.worker.start()
+        stream.table.change(40)
+        assert f"the topic has more than {_PARTITIONS} partitions" in stream.refused()
+        # Keys have moved already, so nothing orders what this generation reads of them: the next one repairs it.
+        stream.life |= {"partitions": _PARTITIONS + 3, "generation": 2}
+        stream.drive()
+        stream.read_to_the_end()
+        stream.kill_driver()
+        stream.life["generation"] = 3
+        stream.drive()
+        stream.repair()
+        stream.catch_up()
+        stream.table.change(20)
+        stream.catch_up()
+
+
+@pytest.mark.parametrize(("source", "target"), WAYS)
+def test_a_topic_that_is_made_again(start: Start, brokers: str, source: str, target: str) -> None:
+    with closing(start(source, target)) as stream:
+        stream.worker.kill()
+        stream.kill_driver()
+        stream.table.change(20)
+        client = AdminClient({"bootstrap.servers": brokers})
+        client.delete_topics([stream.topic])[stream.topic].result()
+        until(lambda: described(brokers, stream.topic) is None, "the topic to be gone", _SECONDS)
+        new = NewTopic(stream.topic, num_partitions=_PARTITIONS, replication_factor=1)
+        client.create_topics([new])[stream.topic].result()
+        stream.drive()
+        assert "It was created again" in stream.refused()
+        stream.life |= {"topic_id": described(brokers, stream.topic), "generation": 2}
+        stream.checkpoint += 1
+        stream.drive()
+        stream.worker.start()
+        stream.repair()
+        stream.table.change(20)
+        stream.catch_up()
+
+
+@pytest.mark.parametrize(("source", "target"), WAYS)
+def test_a_truncation(start: Start, source: str, target: str) -> None:
+    with closing(start(source, target)) as stream:
+        stream.table.orders.run("TRUNCATE TABLE orders")
+        stream.table.change(20)
+        assert "it is a truncation" in stream.refused()
+        stream.life["generation"] = 2
+        stream.drive(on_truncate="ignore")
+        stream.repair()
+        stream.catch_up()
+        stream.table.change(20)
+        stream.catch_up()
+
+
+@pytest.mark.parametrize(("source", "target"), WAYS)
+def test_records_that_are_gone_before_they_are_read(start: Start, brokers: str, source: str, target: str) -> None:
+    with closing(start(source, target)) as stream:
+        stream.kill_driver()
+        stream.table.change(40)
+        stream.wait_for_topic()
+        ends = [TopicPartition(stream.topic, number, -1) for number in range(_PARTITIONS)]
+        client = AdminClient({"bootstrap.servers": brokers})
+        for gone in client.delete_records(ends).values():
+            gone.result(_SECONDS)
+        stream.drive()
+        assert "failOnDataLoss" in stream.refused()
+        stream.life["generation"] = 2
+        stream.checkpoint += 1
+        stream.drive()
+        stream.repair()
+        stream.table.change(20)
+        stream.catch_up()
+
+
+def add_partitions(brokers: str, topic: str) -> None:
+    client = AdminClient({"bootstrap.servers": brokers})
+    client.create_partitions([NewPartitions(topic, _PARTITIONS + 3)])[topic].result()
