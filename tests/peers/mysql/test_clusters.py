@@ -10,9 +10,11 @@ from typing import Any
 import pymysql
 import pytest
 
-from outfall.errors import OutfallError, TargetError
+from outfall.errors import OutfallError, ReplayDiffersError, TargetError, TransientError
+from outfall.testing import LocalDriver
 from tests.integration.mysql.support import Target
 from tests.integration.support.sql import listening, rows, run
+from tests.integration.support.sql_parts import one_task, parts_sink
 from tests.integration.support.waiting import until
 from tests.peers.support.galera import Galera
 from tests.peers.support.group_replication import Group
@@ -182,3 +184,57 @@ def test_a_table_without_a_key_is_refused_before_a_row_and_written_as_advised(
     target.run("ALTER TABLE t DROP COLUMN outfall_id, ADD UNIQUE (id)")
     run(target.sink(), tmp_path, 1, rows(2))
     assert target.ids() == [1, 2]
+
+
+def test_a_stale_task_on_another_node_does_not_commit_into_an_epoch_that_is_closed(
+    cluster: Cluster, tmp_path: Any
+) -> None:
+    """Its rows were not replayed, and no lock of the driver's node holds it off."""
+    first, second = cluster.clients
+    target = Target(first, first.new_database(), TABLE)
+    there = Target.__new__(Target)
+    there.server, there.database = second, target.database
+    driver = LocalDriver(parts_sink(target), str(tmp_path))
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    stale = LocalDriver(parts_sink(there), str(tmp_path))
+    closed: list[str] = []
+
+    def close(step: str) -> None:
+        if step == "sql: before COMMIT" and not closed:
+            closed.append(step)
+            coordinator.finish(ticket, [one_task(driver, ticket, 0, {"0": [1]})])
+
+    with listening(close), pytest.raises(TransientError):
+        one_task(stale, ticket, 0, {"1": [2]})
+    with pytest.raises(ReplayDiffersError, match="closed"):
+        one_task(stale, ticket, 0, {"1": [2]})
+    driver.run_epoch(1, [[("0", {"id": 3, "name": "x"})]])
+    for node in (target, there):
+        assert node.run(f"{cluster.waiting}; SELECT id FROM t ORDER BY id") == [("1",), ("3",)]
+
+
+def test_two_attempts_of_a_task_on_two_nodes_write_its_rows_once(cluster: Cluster, tmp_path: Any) -> None:
+    first, second = cluster.clients
+    # Without a key of the rows, only the row of the ledger tells them apart.
+    ddl = "CREATE TABLE t (n BIGINT AUTO_INCREMENT PRIMARY KEY, id BIGINT, name TEXT)"
+    target = Target(first, first.new_database(), ddl)
+    there = Target.__new__(Target)
+    there.server, there.database = second, target.database
+    driver = LocalDriver(parts_sink(target), str(tmp_path))
+    coordinator = driver.coordinator()
+    ticket = coordinator.begin(0)
+    other = LocalDriver(parts_sink(there), str(tmp_path))
+    overtaken: list[Any] = []
+
+    def overtake(step: str) -> None:
+        if step == "sql: before COMMIT" and not overtaken:
+            overtaken.append(None)
+            overtaken[0] = one_task(other, ticket, 0, {"0": [1, 2]})
+
+    with listening(overtake), pytest.raises(TransientError):
+        one_task(driver, ticket, 0, {"0": [1, 2]})
+    one_task(driver, ticket, 0, {"0": [1, 2]}, retries=1)
+    coordinator.finish(ticket, overtaken)
+    for node in (target, there):
+        assert node.run(f"{cluster.waiting}; SELECT id FROM t ORDER BY id") == [("1",), ("2",)]

@@ -17,10 +17,7 @@ from tests.peers.support.each_statement import TABLE, Client, Query, When, kill_
 pytestmark = pytest.mark.long
 
 CLIENT = Client(PostgresConnection, "wait", lambda: psycopg.OperationalError("the reply is lost"))
-DELIVERIES: dict[str, dict[str, Any]] = {
-    "source offsets": {"offset_columns": "id"},
-    "parts": {"parts": 2, "offset_keys": "ledger"},
-}
+DELIVERIES: dict[str, dict[str, Any]] = {"source offsets": {"offset_columns": "id"}}
 
 
 @pytest.fixture(scope="module")

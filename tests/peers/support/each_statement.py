@@ -27,6 +27,7 @@ DELIVERIES: dict[str, dict[str, Any]] = {
     "upsert": {"write_mode": "upsert", "key_columns": "id"},
     "changes": {"write_mode": "changes", "key_columns": "id", "operation_column": "op", "sequence_column": "lsn"},
     "dead letters": {"dead_letter_table": "dead"},
+    "parts": {"parts": 2, "offset_keys": "ledger"},
 }
 """Of both databases."""
 EPOCHS = 2
