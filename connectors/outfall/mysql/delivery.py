@@ -8,7 +8,7 @@ from typing import Any
 
 from outfall.capabilities import Guarantee, TargetContext
 from outfall.first_contact import first_contact
-from outfall.mysql.columns import check_one_transaction, check_rights, find_table, read_columns
+from outfall.mysql.columns import check_rights, find_table, read_columns
 from outfall.mysql.database import MySQLDatabase, MySQLSession
 from outfall.mysql.dialect import MySQLDialect
 from outfall.mysql.names import MySQLName
@@ -19,7 +19,6 @@ from outfall.sql.dialect import Found, SqlName, compose
 from outfall.sql.ledger import StepLedger
 from outfall.sql.parts.delivery import PartDelivery
 from outfall.sql.parts.ledger import PartLedger
-from outfall.sql.parts.target import PartTarget
 from outfall.sql.target import SqlTarget, StepTables
 from outfall.sql.tombstones import tombstones_name
 from outfall.target_record import TargetRecord
@@ -124,17 +123,3 @@ class MySQLPartDelivery(PartDelivery, MySQLDelivery):
     """Writes a part's rows of an epoch exactly once, see `PartDelivery`."""
 
     options: MySQLOptions
-
-    def kind(self) -> str:
-        return "mysql/parts"
-
-    def _target(self, session: MySQLSession, context: TargetContext[Any]) -> MySQLPartTarget:
-        return MySQLPartTarget(self._tables(context, self._table_options), self._written, session, self.list_parts())
-
-
-class MySQLPartTarget(PartTarget):
-    """One step's table and parts in MySQL, in one transaction."""
-
-    def check_table(self) -> None:
-        super().check_table()
-        check_one_transaction(self._session)

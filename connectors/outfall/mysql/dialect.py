@@ -19,7 +19,7 @@ from outfall.mysql.columns import (
     read_primary_key,
 )
 from outfall.mysql.database import MySQLDatabase, MySQLSession
-from outfall.mysql.errors import MySQLRefusal, is_missing, is_rows_fault, may_be_mismatch
+from outfall.mysql.errors import MySQLRefusal
 from outfall.mysql.load import StagingLoad, TableLoad
 from outfall.mysql.moving import positioned_rows, row_text
 from outfall.mysql.names import MySQLName, quote, why_no_name
@@ -29,7 +29,7 @@ from outfall.mysql.tombstones import MySQLTombstones
 from outfall.mysql.types import KEY_LENGTH, arrow_type, new_column_type, why_no_sequence, why_not
 from outfall.mysql.words import MySQLWords
 from outfall.sql.database import Result
-from outfall.sql.dialect import Dialect, Fault, SqlName, among, compose, staging_name
+from outfall.sql.dialect import Dialect, SqlName, among, compose, staging_name
 from outfall.sql.keyed import Move, PositionedRows
 from outfall.sql.ledger import StepLedger
 from outfall.sql.options import STAGE
@@ -73,6 +73,8 @@ class MySQLDialect(Dialect):
 
     def check_relation(self, session: MySQLSession, table: SqlName) -> None:
         check_relation(session, table)
+        if self.options.parts is not None:
+            check_one_transaction(session)
 
     def check_keys(self, session: MySQLSession, table: SqlName, given: Sequence[str] | None) -> None:
         check_keys(self.options, session, table, given)
@@ -169,14 +171,6 @@ class MySQLDialect(Dialect):
 
     def tombstones(self, target: SqlName) -> MySQLTombstones:
         return MySQLTombstones(self, target)
-
-    def faults(self, error: Any) -> frozenset[Fault]:
-        found: dict[Fault, bool] = {
-            "rows": is_rows_fault(error),
-            "mismatch": may_be_mismatch(error),
-            "table": is_missing(error),
-        }
-        return frozenset(fault for fault, is_so in found.items() if is_so)
 
     def refusal(self, error: Any) -> MySQLRefusal:
         return MySQLRefusal.of(error, ordered=self.options.write_mode != "append")

@@ -10,6 +10,7 @@ from pymysql.constants import ER
 
 from outfall.row_logging import RowLog
 from outfall.sql.database import Means
+from outfall.sql.dialect import PlainRefusal
 
 _PASSING = {
     ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, ER.TOO_MANY_USER_CONNECTIONS,
@@ -128,21 +129,6 @@ def means(error: BaseException) -> Means:
     return found
 
 
-def is_rows_fault(error: BaseException) -> bool:
-    """Return whether rows caused the error."""
-    return Means.ROW in means(error)
-
-
-def may_be_mismatch(error: BaseException) -> bool:
-    """Return whether the table may be missing or have other columns than those of the statement."""
-    return Means.MISMATCH in means(error)
-
-
-def is_missing(error: BaseException) -> bool:
-    """Return whether a table is missing."""
-    return Means.ABSENT in means(error)
-
-
 def describe(error: BaseException, *, full: bool = False) -> str:
     """Return the server's message and number; unless `full`, a name for a message that may quote a value."""
     code = code_of(error)
@@ -167,21 +153,15 @@ def _without_values(code: int, message: str) -> str:
 
 
 @dataclass(frozen=True)
-class MySQLRefusal:
-    """The reason why a row was rejected."""
-
-    reason: str
-    code: str | None = None
-    """The number of the server's error, if it rejected the row."""
-    detail: str | None = None
-    do: str = "correct or leave out the row, or change the table"
-    may_be_accepted_later: bool = False
-    """Whether the row may be accepted after the one that its foreign key names. Not by an upsert: the order of its rows
-    decides."""
+class MySQLRefusal(PlainRefusal):
+    """The reason why a row was rejected. Its code is the number of the server's error."""
 
     @classmethod
     def of(cls, error: BaseException, *, ordered: bool = False) -> MySQLRefusal:
-        """Return the reason from an error of the server; `ordered` if the rows must be written in order."""
+        """Return the reason from an error of the server; `ordered` if the rows must be written in order, as upserts.
+
+        Otherwise the row may be accepted after the one that its foreign key names.
+        """
         code = code_of(error)
         return cls(str(error.args[1]), str(code), may_be_accepted_later=code in _FOREIGN_KEY and not ordered)
 

@@ -16,7 +16,7 @@ from outfall.mysql.names import quote
 from outfall.sql.dialect import compose
 from outfall.sql.options import MARKER, NUMBER, OPERATION, REMOVED, ROW, STAGE
 from outfall.sql.statements import Statements
-from outfall.sql.words import Latest, Removed, Selection, Words
+from outfall.sql.words import Latest, Selection, Words
 
 _STAGE, _ROW = quote(STAGE), quote(ROW)
 _ADDRESS = f"{_STAGE}, {_ROW}"
@@ -101,13 +101,6 @@ class MySQLWords(Words):
             rows, address=_ADDRESS, newest=", ".join(f"{column} DESC" for column in order),
         )  # fmt: skip
         return Latest(source, ", ".join(order), [f"{quote(REMOVED)} = 0"])
-
-    def removed(self, statements: Statements, rows: Selection) -> Removed:
-        options = statements.options
-        names = [*statements.keys, *([] if options.order_column is None else [options.order_column])]
-        marked = [f"removed.{quote(MARKER)}"] if options.delete_marker else []
-        values = {name: f"removed.{quote(name)}" for name in names}
-        return Removed(statements.staging, values, [rows.condition, *marked])
 
     def upsert(self, statements: Statements) -> str:
         table, ordered, updated = statements.table, statements.options.ordered_by, statements.updated()

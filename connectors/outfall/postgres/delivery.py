@@ -111,9 +111,6 @@ class PostgresPartDelivery(PartDelivery, PostgresDelivery):
 
     options: PostgresOptions
 
-    def kind(self) -> str:
-        return "postgres/parts"
-
     def _target(self, session: Any, context: TargetContext[Any]) -> SqlTarget:
         return PostgresPartTarget(self._tables(context, self._table_options), self._written, session, self.list_parts())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 
 from outfall.capabilities import WriterInitContext
@@ -16,7 +15,7 @@ from outfall.postgres.catalogue.relation import read_relation
 from outfall.postgres.catalogue.table import check_keys, check_relation
 from outfall.postgres.catalogue.types import arrow_type, new_column_type, why_no_sequence, why_not
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
-from outfall.postgres.connection.errors import RowRefusal, is_rows_fault, may_be_mismatch
+from outfall.postgres.connection.errors import RowRefusal
 from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, copy_command
 from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import LONGEST, PostgresOptions
@@ -24,7 +23,7 @@ from outfall.postgres.staging.load import SortingCopy, StagingCopy, StreamingCop
 from outfall.postgres.staging.moving import positioned_rows, row_text
 from outfall.postgres.staging.truncation import emptied
 from outfall.postgres.words import PostgresWords
-from outfall.sql.dialect import Dialect, Fault, SqlName, compose, staging_name
+from outfall.sql.dialect import Dialect, SqlName, compose, staging_name
 from outfall.sql.keyed import Move, PositionedRows
 from outfall.sql.ledger import StepLedger
 from outfall.sql.staging import Staging
@@ -135,14 +134,6 @@ class PostgresDialect(Dialect):
 
     def row_text(self, session: PostgresConnection, staging: SqlName, shown: Mapping[str, str], place: str) -> str:
         return row_text(staging, shown, place)
-
-    def faults(self, error: Any) -> frozenset[Fault]:
-        found: dict[Fault, bool] = {
-            "rows": is_rows_fault(error),
-            "mismatch": may_be_mismatch(error),
-            "table": isinstance(error, psycopg.errors.UndefinedTable),
-        }
-        return frozenset(fault for fault, is_so in found.items() if is_so)
 
     def refusal(self, error: Any) -> RowRefusal:
         return RowRefusal.of(error)

@@ -178,9 +178,13 @@ class Words(ABC):
     def latest(self, statements: Statements, rows: Selection, columns: Sequence[str]) -> Latest:
         """Return the rows that are written, with some columns of the target."""
 
-    @abstractmethod
     def removed(self, statements: Statements, rows: Selection) -> Removed:
         """Return the rows that remove others: all with `delete`, those with a marker with `upsert`."""
+        options = statements.options
+        names = [*statements.keys, *([] if options.order_column is None else [options.order_column])]
+        marked = [f"removed.{self.quote(MARKER)}"] if options.delete_marker else []
+        values = {name: f"removed.{self.quote(name)}" for name in names}
+        return Removed(statements.staging, values, [rows.condition, *marked])
 
     @abstractmethod
     def upsert(self, statements: Statements) -> str:
@@ -214,13 +218,6 @@ class StandardWords(Words):
             rows, newest=", ".join(newest),
         )  # fmt: skip
         return Latest(source, self.listed(statements.keys), [f"{self.quote(NUMBER)} = 1"], self.quote(REMOVED))
-
-    def removed(self, statements: Statements, rows: Selection) -> Removed:
-        options = statements.options
-        names = [*statements.keys, *([] if options.order_column is None else [options.order_column])]
-        marked = [f"removed.{self.quote(MARKER)}"] if options.delete_marker else []
-        values = {name: f"removed.{self.quote(name)}" for name in names}
-        return Removed(statements.staging, values, [rows.condition, *marked])
 
     def upsert(self, statements: Statements) -> str:
         ordered = statements.options.ordered_by

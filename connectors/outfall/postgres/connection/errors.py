@@ -150,16 +150,6 @@ def means(error: BaseException) -> Means:
     return found
 
 
-def is_rows_fault(error: psycopg.Error) -> bool:
-    """Return whether rows caused the error."""
-    return Means.ROW in means(error)
-
-
-def may_be_mismatch(error: psycopg.Error) -> bool:
-    """Return whether the table may be missing or have other columns than those of the statement."""
-    return Means.MISMATCH in means(error)
-
-
 def _breaks_policy(error: psycopg.Error) -> bool:
     """Return whether a policy of the table (row-level security) excludes a row."""
     return error.sqlstate == _DENIED and error.diag.source_function == _POLICY

@@ -7,7 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from outfall.capabilities import PartSeal, RowIdentity, SealContext, SupportsSeal, SupportsStateSerializer
+from outfall.capabilities import (
+    PartSeal,
+    RowIdentity,
+    SealContext,
+    SupportsSeal,
+    SupportsStateSerializer,
+    TargetContext,
+)
 from outfall.part_ledger.checks import PartContext, check_sealed, check_step
 from outfall.serde import ModelSerializer
 from outfall.sinks import FixedPartitionedSink
@@ -15,8 +22,10 @@ from outfall.sql.delivery import SqlDelivery
 from outfall.sql.parts.ledger import PartLedger, part_ledger_ddl
 from outfall.sql.parts.options import PartOptions
 from outfall.sql.parts.rows import PartRows
+from outfall.sql.parts.target import PartTarget
 from outfall.sql.parts.writer import ALTERNATIVE, PartState, PartTasks, PartWriter
 from outfall.sql.statements import ledger_ddl
+from outfall.sql.target import SqlTarget
 from outfall.trace_points import reached
 
 
@@ -36,6 +45,9 @@ class PartDelivery(
     def __init__(self, options: PartOptions) -> None:
         super().__init__(options)
         self._tasks = PartTasks()
+
+    def kind(self) -> str:
+        return f"{super().kind()}/parts"
 
     def row_identity(self) -> RowIdentity | None:
         numbers = PartRows(self.options).keys().get("key_columns")
@@ -93,6 +105,9 @@ class PartDelivery(
 
     def _written_schema(self, session: Any, schema: pa.Schema) -> pa.Schema:
         return PartRows.into(self.dialect(), self.dialect().columns(session, self._resolved)).schema(schema)
+
+    def _target(self, session: Any, context: TargetContext[Any]) -> SqlTarget:
+        return PartTarget(self._tables(context, self._table_options), self._written, session, self.list_parts())
 
     def _support_ddl(self, session: Any, step_id: str) -> list[str]:
         words, schema = self.dialect().words, self.options.metadata_schema
