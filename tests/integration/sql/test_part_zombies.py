@@ -14,8 +14,6 @@ from outfall.testing.tcp_proxy import NetworkFault
 from tests.integration.support.sql import ON_EACH, MortalServer, Table, listening, mostly_thorough
 from tests.integration.support.sql_parts import one_task, parts_sink, run
 
-pytestmark = ON_EACH
-
 
 def test_an_attempt_that_was_overtaken_gives_up_what_is_there(target: Table, recovery: str) -> None:
     sink = parts_sink(target)
@@ -110,6 +108,7 @@ def test_a_zombie_of_the_same_generation_finds_its_rows_there(target: Table, rec
 # --- replies that are lost, servers that die
 
 
+@ON_EACH
 def test_a_lost_reply_to_commit_is_settled_by_the_ledger(target: Table, recovery: str) -> None:
     """The proxy lets COMMIT through and swallows what comes back."""
     with target.proxy() as proxy:

@@ -27,8 +27,6 @@ from outfall.wrappers import FanOutSink
 from tests.integration.support.sql import ON_EACH, Make, Table, first, mostly_thorough
 from tests.integration.support.sql_parts import keyed, numbered, one_task, parts_sink, run
 
-pytestmark = ON_EACH
-
 STEPS = [
     "before BEGIN", "after BEGIN", "sql: opening", "after open target", "sql: copying", "task: after write",
     "sql: publishing", "sql: before COMMIT#2", "sql: after COMMIT", "sql: after COMMIT#2",
@@ -80,6 +78,7 @@ def test_a_table_that_was_dropped_in_the_middle_of_an_epoch_is_not_made_anew(tar
         run(parts_sink(target, create_table="if_missing"), recovery, 0, *range(20))
 
 
+@ON_EACH
 def test_a_replay_in_another_order_and_other_batches_writes_nothing(target: Table, recovery: str) -> None:
     driver = LocalDriver(parts_sink(target, 1), recovery)
     ticket = driver.coordinator().begin(0)
