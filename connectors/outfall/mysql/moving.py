@@ -15,17 +15,20 @@ from outfall.mysql.names import quote
 from outfall.mysql.types import json_value
 from outfall.mysql.words import address_of
 from outfall.sql.dialect import SqlName, compose
-from outfall.sql.keyed import Move, PositionedRows
+from outfall.sql.keyed import Move, PositionedRows, RowsByOrder
 from outfall.sql.options import MARKER, ROW, STAGE
 from outfall.sql.words import Selection
 
 _STAGE, _ROW, _MARKER = quote(STAGE), quote(ROW), quote(MARKER)
-_RANKS = "_outfall_ranks"
 
 
 def positioned_rows(session: MySQLSession, move: Move, order: str | None) -> PositionedRows:
     """Return the rows of a move by position."""
-    return RowsByNumber(session, move) if order is None else RowsByOrder(session, move, quote(order))
+    if order is None:
+        return RowsByNumber(session, move)
+    if move.dialect.options.write_mode == "changes":
+        move.stale = _count_stale(session, move)
+    return RowsByOrder(session, move, order)
 
 
 def row_text(session: MySQLSession, staging: SqlName, shown: Mapping[str, str], place: str) -> str:
@@ -38,17 +41,12 @@ def row_text(session: MySQLSession, staging: SqlName, shown: Mapping[str, str], 
         else:
             value = json_value(found[source]) if name == source else quote(source)
         pairs.append(f"{_text(name)}, {value}")
-    return compose("SELECT JSON_OBJECT({}) FROM {} WHERE {}", ", ".join(pairs), staging.sql, _at(place))
+    stage, row = address_of(place)
+    condition = f"{_STAGE} = {stage} AND {_ROW} = {row}"
+    return compose("SELECT JSON_OBJECT({}) FROM {} WHERE {}", ", ".join(pairs), staging.sql, condition)
 
 
-class _StagedPositions(PositionedRows):
-    """Staged rows. A previous row of a key was written earlier, and stays if the next one is rejected."""
-
-    def _at(self, place: str) -> Selection:
-        return Selection(_at(place))
-
-
-class RowsByNumber(_StagedPositions):
+class RowsByNumber(PositionedRows):
     """All rows in the order in which they were written: attempts one after another. Some positions have no row."""
 
     def __init__(self, session: MySQLSession, move: Move) -> None:
@@ -73,43 +71,12 @@ class RowsByNumber(_StagedPositions):
         return f"{self._stages[index]}:{position - self._firsts[index] + 1}"
 
 
-class RowsByOrder(_StagedPositions):
-    """All rows in the order of their ordering column, from a temporary table."""
-
-    def __init__(self, session: MySQLSession, move: Move, order: str) -> None:
-        super().__init__(session, move)
-        if self._statements.options.write_mode == "changes":
-            move.stale = self._count_stale(move)
-        session.execute(compose("DROP TEMPORARY TABLE IF EXISTS {}", _RANKS))
-        statement = compose(
-            "CREATE TEMPORARY TABLE {} (place BIGINT PRIMARY KEY, stage BIGINT, number BIGINT) ENGINE = InnoDB SELECT"
-            " ROW_NUMBER() OVER (ORDER BY staged.{order}, {stage}, {row}) - 1 AS place, {stage} AS stage,"
-            " {row} AS number FROM {} AS staged WHERE {}",
-            _RANKS, move.staging.sql, move.all.condition, order=order, stage=_STAGE, row=_ROW,
-        )  # fmt: skip
-        session.execute(statement)
-        self.count = int(session.execute(compose("SELECT COUNT(*) FROM {}", _RANKS)).fetchone()[0])
-
-    def _count_stale(self, move: Move) -> int:
-        latest = self._statements.words.latest(self._statements, move.all, ())
-        conditions = " AND ".join([*latest.conditions, self._statements.stale()])
-        query = compose("SELECT COUNT(*) FROM {} WHERE {}", latest.source, conditions)
-        return int(self._session.execute(query).fetchone()[0])
-
-    def _between(self, low: int, high: int) -> Selection:
-        chosen = compose("SELECT stage, number FROM {} WHERE place >= {} AND place < {}", _RANKS, low, high)
-        return Selection(f"({_STAGE}, {_ROW}) IN ({chosen})")
-
-    def place(self, position: int) -> str:
-        query = compose("SELECT stage, number FROM {} WHERE place = %s", _RANKS)
-        stage, row = self._session.execute(query, (position,)).fetchone()
-        return f"{stage}:{row}"
-
-
-def _at(place: str) -> str:
-    """Return the condition for the row at an address."""
-    stage, row = address_of(place)
-    return f"{_STAGE} = {stage} AND {_ROW} = {row}"
+def _count_stale(session: MySQLSession, move: Move) -> int:
+    statements = move.statements(session)
+    latest = statements.words.latest(statements, move.all, ())
+    conditions = " AND ".join([*latest.conditions, statements.stale()])
+    query = compose("SELECT COUNT(*) FROM {} WHERE {}", latest.source, conditions)
+    return int(session.execute(query).fetchone()[0])
 
 
 def _text(name: str) -> str:

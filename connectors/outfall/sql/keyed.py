@@ -9,6 +9,7 @@ from typing import Any
 
 from outfall.sql.changes import KEPT, UNKNOWN, Problem, tied
 from outfall.sql.dialect import Dialect, SqlName, StagedRows, compose
+from outfall.sql.options import ROW, STAGE
 from outfall.sql.statements import Statements
 from outfall.sql.words import Selection
 
@@ -231,9 +232,9 @@ class PositionedRows(ABC):
     def _between(self, low: int, high: int) -> Selection:
         """Return the rows from a position to another (exclusive)."""
 
-    @abstractmethod
     def _at(self, place: str) -> Selection:
         """Return the row at an address."""
+        return self._move.dialect.words.at([place])
 
     @abstractmethod
     def place(self, position: int) -> str:
@@ -256,3 +257,41 @@ class PositionedRows(ABC):
         Returns whether it did: rows cannot exchange values in a table without a second unique index.
         """
         return False
+
+
+_RANKS = "_outfall_ranks"
+"""A temporary table, which a session keeps: to drop it would end the transaction of some databases."""
+
+
+class RowsByOrder(PositionedRows):
+    """All rows in the order in which they are written, from a temporary table of their addresses, which are numbers.
+
+    A previous row of a key was written earlier, and stays if the next one is rejected.
+    """
+
+    def __init__(self, session: Any, move: Move, order: str | None) -> None:
+        """Rank the rows by a column, if there is one, and by attempt and row."""
+        super().__init__(session, move)
+        words = move.dialect.words
+        self._address = [f"address_{number}" for number in range(len(words.address))]
+        fields = ", ".join(f"{name} BIGINT" for name in self._address)
+        create = "CREATE TEMPORARY TABLE IF NOT EXISTS {} (place BIGINT PRIMARY KEY, {})"
+        session.execute(compose(create, _RANKS, fields))
+        session.execute(compose("DELETE FROM {}", _RANKS))
+        statement = compose(
+            "INSERT INTO {} SELECT ROW_NUMBER() OVER (ORDER BY {}) - 1, {} FROM {} WHERE {}",
+            _RANKS, words.listed([*filter(None, [order]), STAGE, ROW]), ", ".join(words.address), move.staging.sql,
+            move.all.condition,
+        )  # fmt: skip
+        session.execute(statement, move.all.given)
+        self.count = int(session.execute(compose("SELECT COUNT(*) FROM {}", _RANKS)).fetchone()[0])
+
+    def _between(self, low: int, high: int) -> Selection:
+        columns, address = ", ".join(self._address), ", ".join(self._move.dialect.words.address)
+        some = compose("SELECT {} FROM {} WHERE place >= {} AND place < {}", columns, _RANKS, low, high)
+        return Selection(f"({address}) IN ({some})")
+
+    def place(self, position: int) -> str:
+        text = self._move.dialect.words.place.format(*self._address)
+        query = compose("SELECT {} FROM {} WHERE place = {}", text, _RANKS, position)
+        return str(self._session.execute(query).fetchone()[0])
