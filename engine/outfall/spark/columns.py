@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _PIECE = re.compile(r"`((?:[^`]|``)*)`|([^.`]+)")
+_CLEAR = re.compile(r"[a-zA-Z][a-zA-Z0-9_]*")
+"""A name that means the same literally and as Spark reads it, and that no column of Outfall's own has."""
 _PATH = re.compile(rf"(?:{_PIECE.pattern})(?:\.(?:{_PIECE.pattern}))*")
 
 
@@ -58,10 +60,14 @@ class RowColumns:
     def __init__(self, names: Sequence[str]) -> None:
         """Keep the names in the order of the columns. Names may be arbitrary, and may occur more than once."""
         self.names = tuple(names)
+        self._clear = self.names
+        if len({name.lower() for name in names}) < len(names) or not all(map(_CLEAR.fullmatch, names)):
+            self._clear = tuple(f"c{index}" for index in range(len(names)))
 
     def renamed(self, df: DataFrame) -> DataFrame:
         """Return the rows with unambiguous column names."""
-        return df.toDF(*map(_position, range(len(self.names)))) if self.names else df
+        # Each projection takes Spark milliseconds in each epoch.
+        return df if self._clear == self.names else df.toDF(*self._clear)
 
     def find(self, argument: str, text: str) -> FoundColumn:
         """Return the column that an argument names, literally or as in Spark, with fields and back-ticks.
@@ -72,7 +78,7 @@ class RowColumns:
         if not pieces or pieces[0] not in self.names:
             require_columns(self.names, {argument: text})
         self.check_unique(pieces[0])
-        return FoundColumn((_position(self.names.index(pieces[0])), *pieces[1:]), ".".join(pieces))
+        return FoundColumn((self._clear[self.names.index(pieces[0])], *pieces[1:]), ".".join(pieces))
 
     def check_unique(self, *names: str) -> None:
         """Reject duplicate column names, among all columns if none is given. The error names a duplicate."""
@@ -144,10 +150,6 @@ def arrow_schema(schema: StructType, *, by_spark: bool = False) -> pa.Schema:
                 do="cast it to another type or remove it",
             ) from error
     return pa.schema(fields)
-
-
-def _position(index: int) -> str:
-    return f"c{index}"
 
 
 def _pieces(text: str) -> list[str]:

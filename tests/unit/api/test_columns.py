@@ -37,6 +37,13 @@ def test_the_expression_in_sql_quotes_each_name() -> None:
     assert RowColumns(NAMES).find("key", "a.`c.``d`").sql() == "`c2`.`c.``d`"
 
 
+@pytest.mark.parametrize(
+    ("names", "kept"), [(["id", "a_1"], True), (["id", "ID"], False), (["id", "a.b"], False), (["id", "__x"], False)]
+)
+def test_clear_names_are_kept_because_a_projection_takes_time(names: list[str], kept: bool) -> None:
+    assert RowColumns(names).find("key", "id").path == ("id" if kept else "c0",)
+
+
 @pytest.mark.parametrize("text", ["nope", "nope.id", "", ".", "id.", "`id", "`id`x", "Id"])
 def test_a_name_that_means_no_column_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"key requires the column .*, and the rows have id, a\.b"):
