@@ -384,7 +384,9 @@ def spark(session: nox.Session) -> None:
     need_java(session)
     session.install("-e", ".[dev]", *SPARKS[session.name.removeprefix("spark-")])
     session.run("python", "-m", "pytest", "tests/integration", *DEFAULT, *IN_PARALLEL, *_for_pytest(session))
-    session.run("python", "-m", "pytest", "tests/integration/spark", "-m", "thorough or long", *_for_pytest(session))
+    # The expressions of `changes` are Spark's own.
+    of_spark = ("tests/integration/spark", "tests/integration/debezium/test_changes.py")
+    session.run("python", "-m", "pytest", *of_spark, "-m", "thorough or long", *_for_pytest(session))
 
 
 @nox.session

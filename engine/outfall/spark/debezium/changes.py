@@ -20,7 +20,7 @@ from outfall.spark.debezium.values import Times, check_times, check_types, conve
 from outfall.values import require_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructField, StructType
 
 Form = Literal["envelope", "flat"]
@@ -81,7 +81,7 @@ def changes(
     form = _choice("form", form, ("envelope", "flat"))
     on_truncate = _choice("on_truncate", on_truncate, ("fail", "ignore"))
     on_error = _choice("on_error", on_error, ("fail", "null"))
-    wanted = _columns(columns)
+    wanted = _columns(columns, records.sparkSession)
     errors = f"{operation_column}_error"
     _check_names(wanted, operation_column, sequence_column, *([errors] if on_error == "null" else []))
     check_types(wanted)
@@ -164,10 +164,11 @@ def _choice(argument: str, given: T, choices: Sequence[T]) -> T:
     return value
 
 
-def _columns(columns: str | StructType) -> StructType:
+def _columns(columns: str | StructType, session: SparkSession) -> StructType:
     from pyspark.sql.types import StructType
 
-    found = StructType.fromDDL(columns) if isinstance(columns, str) else columns
+    # Not by `StructType.fromDDL`, which Spark 3.5 does not have.
+    found = session.createDataFrame([], columns).schema if isinstance(columns, str) else columns
     if not isinstance(found, StructType) or not found.names:
         raise ConfigurationError(
             f"columns is {columns!r}", do='pass the columns of the table, as "id BIGINT, city STRING"'
