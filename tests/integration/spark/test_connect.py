@@ -39,6 +39,7 @@ def test_each_row_is_found_once_on_connect(tmp_path: Path) -> None:
     assert tags["left"] == []
     assert report.pop("listened") == [[0, 0, 10], [1, 1, 10], [1, 1, 0]]
     assert report.pop("deserialized") == 1
+    assert report.pop("changed") == ["7", "c", "10000000000000000003000000001"]
     kept = report.pop("kept")
     if "options" in names:
         assert "url of HttpSink: missing" in kept["texts"].pop()

@@ -22,6 +22,7 @@ from outfall.schema_registry import RegistryDeserializer
 from outfall.schema_registry.wire import head
 from outfall.sinks import DynamicSink
 from outfall.spark import EpochListener, deserialize, write, write_stream
+from outfall.spark.debezium import changes
 from tests.integration.support.connect_port import take_port
 from tests.integration.support.reading import forget_commit, found_ids, write_source
 from tests.integration.support.repr_sink import ReprWriter
@@ -80,6 +81,17 @@ def deserialized(spark: SparkSession) -> int | None:
         return int(found[0]) if found else None
 
 
+def changed(spark: SparkSession) -> list[str] | None:
+    """Make a change of an event of Debezium."""
+    event = '{"before": null, "after": {"id": 7}, "op": "c", "source": {"schema": "s", "table": "t"}}'
+    records = spark.sql(
+        "SELECT cast('{}' AS binary) key, cast(value AS binary) value, 's.t' topic, 1 partition, 3L offset"
+        f" FROM VALUES ('{event}') AS t(value)"
+    )
+    found = changes(records, "id BIGINT", order=1).first()
+    return [str(part) for part in found] if found else None
+
+
 def main(root: Path) -> None:
     take_port()
     spark = SparkSession.builder.remote("local[2]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
@@ -124,6 +136,7 @@ def main(root: Path) -> None:
     write(spark.range(1), TagSink(root / "tags"), step_id="tagged")
     report["tags"] = {"of the task": (root / "tags").read_text(), "left": sorted(spark.getTags())}
     report["deserialized"] = deserialized(spark)
+    report["changed"] = changed(spark)
     if "options" in report:
         # It has no URL, so the job ends in the process that plans, which has then warned.
         job = spark.range(1).write.format("outfall").option("sink", "http").option("bearer_token", "s3cr3tpw")
