@@ -41,7 +41,7 @@ def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
         scratch.clear()
         for percent in PERCENTILES:
             if number > 0:  # the first warms up
-                figures[_at(name, percent)].append(_percentile(durations, percent))
+                figures[_at(name, percent)].append(percentile(durations, percent))
     group = f"epochs of {EPOCH_ROWS} rows, {epochs} a run"
     lines = [
         seconds(group, _at(name, percent), figures, {} if name in (NOOP, SPARK) else {"Spark": _at(SPARK, percent)})
@@ -64,7 +64,7 @@ def _at(name: str, percent: int) -> str:
     return f"{name}, P{percent}"
 
 
-def _percentile(durations: list[float], percent: int) -> float:
+def percentile(durations: list[float], percent: int) -> float:
     """Return the smallest duration that at least this percentage of all durations does not exceed."""
     return sorted(durations)[-(-percent * len(durations) // 100) - 1]
 

@@ -142,11 +142,11 @@ def _jobs(base: Base, scratch: Scratch) -> Mapping[str, Job]:
 
     if base.half:
         return {SINK: by_sink}
-    jobs: dict[str, Job] = {SINK: by_sink, BARE: _load(base)}
+    jobs: dict[str, Job] = {SINK: by_sink, BARE: loading(base)}
     if not base.key:
         jobs[PARTS] = _parts(base, scratch)
     if has_jdbc(base.df.sparkSession):
-        jobs |= {JDBC: _jdbc(base), REWRITING: _jdbc(base, rewriteBatchedStatements="true")}
+        jobs |= {JDBC: by_jdbc(base), REWRITING: by_jdbc(base, rewriteBatchedStatements="true")}
     return jobs
 
 
@@ -161,12 +161,12 @@ def has_jdbc(spark: SparkSession) -> bool:
     return str(JAR) in (spark.conf.get("spark.jars", "") or "")
 
 
-def _jdbc(base: Base, **options: str) -> Job:
+def by_jdbc(base: Base, **options: str) -> Job:
     properties = {"user": base.server.user, "driver": "com.mysql.cj.jdbc.Driver", **options}
     return lambda: base.df.write.jdbc(f"jdbc:mysql://{base.place}", "t", mode="append", properties=properties)
 
 
-def _load(base: Base) -> Job:
+def loading(base: Base) -> Job:
     host, port, user, database = base.server.host, base.server.port, base.server.user, base.database
 
     def loaded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -176,11 +176,11 @@ def _appends(base: Base, scratch: Scratch) -> dict[str, Job]:
     jobs: dict[str, Job] = {
         SINK: _sink(base, PostgresSink(base.dsn, "t"), scratch),
         PARTS: _parts(base, scratch),
-        BARE: _copy(base, "t"),
-        NO_LEDGER: _staged(base, _copy(base, "s")),
+        BARE: copying(base, "t"),
+        NO_LEDGER: _staged(base, copying(base, "s")),
     }
     if has_jdbc(base.df.sparkSession):
-        jobs |= {JDBC: _jdbc(base, "t"), REWRITING: _jdbc(base, "t", rewriting=True)}
+        jobs |= {JDBC: by_jdbc(base, "t"), REWRITING: by_jdbc(base, "t", rewriting=True)}
     return jobs
 
 
@@ -191,7 +191,7 @@ def _keyed_appends(base: Base, scratch: Scratch) -> dict[str, Job]:
         SINK: _sink(base, PostgresSink(base.dsn, "t"), scratch),
         OFFSETS: _sink(base, by_offsets, scratch),
         PARTS: _parts(base, scratch),
-        BARE: _copy(base, "t"),
+        BARE: copying(base, "t"),
     }
 
 
@@ -203,10 +203,10 @@ def _parts(base: Base, scratch: Scratch) -> Job:
 
 def _upserts(base: Base, scratch: Scratch) -> dict[str, Job]:
     sink = PostgresSink(base.dsn, "t", write_mode="upsert", key_columns=base.key or "", on_existing="resume")
-    jobs: dict[str, Job] = {SINK: _sink(base, sink, scratch), NO_LEDGER: _staged(base, _copy(base, "s"))}
+    jobs: dict[str, Job] = {SINK: _sink(base, sink, scratch), NO_LEDGER: _staged(base, copying(base, "s"))}
     if has_jdbc(base.df.sparkSession):
-        jobs[STAGED] = _staged(base, _jdbc(base, "s"))
-        jobs[STAGED_REWRITING] = _staged(base, _jdbc(base, "s", rewriting=True))
+        jobs[STAGED] = _staged(base, by_jdbc(base, "s"))
+        jobs[STAGED_REWRITING] = _staged(base, by_jdbc(base, "s", rewriting=True))
     return jobs
 
 
@@ -219,7 +219,7 @@ def _sink(base: Base, sink: PostgresSink, scratch: Scratch) -> Job:
     return lambda: PythonApi().write(base.df, sink, scratch.new())
 
 
-def _jdbc(base: Base, table: str, *, rewriting: bool = False) -> Job:
+def by_jdbc(base: Base, table: str, *, rewriting: bool = False) -> Job:
     given = conninfo_to_dict(base.dsn)
     url = f"jdbc:postgresql://{given['host']}:{given['port']}/{given['dbname']}"
     properties = {"user": str(given["user"]), "driver": "org.postgresql.Driver"}
@@ -232,7 +232,7 @@ def _jdbc(base: Base, table: str, *, rewriting: bool = False) -> Job:
     return job
 
 
-def _copy(base: Base, table: str) -> Job:
+def copying(base: Base, table: str) -> Job:
     dsn = base.dsn
 
     def copied(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -16,11 +16,13 @@ from benchmarks import (
     bench_file,
     bench_http,
     bench_kafka,
+    bench_mysql,
     bench_parts,
     bench_postgres,
     bench_recovery,
     bench_routing,
     bench_s3,
+    bench_sql_epochs,
     bench_tables,
     bench_wrappers,
 )
@@ -82,6 +84,16 @@ def test_files(spark: SparkSession, scratch: Scratch, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_epochs(spark: SparkSession, scratch: Scratch, tmp_path: Path) -> None:
     check(bench_epochs.measure(spark, TINY, scratch), tmp_path)
+
+
+@pytest.mark.long
+def test_epochs_into_databases(spark: SparkSession, scratch: Scratch, tmp_path: Path) -> None:
+    result = bench_sql_epochs.measure(spark, TINY, scratch)
+    check(result, tmp_path)
+    # Whole triggers and the write alone by three percentiles, and the CPU, of each sink and its peer without a driver.
+    assert len(result.lines) == 2 * 2 * 2 * 7
+    sinks = [line for line in result.lines if line.ratios]
+    assert {name for line in sinks for name in line.ratios} == {bench_postgres.BARE, bench_mysql.BARE}
 
 
 @pytest.mark.thorough

@@ -74,7 +74,15 @@ def seconds_per_epoch(writer: DataStreamWriter) -> float:
 def epoch_durations(writer: DataStreamWriter) -> list[float]:
     """Run a stream to its end, and return the seconds of each epoch with rows without the first, a warm-up.
 
-    A duration covers the whole trigger: source, Spark's own log and write. Spark keeps those of the last
+    A duration covers the whole trigger: source, Spark's own log and write. See `epoch_reports`.
+    """
+    return [report["triggerExecution"] for report in epoch_reports(writer)]
+
+
+def epoch_reports(writer: DataStreamWriter) -> list[dict[str, float]]:
+    """Run a stream to its end, and return Spark's report of each epoch with rows without the first: name → seconds.
+
+    `triggerExecution` is the whole of it, and `addBatch` the write. Spark keeps the reports of the last
     `spark.sql.streaming.numRecentProgressUpdates` epochs. Raises `StreamingQueryException` if the query failed, and
     `ValueError` if it had fewer than two epochs with rows.
     """
@@ -83,7 +91,7 @@ def epoch_durations(writer: DataStreamWriter) -> list[float]:
     progress = [p for p in query.recentProgress if p["numInputRows"]]
     if len(progress) < 2:
         raise ValueError(f"the stream had {len(progress)} epochs with rows, and at least 2 are needed")
-    return [p["durationMs"]["triggerExecution"] / 1000 for p in progress[1:]]
+    return [{name: millis / 1000 for name, millis in p["durationMs"].items()} for p in progress[1:]]
 
 
 class Scratch:
