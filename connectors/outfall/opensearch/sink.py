@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Unpack, cast
 from urllib.parse import quote, urlsplit
 
@@ -245,6 +246,9 @@ class OpenSearchPartition(VersionedPartition):
         return {name: reason for name, reason in found.items() if reason is not None}
 
     def _written(self, entries: Sequence[KeyedRow]) -> RequestOutcome[KeyedRow]:
+        if self.version is not None and len({entry.key for entry in entries}) < len(entries):
+            # Of several rows of a key, the first one is written. The greatest leaves nothing to do for the others.
+            entries = sorted(entries, key=attrgetter("rank"), reverse=True)
         response = self._bulk([entry.write for entry in entries])
         if response.status >= 300:
             return _failed(entries, response, keyed=not self.options.data_stream)
@@ -278,15 +282,18 @@ class OpenSearchPartition(VersionedPartition):
                 )
                 outcomes.failed([entry], action, reason, error and str(error), fatal)
 
-    def _settle_conflicts(self, entries: Sequence[KeyedRow], outcomes: Outcomes) -> None:
-        """Read what is stored, and replace rows of this version whose rank is lower, if they are still stored."""
+    def _settle_conflicts(self, entries: Sequence[KeyedRow], outcomes: Outcomes, *, again: bool = True) -> None:
+        """Read what is stored, and replace rows of this version whose rank is lower, if they are still stored.
+
+        Do it `again` for what was replaced in the meantime, usually by another row of the same request.
+        """
         docs = [place_of(entry.write) | {"_source": [VERSION_FIELD]} for entry in entries]
         response = self._client.send("POST", "/_mget", json.dumps({"docs": docs}).encode())
         if response.status >= 300:
             outcomes.failed(entries, ErrorAction.RETRY, response.reason())
             return
         lower: list[KeyedRow] = []
-        again: list[bytes] = []
+        writes: list[bytes] = []
         for entry, found in zip(entries, _docs(response, len(entries)), strict=True):
             if "error" in found:
                 self._unread(entry, found, outcomes)
@@ -296,16 +303,19 @@ class OpenSearchPartition(VersionedPartition):
                 outcomes.failed([entry], ErrorAction.RETRY, "the document was changed in the meantime")
             elif answer is Answer.REPLACED:
                 lower.append(entry)
-                again.append(if_unchanged(entry.write, found))
+                writes.append(if_unchanged(entry.write, found))
             else:
                 outcomes.answered(entry, answer)
         if not lower:
             return
-        response = self._bulk(again)
+        response = self._bulk(writes)
         if response.status >= 300:
             outcomes.failed(lower, ErrorAction.RETRY, response.reason())
-        else:
-            self._take(zip(lower, _items(response, len(lower)), strict=True), outcomes, Answer.REPLACED)
+            return
+        conflicts: list[KeyedRow] | None = [] if again else None
+        self._take(zip(lower, _items(response, len(lower)), strict=True), outcomes, Answer.REPLACED, conflicts)
+        if conflicts:
+            self._settle_conflicts(conflicts, outcomes, again=False)
 
     def _astray(self, entry: KeyedRow, item: dict[str, Any]) -> str | None:
         """Return why a row was written into another index than the rows before it."""

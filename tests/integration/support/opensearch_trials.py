@@ -127,7 +127,18 @@ def a_sequence_orders_all_rows_of_a_key(cluster: Any, name: str) -> None:
         trial(partial(sink_to, cluster, index), partial(cluster.rows, index))
 
 
+def many_changes_of_a_key_conflict_once(cluster: Any, name: str) -> None:
+    sink, recovery = sink_to(cluster, name, sequence_column="n"), MemoryRecoveryConfig()
+    for epoch in range(2):
+        changes = [{"id": 1, "n": 40 * epoch + number} for number in range(40)]
+        counts = write(sink, changes, epoch=epoch, recovery=recovery)
+        assert counts["changes_stale"] == 39
+        assert "retries" not in counts, "each change waited for the one before it"
+    assert cluster.rows(name)["1"]["n"] == 79
+
+
 TRIALS = [
-    a_sequence_orders_all_rows_of_a_key, greatest_row_wins, duplicates_are_refused_or_counted,
-    late_writes_change_nothing, repeated_writes_change_nothing, an_alias_has_one_index, no_row_reaches_the_own_records,
+    a_sequence_orders_all_rows_of_a_key, many_changes_of_a_key_conflict_once, greatest_row_wins,
+    duplicates_are_refused_or_counted, late_writes_change_nothing, repeated_writes_change_nothing,
+    an_alias_has_one_index, no_row_reaches_the_own_records,
 ]  # fmt: skip

@@ -171,7 +171,9 @@ def test_a_store_that_contradicts_itself_ends_the_query(monkeypatch: pytest.Monk
         (2 * GAP, "ours", "c", Answer.OUTRANKED),
         (3 * GAP - 1, "ours", "a", Answer.REPLACED),
         (2 * GAP, "theirs", "b", Answer.STALE),
-        (3 * GAP, "ours", "a", Answer.STALE),
+        (9 * GAP, "ours", "a", Answer.REPLACED),
+        (9 * GAP, "ours", "c", Answer.OUTRANKED),
+        (3 * GAP, "theirs", "a", Answer.STALE),
     ],
 )
 def test_what_is_stored_decides_what_becomes_of_a_write(stored: int, token: str, rank: str, answer: Answer) -> None:
