@@ -51,7 +51,9 @@ class FoundColumn:
 
     def sql(self) -> str:
         """Return the same expression in SQL."""
-        return ".".join("`{}`".format(piece.replace("`", "``")) for piece in self.path)
+        column, *fields = ("`{}`".format(piece.replace("`", "``")) for piece in self.path)
+        # Spark would take the column before a dot for a table or an alias of that name, if the rows have one.
+        return ".".join([f"coalesce({column})", *fields]) if fields else column
 
 
 class RowColumns:

@@ -21,7 +21,7 @@ from outfall.sinks import DynamicSink, StatelessSinkPartition
 from outfall.spark import write
 from outfall.spark.routing import map_in_arrow, route
 from outfall.spark.task_function import PART_COLUMN
-from tests.integration.support.reading import found, found_ids, visible
+from tests.integration.support.reading import found, found_ids, rows_of, visible
 from tests.integration.support.repr_sink import ReprSink
 from tests.one_each import thorough
 
@@ -179,6 +179,15 @@ def test_columns_may_have_any_names(spark: SparkSession, out: Path, tmp_path: Pa
     assert [result.skipped for result in results] == [False, True]
     with pytest.raises(ConfigurationError, match="2 columns have the name 'c'"):
         write(df.toDF("a", "c", "c"), ReprSink(tmp_path / "twice"))
+
+
+def test_a_field_of_a_column_with_the_name_of_the_table_is_the_key(spark: SparkSession, out: Path) -> None:
+    """Spark reads `a`.`id` as the column id of a table or an alias `a`, which views and joins give to rows."""
+    rows = [((f"k{number % 8}",), f"{number}") for number in range(64)]
+    df = spark.createDataFrame(rows, "a struct<id:string>, id string").alias("a")
+    write(df, FileSink(out, parts=4), key="a.id", order_by=["a.id"])
+    keys = [{row["a"]["id"] for row in rows_of(path.name, path.read_bytes())} for path in visible(out)]
+    assert sorted(key for each in keys for key in each) == [f"k{number}" for number in range(8)]
 
 
 @pytest.mark.parametrize(("value", "text"), [("s.n", "1"), ("`s`.`t`", "'x'"), ("`s`", "{'n': 1, 't': 'x'}")])

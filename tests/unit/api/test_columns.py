@@ -34,7 +34,8 @@ def test_a_column_is_found_literally_or_as_spark_reads_a_name(text: str, path: t
 
 
 def test_the_expression_in_sql_quotes_each_name() -> None:
-    assert RowColumns(NAMES).find("key", "a.`c.``d`").sql() == "`c2`.`c.``d`"
+    assert RowColumns(NAMES).find("key", "a.`c.``d`").sql() == "coalesce(`c2`).`c.``d`"
+    assert RowColumns(NAMES).find("key", "x`y").sql() == "`c4`"
 
 
 @pytest.mark.parametrize(
