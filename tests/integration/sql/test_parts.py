@@ -240,8 +240,9 @@ def test_parts_are_not_added_in_the_middle_of_an_epoch(target: Table, recovery: 
     assert target.ids() == [*range(40), 100]
 
 
-def test_a_part_goes_on_after_the_rows_that_the_table_has(make: Make, recovery: str) -> None:
-    target = make("CREATE TABLE t (p varchar(9), n bigint, id bigint, name text, PRIMARY KEY (p, n))")
+@pytest.mark.parametrize("column", first(1, ["varchar(9)", "char(3)", "smallint"]))
+def test_a_part_goes_on_after_the_rows_that_the_table_has(make: Make, recovery: str, column: str) -> None:
+    target = make(f"CREATE TABLE t (p {column}, n bigint, id bigint, name text, PRIMARY KEY (p, n))")
     target.run("INSERT INTO t VALUES ('0', 41, 1, 'x')")
     options = {"offset_keys": "columns", "part_column": "p", "part_offset_column": "n"}
     with pytest.raises(TargetNotEmptyError):

@@ -138,4 +138,6 @@ class PartTarget(DirectTarget):
             return {}
         part, offset = map(self._dialect.quote, (options.part_column, options.part_offset_column))
         query = compose("SELECT {0}, max({1}) + 1 FROM {2} GROUP BY {0}", part, offset, self._tables.target.sql)
-        return {str(name): int(end) for name, end in self._session.execute(query).fetchall() if name is not None}
+        found = self._session.execute(query).fetchall()
+        # A column of type char pads the names.
+        return {str(name).rstrip(): int(end) for name, end in found if name is not None}
