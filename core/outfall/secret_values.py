@@ -13,8 +13,8 @@ from pydantic import SecretStr
 from outfall.errors import ConfigurationError
 
 _NAME = re.compile(
-    r"pass(word|wd|phrase)|secret|token(?!.*ur[il])|credential|auth(orization)?$|cookie|sas[-_.]?key|jaas|ssl\.key\.pem"
-    r"|(api|account|customer|private|access)[-_.]?key(?![-_.]?(id|columns))",
+    r"pass(word|wd|phrase)|secret|token(?!.*(ur[il]|count|limit))|credential|auth(orization)?$|cookie|sas[-_.]?key|jaas|ssl\.key\.pem"
+    r"|jwt|(api|account|customer|private|access|auth|subscription|functions?|master|shared)[-_.]?key(?![-_.]?(id|columns))",
     re.IGNORECASE,
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from ipaddress import ip_address
 from urllib.parse import SplitResult, urlsplit
 
 MASK = "***"
@@ -51,10 +52,21 @@ def is_here(host: str | None) -> bool:
     return host in ("localhost", "127.0.0.1", "::1")
 
 
+def stays_here(host: str | None) -> bool:
+    """Return whether what is sent to a host never leaves this one: an address of the loopback, not only the usual."""
+    if is_here(host):
+        return True
+    try:
+        address = ip_address(host or "")
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
 def is_overheard(url: str) -> bool:
     """Return whether others may read what a request to a URL contains."""
     split = split_url(url)
-    return split.scheme not in ("https", "rediss") and not is_here(split.hostname)
+    return split.scheme not in ("https", "rediss") and not stays_here(split.hostname)
 
 
 def split_server(

@@ -26,6 +26,7 @@ from outfall.http.partition import HttpPartition
 from outfall.http.records import HttpRecord, HttpRecordSerializer, by_content
 from outfall.http.templates import UrlTemplate, check_column, origin
 from outfall.options import make_options, names_arguments
+from outfall.secret_values import names_a_secret
 from outfall.unencrypted_secrets import Sent
 from outfall.urls import masked
 from outfall.wrappers import WithDeadLetters
@@ -192,10 +193,10 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
             raise ConfigurationError(
                 "auth is not an auth object of requests", do="derive it from requests.auth.AuthBase"
             )
-        basic = isinstance(self.auth or (self.session and self.session.auth), HTTPBasicAuth | tuple)
-        if basic and not self.http.may_send(Sent("url", self.http.url, ("password",))):
+        secret = self._secret_in_objects()
+        if secret is not None and not self.http.may_send(Sent("url", self.http.url, (secret,))):
             raise ConfigurationError(
-                "the password of basic authentication would be sent without TLS",
+                f"{secret} would be sent without TLS",
                 do="set an https url, or where the network is trusted allow_unencrypted=True",
             )
         if self.per_item is not None and not callable(self.per_item):
@@ -204,6 +205,17 @@ class HttpRequestSink(AsyncSink[HttpRecord], SupportsTarget[Any]):
             raise ConfigurationError(
                 "per_item, item_status and failed_item exclude each other", do="set the one that reads the responses"
             )
+
+    def _secret_in_objects(self) -> str | None:
+        """Return what requests would contain readably; `None` if nothing is seen. Other objects are not checked."""
+        session = self.session
+        if isinstance(self.auth or (session and session.auth), HTTPBasicAuth | tuple):
+            return "the password of basic authentication"
+        if session is None:
+            return None
+        names = filter(names_a_secret, map(str, (*session.headers, *dict(session.params or {}))))
+        name = next(names, "a cookie" if session.cookies else None)
+        return name and f"{name} of the session"
 
 
 class ContentRequestSink(HttpRequestSink, SupportsPreWriteTopology):

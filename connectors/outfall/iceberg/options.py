@@ -13,6 +13,7 @@ from outfall.options import Duration, Pairs, parse_pairs
 from outfall.tables.key_options import KeyArguments, KeyOptions
 from outfall.tables.options import CommonArguments
 from outfall.unencrypted_secrets import Sent, UnencryptedSecrets, UnencryptedSecretsSettings, secret_entries
+from outfall.urls import HTTP, scheme_of
 
 MAIN = "main"
 
@@ -142,7 +143,7 @@ class IcebergOptions(UnencryptedSecrets, KeyOptions):
         headers = {name: value for name, value in self.catalog_options.items() if name.startswith("header.")}
         for name in ("uri", "oauth2-server-uri"):
             url = self.catalog_options.get(name, SecretStr("")).get_secret_value()
-            if url.startswith(("http://", "https://")):
+            if scheme_of(url) in HTTP:
                 entries = (*secret_entries("catalog_options", headers), *(["its password"] if "@" in url else []))
                 yield Sent(f"{name} of catalog_options", url, (*secrets, *entries))
 

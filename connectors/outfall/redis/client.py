@@ -21,7 +21,7 @@ from outfall.redaction import Redaction
 from outfall.redis.packing import RECORDS, bulk
 from outfall.tls import system_authorities
 from outfall.unencrypted_secrets import Sent, given
-from outfall.urls import is_here, split_server
+from outfall.urls import split_server, stays_here
 from outfall.versioned import RecordStore
 from redis.backoff import NoBackoff
 from redis.exceptions import (
@@ -145,7 +145,7 @@ class RedisConnection(ServerOptions):
     def _check_host(self, host: str) -> None:
         """Check a server that another one has named, before the password is sent there."""
         encrypted = self.url.startswith("rediss://") or self.allow_unencrypted
-        if self.password is not None and not encrypted and not is_here(host):
+        if self.password is not None and not encrypted and not stays_here(host):
             raise ConfigurationError(
                 f"the password would be sent to {host} without TLS",
                 why=f"the server of the url, {place(self.url)}, names this host",

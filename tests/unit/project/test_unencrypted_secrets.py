@@ -54,6 +54,11 @@ def iceberg(host: str, tls: bool, *, catalog_options: Mapping[str, str], **more:
     return IcebergSink("flights.rows", catalog_options=catalog, **more)
 
 
+def iceberg_in_capitals(host: str, tls: bool, *, catalog_options: Mapping[str, str], **more: Any) -> IcebergSink:
+    uri = f"HTTP{'S' * tls}://{host}"
+    return iceberg(host, tls, catalog_options={"uri": uri, **catalog_options}, **more)
+
+
 def registry(host: str, tls: bool, **more: Any) -> SchemaRegistryOptions:
     return SchemaRegistryOptions.parse({"url": f"http{'s' * tls}://{host}"} | more)
 
@@ -80,6 +85,10 @@ SENT: dict[tuple[str, str], list[tuple[Make, dict[str, Any]]] | str] = {
     ("HttpOptions", "headers"): [
         (http, {"headers": {"X-Api-Key": SECRET}}),
         (http, {"headers": {"Authorization": SECRET}}),
+        (http, {"headers": {"X-Auth-Key": SECRET}}),
+        (http, {"headers": {"Ocp-Apim-Subscription-Key": SECRET}}),
+        (http, {"headers": {"x-functions-key": SECRET}}),
+        (http, {"headers": {"X-JWT-Assertion": SECRET}}),
         (http, {"headers": {"X-Any": "env:WHATEVER"}}),
     ],
     ("HttpOptions", "query"): [(http, {"query": {"access_token": SECRET}})],
@@ -94,6 +103,7 @@ SENT: dict[tuple[str, str], list[tuple[Make, dict[str, Any]]] | str] = {
     ("IcebergOptions", "catalog_options"): [
         (iceberg, {"catalog_options": {"credential": SECRET}}),
         (iceberg, {"catalog_options": {"token": SECRET}}),
+        (iceberg_in_capitals, {"catalog_options": {"token": SECRET}}),
         (iceberg, {"catalog_options": {"header.Authorization": SECRET}}),
     ],
     ("SchemaRegistryOptions", "password"): [(registry, {"username": "me", "password": SECRET})],
@@ -167,6 +177,36 @@ def test_basic_authentication_by_an_object_of_requests_needs_tls_too() -> None:
         http("host.example", True, **more)
         http("host.example", False, **more, allow_unencrypted=True)
     http("host.example", False, auth=HTTPDigestAuth("me", SECRET))
+
+
+@pytest.mark.parametrize("given", ["headers", "params", "cookies"])
+def test_secrets_of_a_session_need_tls_too(given: str) -> None:
+    session = requests.Session()
+    if given == "cookies":
+        session.cookies.set("id", SECRET)
+    else:
+        setattr(session, given, {"Authorization": SECRET})
+    with pytest.raises(ConfigurationError, match=r"of the session would be sent without TLS") as caught:
+        http("host.example", False, session=session)
+    assert SECRET not in str(caught.value)
+    http("host.example", True, session=session)
+    http("host.example", False, session=session, allow_unencrypted=True)
+    http("host.example", False, session=requests.Session())
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "[::ffff:127.0.0.1]", "[0:0::1]", "LOCALHOST"])
+def test_other_names_of_the_loopback_need_no_tls(host: str) -> None:
+    http(host, False, bearer_token=SECRET)
+
+
+@pytest.mark.parametrize("host", ["128.0.0.1", "[::ffff:10.0.0.1]", "127.0.0.1.example", "localhost.example"])
+def test_names_that_look_like_the_loopback_need_tls(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="must be https"):
+        http(host, False, bearer_token=SECRET)
+
+
+def test_names_of_counts_are_no_secrets() -> None:
+    http("host.example", False, headers={"X-Token-Count": "3", "X-Token-Limit": "9"})
 
 
 @pytest.mark.parametrize("make", [http, opensearch, redis, s3, registry])
