@@ -21,7 +21,7 @@ from outfall.formats.row_text import row_texts
 from outfall.formats.strings import TEXT, concat
 from outfall.part_ledger.row_hash import row_hashes
 from outfall.tables.key_options import check_key_types
-from outfall.values import require_columns, without_values
+from outfall.values import require_columns, spark_type, without_values
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +90,17 @@ def refuse_null_sequences(batch: pa.RecordBatch, name: str) -> None:
             why="nothing orders the row and others of its key",
             do="give each row a sequence; rows of a snapshot, which are older than all changes, get one below all"
             f" others in the query, such as coalesce({name}, 0)",
+        )
+
+
+def check_sequence_type(schema: pa.Schema, name: str) -> None:
+    """Raise `ConfigurationError` for a sequence whose stored form would change with the type of another run."""
+    kind = schema.field(name).type
+    if pa.types.is_decimal(kind) and kind.scale:
+        raise ConfigurationError(
+            f"column {name!r} of type {spark_type(kind)} cannot be sequence_column",
+            why="sequences are stored, and compare with those of later runs only if they have no fraction",
+            do=f"multiply it, such as CAST({name} * {10**kind.scale} AS DECIMAL(38, 0))",
         )
 
 

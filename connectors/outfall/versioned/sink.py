@@ -37,7 +37,14 @@ from outfall.versioned.draws import (
 )
 from outfall.versioned.options import VersionedOptions
 from outfall.versioned.outcomes import counted
-from outfall.versioned.rows import KeyedBatch, KeyedRow, changes_of, check_columns, refuse_null_sequences
+from outfall.versioned.rows import (
+    KeyedBatch,
+    KeyedRow,
+    changes_of,
+    check_columns,
+    check_sequence_type,
+    refuse_null_sequences,
+)
 
 
 class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
@@ -115,6 +122,8 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
             )
         option = "sequence_column" if settings.sequence_column else "order_column"
         check_columns(schema, keys, settings.ordered_by, settings.delete_marker, option)
+        if settings.sequence_column is not None:
+            check_sequence_type(schema, settings.sequence_column)
 
     def check_server(self, context: TargetContext[Any]) -> None:
         """Ask the server, before each BEGIN, whether it can take the rows. Repeated after a `TransientError`.

@@ -100,6 +100,20 @@ def test_a_sequence_that_cannot_serve_is_named_by_its_option() -> None:
         RedisSink("redis://redis", "r:{id}", sequence_column="id").check_schema(schema)
 
 
+def test_a_sequence_has_no_fraction_since_its_scale_may_change_with_the_run() -> None:
+    def check(kind: pa.DataType) -> None:
+        schema = pa.schema([("id", pa.int64()), ("seq", kind)])
+        RedisSink("redis://redis", "r:{id}", sequence_column="seq").check_schema(schema)
+
+    with pytest.raises(ConfigurationError, match=r"CAST\(seq \* 100 AS DECIMAL\(38, 0\)\)"):
+        check(pa.decimal128(20, 2))
+    for kind in (pa.decimal128(38, 0), pa.int32(), pa.string(), pa.timestamp("us", "UTC")):
+        check(kind)
+    RedisSink("redis://redis", "r:{id}", order_column="n").check_schema(
+        pa.schema([("id", pa.int64()), ("n", pa.decimal128(20, 2))])
+    )
+
+
 def test_a_row_is_shown_whole_and_alone() -> None:
     batch = pa.record_batch({"id": [1, 2, 3], "text": ["a", None, "c"]})
     rows = [KeyedRow(key=None, write=None, size=0, rank="", batch=batch, row=row) for row in range(3)]
