@@ -46,7 +46,10 @@ class Orders(ABC):
 
     @abstractmethod
     def connector(self, name: str, kafka: str) -> dict[str, str]:
-        """Return the settings of a connector for the table, and prepare the database for it."""
+        """Return the settings of a connector for the table, and prepare the database for it.
+
+        No transaction is open.
+        """
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return all rows."""

@@ -56,6 +56,7 @@ class Stream:
         self.copy = target
         self.prefix = f"shop{uuid.uuid4().hex[:8]}"
         self.topic = f"{self.prefix}.{source.schema}.orders"
+        self._connector = source.connector(self.prefix, kafka)
         self.worker = ConnectWorker(folder / "connect", kafka, exactly_once=exactly_once, flush=flush)
         self._folder = folder
         self._kafka = kafka
@@ -69,7 +70,7 @@ class Stream:
 
     def connect(self, **more: str) -> None:
         """Start the worker with the connector. `more` are settings with underscores for dots."""
-        given = self.table.orders.connector(self.prefix, self._kafka) | {
+        given = self._connector | {
             "skipped.operations": "t", "heartbeat.interval.ms": "500", "poll.interval.ms": "50",
             "incremental.snapshot.chunk.size": "16",
         }  # fmt: skip
