@@ -314,6 +314,8 @@ def test_a_dsn_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
         ("dbname=x", None, None),
         ("host=127.0.0.1,localhost dbname=x", None, None),
         ("host=localhost,db.example dbname=x", "verify-full", SYSTEM),
+        ("host=localhost hostaddr=192.0.2.1 dbname=x", "verify-full", SYSTEM),
+        ("host=db.example hostaddr=127.0.0.1 dbname=x", "verify-full", SYSTEM),
     ],
 )
 def test_certificates_are_verified_unless_the_dsn_says_otherwise(dsn: str, mode: str | None, root: str | None) -> None:

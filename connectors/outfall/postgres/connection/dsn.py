@@ -71,9 +71,9 @@ class Dsn:
         """Return whether the certificate is verified by default."""
         given, environment = self.given, os.environ
         said = "sslmode" in given or environment.get("PGSSLMODE")
-        hosts = (given.get(name) or environment.get(f"PG{name.upper()}") for name in ("host", "hostaddr"))
-        host = next((str(found) for found in hosts if found), "")
-        return not said and not all(map(is_here, host.split(",")))
+        # libpq connects to hostaddr, whatever name host has.
+        hosts = [str(given.get(name) or environment.get(f"PG{name.upper()}") or "") for name in ("host", "hostaddr")]
+        return not said and not all(is_here(host) for found in hosts for host in found.split(","))
 
     def conninfo(self, connect_timeout: timedelta) -> str:
         """Return the parameters for libpq, with the secrets."""
