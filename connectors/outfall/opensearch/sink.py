@@ -337,7 +337,10 @@ class OpenSearchPartition(VersionedPartition):
         if self.version is None:
             return None
         if not found.get("found"):
-            # A removed document conflicts as long as the server knows its version, which is lost then.
+            # A removed document conflicts as long as the server knows its version, which is lost then. That of
+            # sequences is always the same: once a tombstone was removed, the row waits until the server has forgotten.
+            if self._by_sequence:
+                return None
             return Answer.SAME if entry.write.startswith(b'{"delete"') else Answer.STALE
         token, _, rank = str((found.get("_source") or {}).get(VERSION_FIELD)).partition(" ")
         answer = self.version.answer(entry.rank, Version(found["_version"], token), rank)

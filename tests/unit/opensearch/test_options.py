@@ -107,10 +107,10 @@ def test_rows_choose_no_index_that_is_not_theirs(index: str | None) -> None:
         _places(pa.record_batch({"id": ["1", "2"], "i": pa.array(["good", index])}), options)
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, **answers: Any) -> OpenSearchPartition:
+def answering(monkeypatch: pytest.MonkeyPatch, order: str = "order_column", **answers: Any) -> OpenSearchPartition:
     """A partition whose cluster answers requests to these paths."""
     sink = OpenSearchRequestSink(
-        make_options(OpenSearchOptions, {"url": URL, "index": "i", "key_columns": "id", "order_column": "n"})
+        make_options(OpenSearchOptions, {"url": URL, "index": "i", "key_columns": "id", order: "n"})
     )
     monkeypatch.setattr(sink, "version", lambda: Version(GAP, "token"))
     partition = OpenSearchPartition(sink)
@@ -149,6 +149,25 @@ def test_a_document_that_cannot_be_read_is_not_stale(monkeypatch: pytest.MonkeyP
     assert outcome.retry == (entries[1:] if passes else ())
     assert (outcome.error is None) == passes
     assert passes or "why" in str(outcome.error)
+
+
+@pytest.mark.parametrize("order", ["order_column", "sequence_column"])
+def test_a_row_with_a_sequence_waits_until_the_version_of_a_removed_tombstone_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    conflict = {"index": {"_index": "i", "status": 409, "error": {"type": "version_conflict_engine_exception"}}}
+    partition = answering(
+        monkeypatch,
+        order,
+        _bulk={"items": [{"index": {"_index": "i", "status": 201}}, conflict]},
+        _mget={"docs": [{"_index": "i", "_id": "2", "found": False}]},
+        _settings={"i": {"settings": {}}},
+    )
+    entries = list(partition.convert(ROWS))
+    outcome = partition.send(entries)
+    waits = order == "sequence_column"
+    assert outcome.retry == (entries[1:] if waits else ())
+    assert (outcome.error is None) == waits
 
 
 def test_an_index_that_cannot_be_created_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
