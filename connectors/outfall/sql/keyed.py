@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outfall.sql.changes import KEPT, UNKNOWN, Problem, tied
+from outfall.sql.changes import KEPT, MOVED, UNKNOWN, Problem, tied
 from outfall.sql.dialect import Dialect, SqlName, StagedRows, compose
 from outfall.sql.options import ROW, STAGE
 from outfall.sql.statements import Statements
@@ -130,10 +130,11 @@ class Move:
         return self.dialect.row_text(session, self.staging, shown, place)
 
     def inapplicable(self, session: Any, most: int) -> tuple[Problem, Sequence[str]]:
-        """Return the addresses of newest changes of their key that cannot be applied, and why.
+        """Return the addresses of changes that cannot be applied, most of them the newest of their key, and why.
 
         At most so many, with one reason. They must be left out before the others are moved. Some have the sequence of
-        another one and differ from it, some keep a value that is not known.
+        another one and differ from it, some keep a value that is not known, or a newer one of their key may keep
+        another value than theirs.
         """
         nothing: tuple[Problem, Sequence[str]] = (tied(self.dialect.options), [])
         if self._tombstones is None or not self.columns:
@@ -144,6 +145,11 @@ class Move:
             given = {**self.all.given, "most": most, "kept": _between(column)}
             if places := self._found(session, query, given):
                 return UNKNOWN, places
+        if self._kept and self.dialect.options.sequence_kind == "kafka":
+            # Such a row may have replaced the value of the table that a newer one of its key keeps.
+            query = statements.moved(self.all, stored=True)
+            if places := self._found(session, query, {**self.all.given, "most": most}):
+                return MOVED, places
         if not survey.alike:
             return nothing
         return nothing[0], self._found(session, statements.tied(self.all), {**self.all.given, "most": most})

@@ -291,10 +291,11 @@ class Statements:
     def _first(self) -> str:
         return self.words.quote(self.keys[0])
 
-    def moved(self, rows: Selection) -> str:
+    def moved(self, rows: Selection, *, stored: bool = False) -> str:
         """Return the query for the addresses and attempts of rows that are older than one of another partition.
 
-        The newer one is in the table or a tombstone. The parameter `most` is the maximum number of rows.
+        The newer one is in the table, or a tombstone unless `stored`. The parameter `most` is the maximum number of
+        rows.
         """
         quote = self.words.quote
         same = " AND ".join(f"held.{quote(key)} = staged.{quote(key)}" for key in self.keys)
@@ -305,7 +306,9 @@ class Statements:
             " AND {theirs} - mod({theirs}, {least}) = {mine} - mod({mine}, {least}))"
         )
         units = {"per_offset": PER_OFFSET, "least": PER_GENERATION}
-        columns = {self.table: self.filled("held.{sequence}"), self._parts["tombstones"]: self.filled("held.{buried}")}
+        columns = {self.table: self.filled("held.{sequence}")}
+        if not stored:
+            columns[self._parts["tombstones"]] = self.filled("held.{buried}")
         elsewhere = " OR ".join(
             compose(newer, from_=table, same=same, theirs=theirs, mine=self.filled("staged.{sequence}"), **units)
             for table, theirs in columns.items()

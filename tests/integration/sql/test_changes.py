@@ -544,6 +544,28 @@ def test_an_update_that_keeps_what_is_nowhere_is_rejected_and_its_dead_letter_ca
     assert kept(target)[0] == (1, "b", {}, b"r", 60)
 
 
+def test_an_update_keeps_no_value_that_an_older_one_of_its_epoch_may_have_replaced(make: Make, recovery: str) -> None:
+    """The keys moved to partition 4, where both updates came, of which the first only seems older than what is there.
+
+    After a delete, nothing else than its value can be meant.
+    """
+    target = make(OF_KAFKA)
+    sink = target.sink(**CHANGES, sequence_kind="kafka")
+    run(sink, recovery, 0, [kafka("c", 1, "old", 100, 0), kafka("d", 2, None, 101, 0), kafka("c", 3, "old", 102, 0)])
+    late = [
+        kafka(op, number, name, offset, 4)
+        for number in (1, 2)
+        for op, name, offset in (("c", "new", 50), ("u", GONE, 150))
+    ]
+    with pytest.raises(CommitRefusedError, match="from another partition of the topic"):
+        run(sink, recovery, 1, [*late, kafka("u", 3, GONE, 150, 0)])
+    run(target.sink(**CHANGES, sequence_kind="kafka", dead_letter_table="dead"), recovery, 1, [])
+    assert [(row["id"], row["name"], "another partition" in reason) for row, reason in target.letters()] == [
+        (1, "new", True)
+    ]
+    assert target.rows("id, name") == [(1, "old"), (2, "new"), (3, "old")]
+
+
 @pytest.mark.parametrize("before", [False, True], ids=["in the table", "in the epoch"])
 def test_an_update_keeps_no_value_from_before_a_delete(make: Make, recovery: str, before: bool) -> None:
     target = make("CREATE TABLE t (id bigint PRIMARY KEY, name text, lsn bigint, short varchar(3))")
