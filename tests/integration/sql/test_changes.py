@@ -6,6 +6,7 @@ import itertools
 import json
 import threading
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -460,6 +461,56 @@ def test_a_key_that_moved_to_another_partition_is_rejected_instead_of_dropped(
     assert "another partition" in reason
     assert row["name"] in ("late", "l")
     assert (5, "good") in target.rows("id, name")
+
+
+@THOROUGH
+def test_no_change_is_dropped_because_one_of_another_partition_seems_newer(make: Make, tmp_path: Path) -> None:
+    """Without a newer one of its own partition in its epoch, it is a dead letter; and no other change is one."""
+    number = itertools.count()
+    made: list[str] = []
+    target = make(OF_KAFKA)
+    changed = st.tuples(st.integers(0, 1), st.integers(1, 2), st.integers(0, 5), st.integers(0, 1))
+
+    def meant(key: int, generation: int, offset: int, partition: int) -> dict[str, Any]:
+        if (key + offset) % 3 == 0:
+            return kafka("d", key, None, offset, partition, generation)
+        return kafka("u", key, f"{generation}/{offset}/{partition}", offset, partition, generation)
+
+    def seems_newer(mine: int, theirs: int) -> bool:
+        same = theirs // PER_GENERATION == mine // PER_GENERATION
+        return theirs > mine and same and theirs % PER_OFFSET != mine % PER_OFFSET
+
+    @settings(max_examples=20, suppress_health_check=list(HealthCheck), deadline=None)
+    @given(st.lists(st.lists(st.lists(changed, max_size=3), min_size=1, max_size=2), min_size=1, max_size=4))
+    def check(epochs: list[list[list[tuple[int, int, int, int]]]]) -> None:
+        target.run("DELETE FROM t")
+        if made:
+            target.run(f"DELETE FROM {target.tombstones_table()}; DELETE FROM dead")
+        place = str(tmp_path / str(next(number)))
+        driver = LocalDriver(target.sink(dead_letter_table="dead", sequence_kind="kafka", **CHANGES), place)
+        made.append(place)
+        held: dict[int, dict[bool, int]] = {0: {}, 1: {}}
+        must, may = set(), set()
+        for epoch, tasks in enumerate(epochs):
+            rows = [meant(*each) for task in tasks for each in task]
+            driver.run_epoch(epoch, [[meant(*each) for each in task] for task in tasks])
+            for key, sequences in held.items():
+                good = {int(row["lsn"]): row["op"] == "d" for row in rows if row["id"] == key}
+                newest = max(good, default=0)
+                if applied := newest > max(sequences.values(), default=0):
+                    # A row beside its tombstone, or the tombstone alone.
+                    held[key] = sequences = {**({} if good[newest] else sequences), good[newest]: newest}
+                for mine in good:
+                    if any(map(partial(seems_newer, mine), sequences.values())):
+                        may.add((key, mine))
+                        if not applied or newest % PER_OFFSET != mine % PER_OFFSET:
+                            must.add((key, mine))
+        found = {
+            (row["id"], int(Decimal(str(row["lsn"])))) for row, reason in target.letters() if "partition" in reason
+        }
+        assert must <= found <= may
+
+    check()
 
 
 def test_a_sequence_that_is_not_kafkas_is_rejected(make: Make, recovery: str) -> None:
