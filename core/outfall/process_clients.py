@@ -29,33 +29,45 @@ class ProcessClients(Generic[A]):
     process creates its own clients.
     """
 
-    def __init__(self, most: int = _MOST) -> None:
-        """Start empty, with a maximum number of clients."""
+    def __init__(self, most: int = _MOST, *, environment: str | None = None) -> None:
+        """Start empty, with a maximum number of clients.
+
+        `environment` is the prefix of the variables that clients read: other values need other clients, such as those
+        that a user corrects in a notebook.
+        """
         self._most = most
+        self._environment = environment
         self._after_fork()
         os.register_at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:
         """Start empty: the connections belong to the parent, and its lock may be taken."""
         self._lock = threading.Lock()
-        self._made: OrderedDict[A, Any] = OrderedDict()
+        self._made: OrderedDict[Hashable, Any] = OrderedDict()
 
     def get(self, access: A) -> Any:
         """Return the client of an access. Raises the error of its `make`; the next call then retries."""
+        key = self._key(access)
         with self._lock:  # boto3 sessions must not be created in two threads at once
-            client = self._made.get(access)
+            client = self._made.get(key)
             if client is None:
-                client = self._made[access] = access.make()
-            self._made.move_to_end(access)
+                client = self._made[key] = access.make()
+            self._made.move_to_end(key)
             if len(self._made) > self._most:
                 self._made.popitem(last=False)
             return client
 
     def drop(self, access: A, client: Any) -> None:
         """Let the next call create a new client in place of this one, unless that has already happened."""
+        key = self._key(access)
         with self._lock:
-            if self._made.get(access) is client:
-                del self._made[access]
+            if self._made.get(key) is client:
+                del self._made[key]
+
+    def _key(self, access: A) -> Hashable:
+        if self._environment is None:
+            return access
+        return access, *sorted(item for item in os.environ.items() if item[0].startswith(self._environment))
 
 
 def hide_secrets(client: Any, more: Iterable[str] = ()) -> None:

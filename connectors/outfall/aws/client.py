@@ -32,7 +32,7 @@ E = TypeVar("E")
 class AwsConnection(ConnectionOptions, Concurrency):
     """The options of a connection to AWS. A service derives from it."""
 
-    clients = ProcessClients[Any]()
+    clients = ProcessClients[Any](environment="AWS_")
     service: ClassVar[str]
     sends_json: ClassVar[bool] = False
     """Whether calls pass their parameters as JSON text, with `as_json`."""

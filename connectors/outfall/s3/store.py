@@ -75,7 +75,7 @@ class S3Access:
         return client
 
 
-_clients = ProcessClients[S3Access]()
+_clients = ProcessClients[S3Access](environment="AWS_")
 
 
 @dataclass(frozen=True)

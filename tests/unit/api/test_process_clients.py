@@ -43,6 +43,19 @@ def test_one_that_is_dropped_is_made_anew_once(clients: ProcessClients[Access]) 
     assert clients.get(Access("a")) is made
 
 
+def test_a_variable_that_clients_read_has_clients_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    clients = ProcessClients[Access](environment="AWS_")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://wrong")
+    wrong = clients.get(Access("a"))
+    monkeypatch.setenv("OTHER", "x")
+    assert clients.get(Access("a")) is wrong
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://right")
+    right = clients.get(Access("a"))
+    assert right is not wrong
+    clients.drop(Access("a"), right)
+    assert clients.get(Access("a")) is not right
+
+
 class Connection(ConnectionOptions):
     clients = ProcessClients["Connection"]()
     url: str
