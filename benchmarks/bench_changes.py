@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from benchmarks.bench_postgres import JAR, has_jdbc
+from benchmarks import jdbc
 from benchmarks.common import Given, machine, main, throughput
 from benchmarks.results import Result, now
 from outfall.delivery_order import PER_GENERATION, PER_OFFSET
@@ -162,7 +162,7 @@ def _jobs(base: Base, df: DataFrame, scratch: Scratch) -> dict[str, Job]:
         SINK: partial(_ours, base, df, scratch),
         PIPELINE: partial(_in_batches, partial(_by_pipelines, base.dsn), df, scratch),
     }
-    if has_jdbc(df.sparkSession):
+    if jdbc.POSTGRES.is_in(df.sparkSession):
         jobs[JDBC] = partial(_in_batches, partial(_by_jdbc, base, {}), df, scratch)
         rewriting = {"reWriteBatchedInserts": "true"}
         jobs[REWRITING] = partial(_in_batches, partial(_by_jdbc, base, rewriting), df, scratch)
@@ -210,9 +210,4 @@ def _by_jdbc(base: Base, properties: Mapping[str, str], batch: DataFrame) -> Non
 
 
 if __name__ == "__main__":
-    if JAR.exists():
-        settings = {"spark.jars": str(JAR)}
-    else:
-        settings = {}
-        print(f"{JAR} is missing: Spark's JDBC writer is skipped. What to do: apt-get install libpostgresql-jdbc-java")
-    main(__doc__.splitlines()[0], DEFAULT, measure, settings)
+    main(__doc__.splitlines()[0], DEFAULT, measure, jdbc.jars(jdbc.POSTGRES))

@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ import pyarrow.csv as csv
 import pymysql
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks import jdbc
 from benchmarks.common import Given, machine, main, throughput
 from benchmarks.inputs import flights, mixed
 from benchmarks.results import Line, Result, now
@@ -33,7 +33,6 @@ from outfall.testing.benchmark.session import cpu_seconds
 from tests.integration.support.mysql import MySQLServer, own_server
 
 DEFAULT = Given(rows=1_000_000, pairs=3)
-JAR = Path.home() / ".m2/repository/com/mysql/mysql-connector-j/9.7.0/mysql-connector-j-9.7.0.jar"
 SINK, PARTS, BARE = "MySQLSink", "MySQLSink, parts", "bare LOAD DATA"
 JDBC, REWRITING = "Spark JDBC", "Spark JDBC, rewriting"
 WANTED = {
@@ -145,7 +144,7 @@ def _jobs(base: Base, scratch: Scratch) -> Mapping[str, Job]:
     jobs: dict[str, Job] = {SINK: by_sink, BARE: loading(base)}
     if not base.key:
         jobs[PARTS] = _parts(base, scratch)
-    if has_jdbc(base.df.sparkSession):
+    if jdbc.MYSQL.is_in(base.df.sparkSession):
         jobs |= {JDBC: by_jdbc(base), REWRITING: by_jdbc(base, rewriteBatchedStatements="true")}
     return jobs
 
@@ -154,11 +153,6 @@ def _parts(base: Base, scratch: Scratch) -> Job:
     """One part per task, without part columns in the table."""
     sink = MySQLSink(f"mysql://{base.server.user}@{base.place}", "t", parts=2, offset_keys="ledger")
     return lambda: PythonApi(key=base.routed_by).write(base.df, sink, scratch.new())
-
-
-def has_jdbc(spark: SparkSession) -> bool:
-    """Whether the session has the JDBC driver."""
-    return str(JAR) in (spark.conf.get("spark.jars", "") or "")
 
 
 def by_jdbc(base: Base, **options: str) -> Job:
@@ -206,12 +200,4 @@ def _texts(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 if __name__ == "__main__":
-    if JAR.exists():
-        settings = {"spark.jars": str(JAR)}
-    else:
-        settings = {}
-        print(
-            f"{JAR} is missing: Spark's JDBC writer is skipped. What to do: mvn dependency:get"
-            " -Dartifact=com.mysql:mysql-connector-j:9.7.0"
-        )
-    main(__doc__.splitlines()[0], DEFAULT, measure, settings)
+    main(__doc__.splitlines()[0], DEFAULT, measure, jdbc.jars(jdbc.MYSQL))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import psycopg
 import pyarrow as pa
@@ -19,6 +18,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks import jdbc
 from benchmarks.common import Given, machine, main, throughput
 from benchmarks.inputs import flights, mixed
 from benchmarks.results import Line, Result, now
@@ -35,7 +35,6 @@ from outfall.testing.benchmark.session import cpu_seconds
 from tests.integration.support.postgres import own_server
 
 DEFAULT = Given(rows=3_000_000, pairs=3)
-JAR = Path("/usr/share/java/postgresql.jar")
 TYPES = {
     "bigint": "bigint",
     "int": "integer",
@@ -179,7 +178,7 @@ def _appends(base: Base, scratch: Scratch) -> dict[str, Job]:
         BARE: copying(base, "t"),
         NO_LEDGER: _staged(base, copying(base, "s")),
     }
-    if has_jdbc(base.df.sparkSession):
+    if jdbc.POSTGRES.is_in(base.df.sparkSession):
         jobs |= {JDBC: by_jdbc(base, "t"), REWRITING: by_jdbc(base, "t", rewriting=True)}
     return jobs
 
@@ -204,15 +203,10 @@ def _parts(base: Base, scratch: Scratch) -> Job:
 def _upserts(base: Base, scratch: Scratch) -> dict[str, Job]:
     sink = PostgresSink(base.dsn, "t", write_mode="upsert", key_columns=base.key or "", on_existing="resume")
     jobs: dict[str, Job] = {SINK: _sink(base, sink, scratch), NO_LEDGER: _staged(base, copying(base, "s"))}
-    if has_jdbc(base.df.sparkSession):
+    if jdbc.POSTGRES.is_in(base.df.sparkSession):
         jobs[STAGED] = _staged(base, by_jdbc(base, "s"))
         jobs[STAGED_REWRITING] = _staged(base, by_jdbc(base, "s", rewriting=True))
     return jobs
-
-
-def has_jdbc(spark: SparkSession) -> bool:
-    """Whether the session has the JDBC driver."""
-    return str(JAR) in (spark.conf.get("spark.jars", "") or "")
 
 
 def _sink(base: Base, sink: PostgresSink, scratch: Scratch) -> Job:
@@ -280,9 +274,4 @@ def _staged(base: Base, stage: Job) -> Job:
 
 
 if __name__ == "__main__":
-    if JAR.exists():
-        settings = {"spark.jars": str(JAR)}
-    else:
-        settings = {}
-        print(f"{JAR} is missing: Spark's JDBC writer is skipped. What to do: apt-get install libpostgresql-jdbc-java")
-    main(__doc__.splitlines()[0], DEFAULT, measure, settings)
+    main(__doc__.splitlines()[0], DEFAULT, measure, jdbc.jars(jdbc.POSTGRES))

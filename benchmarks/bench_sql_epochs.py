@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from benchmarks import bench_mysql, bench_postgres
+from benchmarks import bench_mysql, bench_postgres, jdbc
 from benchmarks.bench_epochs import EPOCH_ROWS, KEPT, percentile
 from benchmarks.common import Given, machine, main, seconds
 from benchmarks.delaying_proxy import delayed
@@ -101,7 +101,7 @@ def _all(df: DataFrame, stack: ExitStack) -> Iterator[tuple[str, Peers]]:
 
 def _postgres(dsn: str, df: DataFrame) -> Peers:
     others: dict[str, Callable[[Any], Job]] = {bench_postgres.BARE: lambda base: bench_postgres.copying(base, "t")}
-    if bench_postgres.has_jdbc(df.sparkSession):
+    if jdbc.POSTGRES.is_in(df.sparkSession):
         others |= {
             bench_postgres.JDBC: lambda base: bench_postgres.by_jdbc(base, "t"),
             bench_postgres.REWRITING: lambda base: bench_postgres.by_jdbc(base, "t", rewriting=True),
@@ -111,7 +111,7 @@ def _postgres(dsn: str, df: DataFrame) -> Peers:
 
 def _mysql(base: bench_mysql.Base) -> Peers:
     others: dict[str, Callable[[Any], Job]] = {bench_mysql.BARE: bench_mysql.loading}
-    if bench_mysql.has_jdbc(base.df.sparkSession):
+    if jdbc.MYSQL.is_in(base.df.sparkSession):
         others |= {
             bench_mysql.JDBC: bench_mysql.by_jdbc,
             bench_mysql.REWRITING: lambda base: bench_mysql.by_jdbc(base, rewriteBatchedStatements="true"),
@@ -147,7 +147,4 @@ def _add(figures: Figures, name: str, reports: list[dict[str, float]], cpu: floa
 
 
 if __name__ == "__main__":
-    jars = [jar for jar in (bench_postgres.JAR, bench_mysql.JAR) if jar.exists()]
-    for jar in {bench_postgres.JAR, bench_mysql.JAR} - set(jars):
-        print(f"{jar} is missing: Spark's JDBC writer is skipped, see bench_postgres and bench_mysql")
-    main(__doc__.splitlines()[0], DEFAULT, measure, KEPT | {"spark.jars": ",".join(map(str, jars))})
+    main(__doc__.splitlines()[0], DEFAULT, measure, KEPT | jdbc.jars(jdbc.POSTGRES, jdbc.MYSQL))
