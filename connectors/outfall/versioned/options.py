@@ -29,7 +29,7 @@ class VersionedOptions(AsyncSinkOptions):
         description="The column that orders all rows of a key, instead of `order_column`: a row changes nothing if one"
         " with a greater value was written, or deleted the key, in whatever epoch, run or query, and counts as"
         " `changes_stale`. Of equal values, the greater hash of the row wins. Rows that were written without it are"
-        " older.",
+        " older. Strings compare byte by byte, so that numbers in them need leading zeros.",
     )
     duplicate_keys: DuplicateKeys = Field(
         default="error",
