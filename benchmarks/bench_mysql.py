@@ -1,9 +1,11 @@
-"""Throughput into MariaDB: `MySQLSink`, Spark's JDBC writer, and LOAD DATA without any guarantee.
+"""Throughput into MariaDB or MySQL: `MySQLSink`, Spark's JDBC writer, and LOAD DATA without any guarantee.
 
     python -m benchmarks.bench_mysql --rows 300000 --pairs 3
+    python -m tests.peers.serve mysql-9.7 python -m benchmarks.bench_mysql --rows 300000 --pairs 3
 
-Starts its own server. The JDBC driver is MySQL's, from Maven's local repository:
-`mvn dependency:get -Dartifact=com.mysql:mysql-connector-j:9.7.0`. Without it, its peers are skipped with a message.
+Starts its own server, MariaDB unless the environment names another. The JDBC driver is MySQL's, from Maven's local
+repository: `mvn dependency:get -Dartifact=com.mysql:mysql-connector-j:9.7.0`. Without it, its peers are skipped with a
+message.
 """
 
 from __future__ import annotations
@@ -100,6 +102,7 @@ def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
     # The size of the log has another name in each server.
     log = {"loose_innodb_log_file_size": "512M", "loose_innodb_redo_log_capacity": "512M"}
     with own_server(innodb_buffer_pool_size="1G", **log) as server:
+        title = server_name(server.client)
         for name, df in inputs.items():
             routed_by = "id" if "id" in df.columns else "flight"
             base = Base(server.client, server.client.new_database(), df, routed_by=routed_by)
@@ -108,9 +111,15 @@ def measure(spark: SparkSession, given: Given, scratch: Scratch) -> Result:
             base = Base(server.client, server.client.new_database(), inputs["mixed rows"], "id", half)
             lines += _lines(f"mixed rows, {name}", base, given.pairs, scratch)
     return Result(
-        benchmark="mysql", title="MariaDB", unit="rows/s", wanted=WANTED, lines=lines, pairs=given.pairs,
-        started=started, machine=machine(),
+        benchmark=title.lower().replace(" ", "-"), title=title, unit="rows/s", wanted=WANTED, lines=lines,
+        pairs=given.pairs, started=started, machine=machine(),
     )  # fmt: skip
+
+
+def server_name(server: MySQLServer) -> str:
+    """Return MariaDB, or MySQL with its release, so that the results of one do not replace those of the other."""
+    version = server.run("SELECT VERSION()")[0][0]
+    return "MariaDB" if server.is_mariadb else f"MySQL {'.'.join(version.split('.')[:2])}"
 
 
 def _lines(name: str, base: Base, pairs: int, scratch: Scratch) -> list[Line]:

@@ -37,8 +37,6 @@ class Comparison:
     instead: str
     cells: Sequence[Cell] = ()
     """None if it is not measured; several are joined with a slash."""
-    recorded: tuple[str, str, str] | None = None
-    """Ratios by clock and by CPU and the day, of a run whose result is in the text of the page only."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,9 @@ def _cells(section: str, label: str, peer: str, *groups: str) -> tuple[Cell, ...
 
 
 _FILES = ("3,000,000 mixed rows", "1,010,328 flights")
-_COPIES = ("3,000,000 mixed rows, appended", "1,010,328 flights, appended")
-_UPSERTED = "3,000,000 mixed rows, upserted"
+_COPIED = "PostgreSQL, beside bare COPY"
+_LOADED = "MariaDB, beside JDBC without rewriting"
+_COPIES = {"5 columns": "3,000,000 mixed rows, appended", "19 columns": "1,010,328 flights, appended"}
 _LOADS = ("300,000 mixed rows, appended", "100,000 flights, appended")
 _STREAMED = "4,000,000 mixed rows, streamed"
 _TABLES = "Tables, beside the formats' own engines"
@@ -78,6 +77,25 @@ def _merge(sink: str, page: str, table: str) -> Comparison:
     ]
     cells = _cells(_MERGES, f"{sink}, upsert", "MERGE in foreachBatch", *groups)
     return Comparison(sink, page, "upsert, all / one partition", "`MERGE` in `foreachBatch`", cells)
+
+
+def _copies(columns: str, instead: str, peer: str, section: str) -> Comparison:
+    cells = _cells(section, "PostgresSink", peer, _COPIES[columns])
+    return Comparison("PostgresSink", "postgres", f"append, {columns}", instead, cells)
+
+
+def _loads(server: str) -> Iterator[Comparison]:
+    """Compare appends, appends by parts and upserts of new keys with the appends of rewriting JDBC."""
+    peer = "Spark JDBC, rewriting"
+    for sink, label in (("MySQLSink", "MySQLSink"), ("MySQLSink, 2 parts", "MySQLSink, parts")):
+        yield Comparison(
+            sink, "mysql", f"{server}, append, 5 / 19 columns", "JDBC with `rewriteBatchedStatements`",
+            _cells(server, label, peer, *_LOADS),
+        )  # fmt: skip
+    yield Comparison(
+        "MySQLSink", "mysql", f"{server}, upsert of new keys", "rewriting JDBC's append",
+        _cells(server, "MySQLSink", peer, "300,000 mixed rows, upserted; others append"),
+    )  # fmt: skip
 
 
 def _keys(sink: str, page: str, helper: str, *, label: str, work: str) -> Comparison:
@@ -102,38 +120,20 @@ COMPARISONS = (
         "S3Sink", "s3", "500 MB of text, 1 kB a row", "boto3's `upload_fileobj` of a file",
         _cells("Uploads to S3", "S3Sink, text of 1 kB a row", "boto3", "500 MB"),
     ),
-    Comparison(
-        "PostgresSink", "postgres", "append, 5 / 19 columns", "JDBC, default",
-        _cells("PostgreSQL", "PostgresSink", "Spark JDBC", *_COPIES),
-    ),
-    Comparison(
-        "PostgresSink", "postgres", "append, 5 / 19 columns", "JDBC with `reWriteBatchedInserts`",
-        _cells("PostgreSQL", "PostgresSink", "Spark JDBC, rewriting", *_COPIES),
-    ),
+    _copies("5 columns", "JDBC, default", "Spark JDBC", "PostgreSQL"),
+    _copies("19 columns", "JDBC, default", "Spark JDBC", _COPIED),
+    _copies("5 columns", "JDBC with `reWriteBatchedInserts`", "Spark JDBC, rewriting", "PostgreSQL"),
+    _copies("19 columns", "JDBC with `reWriteBatchedInserts`", "Spark JDBC, rewriting", _COPIED),
     Comparison(
         "PostgresSink", "postgres", "upsert", "rewriting JDBC, then `ON CONFLICT`",
-        _cells("PostgreSQL", "PostgresSink", "Spark JDBC, rewriting, and ON CONFLICT", _UPSERTED),
+        _cells(_COPIED, "PostgresSink", "Spark JDBC, rewriting, and ON CONFLICT", "3,000,000 mixed rows, upserted"),
     ),
     Comparison(
         "MySQLSink", "mysql", "MariaDB, append, 5 / 19 columns", "JDBC, default",
-        _cells("MariaDB", "MySQLSink", "Spark JDBC", *_LOADS),
+        _cells(_LOADED, "MySQLSink", "Spark JDBC", *_LOADS),
     ),
-    Comparison(
-        "MySQLSink", "mysql", "MariaDB, append, 5 / 19 columns", "JDBC with `rewriteBatchedStatements`",
-        _cells("MariaDB", "MySQLSink", "Spark JDBC, rewriting", *_LOADS),
-    ),
-    Comparison(
-        "MySQLSink", "mysql", "MariaDB, upsert of new keys", "rewriting JDBC's append",
-        _cells("MariaDB", "MySQLSink", "Spark JDBC, rewriting", "300,000 mixed rows, upserted; others append"),
-    ),
-    Comparison(
-        "MySQLSink", "mysql", "MySQL 9.7, append, 5 / 19 columns", "JDBC with `rewriteBatchedStatements`",
-        recorded=("0.58 / 0.78", "0.80 / 1.0", "26 Nov 2026"),
-    ),
-    Comparison(
-        "MySQLSink", "mysql", "MySQL 9.7, upsert of new keys", "rewriting JDBC's append",
-        recorded=("0.57", NOT_MEASURED, "26 Nov 2026"),
-    ),
+    *_loads("MariaDB"),
+    *_loads("MySQL 9.7"),
     Comparison(
         "KafkaSink", "kafka", "at least once", "Spark's Kafka sink",
         _cells(_SPARKS_KAFKA, "KafkaSink", "Spark's Kafka sink", "400,000"),
@@ -182,8 +182,6 @@ def overview(page: str) -> str:
 
 
 def _ratios(line: Comparison, found: dict[Cell, Ratios]) -> Ratios:
-    if line.recorded is not None:
-        return Ratios(*line.recorded)
     if not line.cells:
         return Ratios(NOT_MEASURED, NOT_MEASURED, "")
     there = [_lookup(cell, found) for cell in line.cells]
@@ -244,7 +242,7 @@ _LOW, _HIGH = 0.05, 12.0
 def plot(page: str) -> str:
     """Return the table as an SVG without a background, whose text is legible on a phone."""
     found = dict(_results(page))
-    rows = [(line, _ratios(line, found)) for line in COMPARISONS if line.cells or line.recorded]
+    rows = [(line, _ratios(line, found)) for line in COMPARISONS if line.cells]
     drawn = [(line, ratios) for line, ratios in rows if _number(ratios.clock) < _HIGH]
     height = _TOP + _ROW * len(drawn) + 8
     parts = [
