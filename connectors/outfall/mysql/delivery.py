@@ -102,9 +102,12 @@ class MySQLDelivery(SqlDelivery):
             tombstones = self._tombstones_of(self.find(session))
             own += [] if tombstones is None else [tombstones.table]
             self._check_table(session)
+            names: list[SqlName] = [self.table.resolved(self.find(session))]
+            if self.options.table is None:
+                names = [name for _, name in self._listed(session)]
             return [
                 f"{database.name()} responds: {version}, user {user}",
-                *check_rights(self.options, session, self.table.resolved(self.find(session)), own),
+                *(text for name in names for text in check_rights(self.options, session, name, own)),
                 "tasks load rows with LOAD DATA LOCAL" if loads else "local_infile is OFF: tasks load rows with INSERT",
                 f"innodb_flush_log_at_trx_commit is {flush}"
                 + ("" if int(flush) in (1, 3) else ": a crash of the server or its host loses acknowledged epochs"),

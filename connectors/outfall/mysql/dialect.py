@@ -15,6 +15,7 @@ from outfall.mysql.columns import (
     check_one_transaction,
     check_relation,
     exists,
+    find_table,
     read_columns,
     read_primary_key,
 )
@@ -29,9 +30,9 @@ from outfall.mysql.tombstones import MySQLTombstones
 from outfall.mysql.types import KEY_LENGTH, arrow_type, new_column_type, why_no_sequence, why_not
 from outfall.mysql.words import MySQLWords
 from outfall.sql.database import Result
-from outfall.sql.dialect import Dialect, SqlName, among, compose, staging_name
+from outfall.sql.dialect import Dialect, Found, SqlName, among, compose, staging_name
 from outfall.sql.keyed import Move, PositionedRows
-from outfall.sql.ledger import StepLedger
+from outfall.sql.ledger import MANY, StepLedger
 from outfall.sql.options import STAGE
 from outfall.sql.staging import Staging
 
@@ -44,6 +45,7 @@ class MySQLDialect(Dialect):
 
     sink = "MySQLSink"
     words = MySQLWords()
+    takes_many = True
     volatile = "they were removed, or the database was restored"
 
     def __init__(self, options: MySQLOptions) -> None:
@@ -57,6 +59,12 @@ class MySQLDialect(Dialect):
     def columns(self, session: MySQLSession, table: SqlName) -> Sequence[MySQLColumn]:
         return read_columns(session, table)
 
+    def with_options(self, options: MySQLOptions) -> MySQLDialect:
+        return MySQLDialect(options)
+
+    def find_all(self, session: MySQLSession, tables: Sequence[MySQLName]) -> Sequence[Found]:
+        return [find_table(session, table) for table in tables]
+
     def exists(self, session: MySQLSession, table: SqlName) -> bool:
         return exists(session, table)
 
@@ -69,7 +77,8 @@ class MySQLDialect(Dialect):
         return bool(both and read_columns(session, table) and read_columns(session, other))
 
     def row_key(self, session: MySQLSession) -> Sequence[str]:
-        return self.options.key_columns or read_primary_key(session, self.parse(self.options.table))
+        table = self.options.table
+        return self.options.key_columns or ([] if table is None else read_primary_key(session, self.parse(table)))
 
     def check_relation(self, session: MySQLSession, table: SqlName) -> None:
         check_relation(session, table)
@@ -116,8 +125,10 @@ class MySQLDialect(Dialect):
         return None
 
     def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> StepLedger:
-        table = self.parse(self.options.table)
-        named = f"{table.schema or self.database.database_name()}.{table.name}"
+        named = MANY
+        if self.options.table is not None:
+            table = self.parse(self.options.table)
+            named = f"{table.schema or self.database.database_name()}.{table.name}"
         own = MySQLName(self.options.metadata_schema, "ledger")
         return StepLedger(self, own, named, incarnation, step_id)
 
@@ -149,9 +160,15 @@ class MySQLDialect(Dialect):
             raise TargetError(f"the table {table} rejects dead letters", why=refusal.reason, do=do)
 
     def load(
-        self, staging: SqlName, target: SqlName, schema: pa.Schema, stage: int, context: WriterInitContext
+        self,
+        staging: SqlName,
+        target: SqlName,
+        schema: pa.Schema,
+        stage: int,
+        context: WriterInitContext,
+        session: MySQLSession | None = None,
     ) -> StagingLoad:
-        return StagingLoad(self, staging, target, schema, stage, context)
+        return StagingLoad(self, staging, target, schema, stage, context, session)
 
     def direct(
         self, session: MySQLSession, table: SqlName, schema: pa.Schema, columns: Sequence[MySQLColumn]

@@ -17,12 +17,13 @@ from outfall.capabilities import WriterInitContext
 from outfall.dead_letter import DeadLetter
 from outfall.errors import ValueRefusedError
 from outfall.mysql.columns import MySQLColumn, read_columns
+from outfall.mysql.database import MySQLSession
 from outfall.mysql.errors import MySQLRefusal
 from outfall.mysql.send import RowSender, RowTooLargeError
 from outfall.mysql.types import mismatches
 from outfall.row_logging import RowLog
 from outfall.sql.changes import keeps, removals
-from outfall.sql.dead_letters import batch_row_name, row_log
+from outfall.sql.dead_letters import batch_row_name, row_log, table_of
 from outfall.sql.dialect import Load, SqlName, isolate
 from outfall.sql.writer import set_aside, staging_columns
 from outfall.trace_points import reached
@@ -97,7 +98,7 @@ class TableLoad:
         """Raise the error of a rejected row."""
         name, log = self._name(batch, row)
         raise ValueRefusedError(
-            f"the table {self._options.table} rejects {name}", why=refusal.summary(log), do=refusal.do
+            f"the table {table_of(self._options, batch, row)} rejects {name}", why=refusal.summary(log), do=refusal.do
         )
 
     def _name(self, batch: pa.RecordBatch, row: int) -> tuple[str, RowLog]:
@@ -151,7 +152,7 @@ class TableLoad:
                 # No dead letter: its text is about as long.
                 name, _ = self._name(batch, kept[first + error.index])
                 raise ValueRefusedError(
-                    f"the table {self._options.table} cannot take {name}",
+                    f"the table {table_of(self._options, batch, kept[first + error.index])} cannot take {name}",
                     why=error.why,
                     do=f"{error.do}; or leave out the row",
                 ) from None
@@ -165,7 +166,10 @@ class TableLoad:
 
 
 class StagingLoad(Load):
-    """Loads one attempt's rows into staging. `schema` is that of every batch, and `stage` the attempt's number."""
+    """Loads one attempt's rows into staging. `schema` is that of every batch, and `stage` the attempt's number.
+
+    `session` is that of the caller, if there is one.
+    """
 
     def __init__(
         self,
@@ -175,6 +179,7 @@ class StagingLoad(Load):
         schema: pa.Schema,
         stage: int,
         context: WriterInitContext,
+        session: MySQLSession | None = None,
     ) -> None:
         self.dead_letters: list[DeadLetter] = []
         self._context = context
@@ -182,7 +187,7 @@ class StagingLoad(Load):
         self._stage = stage
         self._lent = ExitStack()
         try:
-            self.session = self._session = self._lent.enter_context(dialect.database.task())
+            self.session = self._session = session or self._lent.enter_context(dialect.database.task())
             columns = staging_columns(self._session, dialect, staging, schema)
             names = [column.name for column in columns]
             self._schema = pa.schema([*(pa.field(name, pa.int64()) for name in names[:2]), *schema])

@@ -52,7 +52,8 @@ class RowsByNumber(PositionedRows):
     def __init__(self, session: MySQLSession, move: Move) -> None:
         super().__init__(session, move)
         query = "SELECT {0}, MAX({1}) FROM {2} WHERE {3} GROUP BY {0} ORDER BY {0}"
-        found = session.execute(compose(query, _STAGE, _ROW, move.staging.sql, move.all.condition)).fetchall()
+        every = move.all
+        found = session.execute(compose(query, _STAGE, _ROW, move.staging.sql, every.condition), every.given).fetchall()
         self._stages = [int(stage) for stage, _ in found]
         self._firsts = [0, *accumulate(int(last) for _, last in found)]
         """The position of the first row of each attempt, whose rows are numbered from 1; and the number of all."""
@@ -64,7 +65,8 @@ class RowsByNumber(PositionedRows):
             begin, end = max(low, first) - first + 1, min(high, after) - first
             if begin <= end:
                 parts.append(f"({_STAGE} = {stage} AND {_ROW} BETWEEN {begin} AND {end})")
-        return Selection(f"({' OR '.join(parts) or 'false'})")
+        chosen = f"({' OR '.join(parts) or 'false'})"
+        return self._move.of_table(Selection(chosen))
 
     def place(self, position: int) -> str:
         index = bisect_right(self._firsts, position) - 1
@@ -76,7 +78,7 @@ def _count_stale(session: MySQLSession, move: Move) -> int:
     latest = statements.words.latest(statements, move.all, ())
     conditions = " AND ".join([*latest.conditions, statements.stale()])
     query = compose("SELECT COUNT(*) FROM {} WHERE {}", latest.source, conditions)
-    return int(session.execute(query).fetchone()[0])
+    return int(session.execute(query, move.all.given).fetchone()[0])
 
 
 def _text(name: str) -> str:

@@ -23,8 +23,11 @@ class MySQLOptions(PartOptions):
         " `file:PATH` for the whole URL, resolved on the connecting host. User and password in it are percent-encoded."
         " Without `tls`, the server certificate is verified, except for local hosts without `tls_ca`."
     )
-    table: str = Field(
-        min_length=1, description="The table: `name` or `database.name`. Backticks quote a name with other characters."
+    table: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The table: `name` or `database.name`. Backticks quote a name with other characters. Either this or"
+        " `table_column`.",
     )
     metadata_schema: str = Field(
         default="outfall",

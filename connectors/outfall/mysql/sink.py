@@ -34,7 +34,8 @@ class MySQLSink(SqlSink[MySQLOptions]):
     Args:
         dsn: the connection, `mysql://user@host/database`; also `env:NAME` or `file:PATH`. See `MySQLOptions`, as for
             all arguments.
-        table: `name`, `database.name` or parts in backticks.
+        table: `name`, `database.name` or parts in backticks. Without it, `table_column` names the column with each
+            row's table.
 
     Raises:
         ConfigurationError: names every option that is wrong.
@@ -46,8 +47,11 @@ class MySQLSink(SqlSink[MySQLOptions]):
     def __init__(
         self,
         dsn: str,
-        table: str,
+        table: str | None = None,
         *,
+        table_column: str | None = None,
+        allowed_tables: str | Sequence[str] = (),
+        unknown_columns: Literal["fail", "leave_out_null"] = "fail",
         parts: int | None = None,
         offset_keys: Literal["columns", "ledger"] = "columns",
         part_column: str = "partition_id",

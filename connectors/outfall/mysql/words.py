@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from outfall.mysql.names import quote
 from outfall.sql.dialect import compose
-from outfall.sql.options import MARKER, NUMBER, OPERATION, REMOVED, ROW, STAGE
+from outfall.sql.options import MARKER, NUMBER, OPERATION, REMOVED, ROW, STAGE, TABLE
 from outfall.sql.statements import Statements
 from outfall.sql.words import Latest, Selection, Words
 
@@ -34,11 +34,13 @@ class MySQLWords(Words):
     made = _MADE
     staging_key = ", KEY (staging)"
     staging = f"CREATE TABLE {{table}} ({{fields}}, PRIMARY KEY ({_ADDRESS})){_MADE}"
+    staging_index = "CREATE INDEX {column} ON {table} ({column})"
     # A TIMESTAMP is NOT NULL by default.
     staged = "{} NULL"
     # Other collations ignore what separates the names of columns that an operation keeps.
     operation = "TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-    own = {STAGE: "BIGINT NOT NULL", ROW: "BIGINT NOT NULL", MARKER: "TINYINT", OPERATION: operation}
+    table = "VARCHAR(300) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
+    own = {STAGE: "BIGINT NOT NULL", ROW: "BIGINT NOT NULL", MARKER: "TINYINT", OPERATION: operation, TABLE: table}
     tombstones = (
         "CREATE TABLE {table} ({fields}, {deleted} DATETIME(6) NOT NULL, PRIMARY KEY ({keys}), KEY ({deleted}))"
         + _MADE,

@@ -66,10 +66,14 @@ class PostgresDelivery(SqlDelivery):
             dead_letters = None if named is None else TableName.parse(named)
             tombstones = self._tombstones_of(self.find(session))
             own: Any = None if tombstones is None else tombstones.table
-            found = check_rights(session, database, self.table, dead_letters, own)
+            names: Sequence[Any] = [self.table]
+            if self.options.table is None:
+                names = [name for _, name in self._listed(session)]
+            found = [text for name in names for text in check_rights(session, database, name, dead_letters, own)]
             self._check_table(session)
-            relation = read_relation(session, self.table)
-            return found if relation is None else [*found, relation.sentence(self.table)]
+            relations = {name: read_relation(session, name) for name in names}
+            found += [relation.sentence(name) for name, relation in relations.items() if relation is not None]
+            return list(dict.fromkeys(found))
 
         with database.translated_errors(f"checking the privileges on {self.table}"):
             # Without retries, to report problems at once.

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from outfall.capabilities import WriterInitContext
-from outfall.postgres.catalogue.columns import TableColumn, exists, read_columns, read_primary_key
+from outfall.postgres.catalogue.columns import (
+    TableColumn,
+    exists,
+    read_ahead,
+    read_columns,
+    read_primary_key,
+    schemas_of,
+)
 from outfall.postgres.catalogue.conflict import conflicts
 from outfall.postgres.catalogue.privileges import OWN_RIGHTS, check_granted
 from outfall.postgres.catalogue.relation import read_relation
@@ -23,12 +31,16 @@ from outfall.postgres.staging.load import SortingCopy, StagingCopy, StreamingCop
 from outfall.postgres.staging.moving import positioned_rows, row_text
 from outfall.postgres.staging.truncation import emptied
 from outfall.postgres.words import PostgresWords
-from outfall.sql.dialect import Dialect, SqlName, compose, staging_name
+from outfall.sql.dialect import Dialect, Found, SqlName, compose, staging_name
 from outfall.sql.keyed import Move, PositionedRows
-from outfall.sql.ledger import StepLedger
+from outfall.sql.ledger import MANY, StepLedger
+from outfall.sql.session import Statement
 from outfall.sql.staging import Staging
 from outfall.sql.tombstones import Tombstones
 from outfall.sql.words import Conflicts
+
+_AT_ONCE = 200
+"""Statements of one round trip."""
 
 
 class PostgresDialect(Dialect):
@@ -36,6 +48,7 @@ class PostgresDialect(Dialect):
 
     sink = "PostgresSink"
     words = PostgresWords()
+    takes_many = True
 
     def __init__(self, options: PostgresOptions, database: PostgresDatabase) -> None:
         self.options: PostgresOptions = options
@@ -48,6 +61,19 @@ class PostgresDialect(Dialect):
     def columns(self, session: PostgresConnection, table: SqlName) -> Sequence[TableColumn]:
         return read_columns(session, table)
 
+    def with_options(self, options: PostgresOptions) -> PostgresDialect:
+        return PostgresDialect(options, replace(self.database, options=options))
+
+    def find_all(self, session: PostgresConnection, tables: Sequence[Any]) -> Sequence[Found]:
+        return schemas_of(session, tables)
+
+    def read_ahead(self, session: PostgresConnection, tables: Sequence[Any]) -> None:
+        read_ahead(session, tables)
+
+    def in_ledger(self, found: Found) -> str:
+        schema, name = found
+        return TableName(None, name).in_ledger(schema)
+
     def exists(self, session: PostgresConnection, table: SqlName) -> bool:
         return exists(session, table)
 
@@ -58,7 +84,7 @@ class PostgresDialect(Dialect):
 
     def row_key(self, session: PostgresConnection) -> Sequence[str]:
         named = self.options.key_columns or self.options.offset_columns
-        return named or read_primary_key(session, self.parse(self.options.table))
+        return named or ([] if (table := self.options.table) is None else read_primary_key(session, self.parse(table)))
 
     def check_relation(self, session: PostgresConnection, table: Any) -> None:
         check_relation(self.options, session, table)
@@ -103,16 +129,25 @@ class PostgresDialect(Dialect):
 
     def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> StepLedger:
         own = TableName(self.options.metadata_schema, "ledger")
-        named = self.parse(self.options.table).in_ledger(found_in)
+        table = self.options.table
+        named = MANY if table is None else self.parse(table).in_ledger(found_in)
         return StepLedger(self, own, named, incarnation, step_id)
 
     def staging(self, step_id: str, target: SqlName, found_in: str | None) -> Staging:
         schema, extra = self.options.metadata_schema, self.options.own_columns()[1:]
         return Staging(self, staging_name(schema, target.found_in(found_in), step_id, extra), target)
 
-    def load(self, staging: Any, target: Any, schema: pa.Schema, stage: int, context: WriterInitContext) -> StagingCopy:
+    def load(
+        self,
+        staging: Any,
+        target: Any,
+        schema: pa.Schema,
+        stage: int,
+        context: WriterInitContext,
+        session: PostgresConnection | None = None,
+    ) -> StagingCopy:
         kind = StreamingCopy if self.options.dead_letter_table is None else SortingCopy
-        return kind(self, staging, target, schema, stage, context)
+        return kind(self, staging, target, schema, stage, context, session)
 
     def direct(
         self, session: PostgresConnection, table: TableName, schema: pa.Schema, columns: Sequence[TableColumn]
@@ -128,6 +163,12 @@ class PostgresDialect(Dialect):
 
     def conflicts(self, session: PostgresConnection, table: Any, columns: Sequence[str]) -> Conflicts:
         return conflicts(session, table, self.options, columns)
+
+    def all_changed(self, session: PostgresConnection, statements: Sequence[Statement]) -> list[int]:
+        found: list[int] = []
+        for first in range(0, len(statements), _AT_ONCE):
+            found += [result.rowcount for result in session.each(statements[first : first + _AT_ONCE])]
+        return found
 
     def positioned_rows(self, session: PostgresConnection, move: Move) -> PositionedRows:
         return positioned_rows(session, move, by_key=self.options.by_key)

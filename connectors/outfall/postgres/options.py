@@ -23,9 +23,11 @@ class PostgresOptions(PartOptions):
         " `env:NAME` and `file:PATH`, resolved on the connecting host. User and password in a URL are percent-encoded."
         " Without `sslmode`, the server certificate is verified, except for local hosts and service files."
     )
-    table: str = Field(
+    table: str | None = Field(
+        default=None,
         min_length=1,
-        description='The table: `name` or `schema.name`. Double quotes preserve case: `"My Schema"."T"`.',
+        description='The table: `name` or `schema.name`. Double quotes preserve case: `"My Schema"."T"`. Either this or'
+        " `table_column`.",
     )
     offset_columns: Names = Field(
         default=(),

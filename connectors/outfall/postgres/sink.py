@@ -35,7 +35,7 @@ class PostgresSink(SqlSink[PostgresOptions]):
 
     Args:
         dsn: the connection; also `env:NAME` or `file:PATH`. See `PostgresOptions`, as for all arguments.
-        table: `name`, `schema.name` or quoted parts.
+        table: `name`, `schema.name` or quoted parts. Without it, `table_column` names the column with each row's table.
 
     Raises:
         ConfigurationError: names every option that is wrong.
@@ -47,8 +47,11 @@ class PostgresSink(SqlSink[PostgresOptions]):
     def __init__(
         self,
         dsn: str,
-        table: str,
+        table: str | None = None,
         *,
+        table_column: str | None = None,
+        allowed_tables: str | Sequence[str] = (),
+        unknown_columns: Literal["fail", "leave_out_null"] = "fail",
         offset_columns: str | Sequence[str] = (),
         parts: int | None = None,
         offset_keys: Literal["columns", "ledger"] = "columns",

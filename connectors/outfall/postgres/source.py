@@ -162,9 +162,9 @@ class SourceWriter(StagingWriter):
 
     def _add_to_transaction(self, connection: PostgresConnection, staged: StagedRows) -> None:
         """Insert the rows that are not in the table."""
-        self._context.metrics.add("rows_changed", self._insert(connection, staged.columns))
+        self._context.metrics.add("rows_changed", self._insert(connection, staged))
         # Afterwards, since the INSERT has locked the table.
-        if changed := self._staging.unfit(connection, [staged])[staged.stage]:
+        if changed := self._tables.staging.unfit(connection, [staged])[staged.stage]:
             raise TerminalError(
                 f"{self._tables.target} changed after this epoch began",
                 step=self._context.step_id,
@@ -173,17 +173,17 @@ class SourceWriter(StagingWriter):
                 do="start the query again",
             )
 
-    def _insert(self, connection: PostgresConnection, columns: tuple[str, ...]) -> int:
+    def _insert(self, connection: PostgresConnection, staged: StagedRows) -> int:
         self._tables.dialect.database.limit(connection)
         # In key order, so that two attempts with the same rows cannot deadlock.
         statement = compose(
             "INSERT INTO {table} ({columns}) SELECT {columns} FROM {staging} WHERE {stage} = %s ORDER BY {offsets}"
             " ON CONFLICT ({offsets}) DO NOTHING",
             table=self._tables.target.sql,
-            columns=", ".join(map(quote, columns)),
-            staging=self._staging.table.sql,
+            columns=", ".join(map(quote, staged.columns)),
+            staging=self._tables.staging.table.sql,
             stage=quote(STAGE),
             offsets=", ".join(map(quote, self._tables.dialect.options.offset_columns)),
         )
         reached("sql: publishing")
-        return int(connection.execute(statement, (self._stage,)).rowcount)
+        return int(connection.execute(statement, (staged.stage,)).rowcount)

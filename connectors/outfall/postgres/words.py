@@ -11,7 +11,7 @@ from typing import Any
 
 from outfall.postgres.names import quote
 from outfall.sql.dialect import compose
-from outfall.sql.options import MARKER, OPERATION, REMOVED, ROW, STAGE
+from outfall.sql.options import MARKER, OPERATION, REMOVED, ROW, STAGE, TABLE
 from outfall.sql.statements import Statements
 from outfall.sql.words import Latest, Removed, Selection, Words, doubled
 
@@ -26,7 +26,7 @@ class PostgresWords(Words):
     name = "text NOT NULL"
     time = "timestamptz NOT NULL DEFAULT now()"
     staging = "CREATE UNLOGGED TABLE {table} ({fields})"
-    own = {STAGE: "bigint", ROW: "bigint", MARKER: "boolean", OPERATION: "text"}
+    own = {STAGE: "bigint", ROW: "bigint", MARKER: "boolean", OPERATION: "text", TABLE: "text"}
     tombstones = (
         "CREATE TABLE {table} ({fields}, {deleted} timestamptz NOT NULL, PRIMARY KEY ({keys}))",
         "CREATE INDEX ON {table} ({deleted})",

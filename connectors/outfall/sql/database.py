@@ -63,6 +63,9 @@ class Session(Protocol):
     def look(self, query: str, given: Any, table: Hashable, /) -> list[tuple[Any, ...]]:
         """Return the rows of a query of the catalogue about a table, which the connection may know already."""
 
+    def look_ahead(self, query: str, given: Callable[[Sequence[Any]], Any], tables: Sequence[Hashable], /) -> None:
+        """Ask a query of the catalogue about several tables at once: see `BatchingSession.look_ahead`."""
+
     def hold(self, statements: Sequence[Statement], /) -> None:
         """Execute statements that lock tables, and then find out whether the catalogue is still the same."""
 
@@ -196,7 +199,7 @@ class SqlDatabase(ABC):
         """Lend a session in a transaction that lasts as long as its task has rows. Without a COMMIT it leaves nothing.
 
         Only a wait for a lock is limited: a stopped attempt may hold the lock. `foreseen` is as in `transaction`.
-        Needed for delivery by parts only.
+        Needed for delivery by parts and for `table_column` only.
         """
         raise NotImplementedError
 
@@ -298,7 +301,7 @@ class SqlDatabase(ABC):
     @property
     def table(self) -> str:
         """The table as in the options, for messages."""
-        return self.options.table
+        return self.options.described
 
     def run_raw(
         self,

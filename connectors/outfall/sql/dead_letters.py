@@ -23,7 +23,7 @@ from outfall.formats.row_text import row_texts
 from outfall.row_logging import RowLog
 from outfall.sql.database import Session
 from outfall.sql.dialect import Dialect, Refusal, SqlName, among, compose, count_by_stage
-from outfall.sql.options import STAGE
+from outfall.sql.options import STAGE, SqlOptions
 
 _NAMES = DEAD_LETTER_SCHEMA.names
 _NON_ASCII = re.compile(r"[^\x00-\x7F]+")
@@ -52,6 +52,12 @@ def row_log(session: Session, dialect: Dialect) -> RowLog:
 def batch_row_name(batch: pa.RecordBatch, row: int, log: RowLog, position: int) -> str:
     """Return a description of the row at this index in the batch, and at `position` among those of its task."""
     return log.name(f"row {position} of its task", row_texts(batch.slice(row, 1))[0])
+
+
+def table_of(options: SqlOptions, batch: pa.RecordBatch, row: int) -> str:
+    """Return the table of a row, for texts: as the options spell it, or as the row does."""
+    column = options.table_column
+    return options.described if column is None else str(batch.column(column)[row].as_py())
 
 
 class DeadLetterTable:
@@ -166,7 +172,7 @@ def dead_letters(dialect: Dialect) -> DeadLetterTable | None:
     if dialect.options.dead_letter_table is None:
         return None
     table = dialect.parse(dialect.options.dead_letter_table)
-    if table == dialect.parse(dialect.options.table):
+    if dialect.options.table is not None and table == dialect.parse(dialect.options.table):
         raise _is_the_table()
     return DeadLetterTable(dialect, table)
 
@@ -176,7 +182,7 @@ def stored_dead_letters(dialect: Dialect) -> Iterator[dict[str, Any]]:
 
     Raises `ConfigurationError` if it is not a table of dead letters, and the database's error, translated.
     """
-    database, table = dialect.database, dialect.parse(dialect.options.table)
+    database, table = dialect.database, dialect.parse(dialect.options.table or "")
     with database.translated_errors(f"reading the dead letters in {table}"), database.transaction() as session:
         found = {column.name for column in dialect.columns(session, table)}
         if absent := [name for name in _NAMES if name not in found]:

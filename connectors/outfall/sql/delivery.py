@@ -6,7 +6,7 @@ import hashlib
 import re
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -38,7 +38,10 @@ from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink, Sink
 from outfall.sql.database import SqlDatabase
 from outfall.sql.dead_letters import DeadLetterTable, dead_letters
-from outfall.sql.dialect import Dialect, Found, SqlName, StagedRows, is_own
+from outfall.sql.dialect import Dialect, Found, SqlName, StagedRows, is_own, staging_prefix
+from outfall.sql.epoch_tables import recorded_once
+from outfall.sql.first_tables import meet_tables
+from outfall.sql.ledger import MANY
 from outfall.sql.options import SqlOptions
 from outfall.sql.publish import EpochCommitter
 from outfall.sql.staging import Staging, new_stage
@@ -66,6 +69,14 @@ class _OfStep(Protocol):
     def incarnation(self) -> str: ...
 
 
+@dataclass(frozen=True)
+class _Owner:
+    """The step and the incarnation of an attempt."""
+
+    step_id: str
+    incarnation: str
+
+
 class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], DeclaresGuarantee):
     """A delivery mode of the sink of a database.
 
@@ -79,12 +90,19 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
     def __init__(self, options: SqlOptions) -> None:
         self.options = options
         self.context: WriterInitContext | None = None
-        self.table = self.dialect().parse(options.table)
-        dead_letters(self.dialect())
+        dialect = self.dialect()
+        if options.table is None and not dialect.takes_many:
+            raise ConfigurationError(f"{dialect.sink} cannot take the table from a column", do="set table")
+        self.table = dialect.parse(options.table or MANY)
+        for entry in options.allowed_tables:
+            dialect.parse(entry)
+        dead_letters(dialect)
         self._schema: pa.Schema | None = None
         """The columns of the rows, once the driver knows them."""
         self._written: pa.Schema | None = None
         """The columns that are written for such rows."""
+        self._met: set[Found] = set()
+        """The tables that rows have named, and that were checked."""
         self._found = self._known()
         """What the server has found; `None` before it was asked. The driver passes it to the tasks."""
 
@@ -125,7 +143,8 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
 
     def recovery_location(self) -> str | None:
         found = self.database.log_url()
-        if found is None:
+        # Which tables rows may name changes, and must not change where the log is.
+        if found is None or self.options.table is None:
             return None
         # Queries whose steps have the same id need a log each, and write to a table each.
         log = str(self.table)
@@ -135,6 +154,8 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
 
     def row_schema(self) -> pa.Schema | None:
         dialect, options = self.dialect(), self.options
+        if options.table is None:
+            return None
         columns = self.database.run("checking", lambda session: dialect.columns(session, self.table), starting=True)
         fields = [pa.field(column.name, dialect.arrow_type(column)) for column in columns if column.writable]
         if not fields:
@@ -237,11 +258,17 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         return StepTables(step, dialect, self._resolved, ledger, staging, self.dead_letters, tombstones)
 
     def _staging(self, step_id: str, found: Found) -> Staging:
-        return self.dialect().staging(step_id, self.table.resolved(found), found[0])
+        dialect, options = self.dialect(), self.options
+        if options.table is not None:
+            return dialect.staging(step_id, self.table.resolved(found), found[0])
+        extra = options.own_columns()[1:]
+        return Staging(dialect, staging_prefix(options.metadata_schema, self.table, step_id, extra), self.table)
 
     def _tombstones_of(self, found: Found) -> Tombstones | None:
         """Return the sequences of deleted keys of the table; `None` unless the rows are changes."""
-        return self.dialect().tombstones(self.table.resolved(found)) if self.options.write_mode == "changes" else None
+        if self.options.write_mode != "changes" or self.options.table is None:
+            return None
+        return self.dialect().tombstones(self.table.resolved(found))
 
     @property
     def _table_options(self) -> Any:
@@ -263,12 +290,35 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         """Reject rows whose columns do not fit the table, and a table that is not for rows."""
         self._refuse_own_tables(session)
         self._written = self._written_schema(session, schema)
+        if self.options.table is None:
+            Table(self.dialect(), self.table).check_routing(schema)
+            for table, _ in self._listed(session):
+                table.check(session, schema)
+            return
         Table(self.dialect(self._table_options), self._resolved).check(session, self._written)
 
     def _check_table(self, session: Any) -> None:
         """Reject a table that fits no rows."""
         self._refuse_own_tables(session)
+        if self.options.table is None:
+            for table, _ in self._listed(session):
+                table.check_without_rows(session)
+            return
         Table(self.dialect(self._table_options), self._resolved).check_without_rows(session)
+
+    def _listed(self, session: Any) -> list[tuple[Table, SqlName]]:
+        """Return the existing tables of which `allowed_tables` has the whole name."""
+        dialect, options = self.dialect(), self.options
+        entries = [entry for entry in options.allowed_tables if "*" not in entry]
+        names = [dialect.parse(entry) for entry in entries]
+        found = dialect.find_all(session, names) if names else []
+        names = [name.resolved(each) for name, each in zip(names, found, strict=True)]
+        dialect.read_ahead(session, names)
+        return [
+            (Table(dialect.with_options(options.of_table(entry)), name), name)
+            for entry, name in zip(entries, names, strict=True)
+            if dialect.columns(session, name)
+        ]
 
     def _refuse_own_tables(self, session: Any) -> None:
         """Reject an option that names one of the sink's own tables."""
@@ -315,17 +365,25 @@ class StagedDelivery(SqlDelivery, DynamicSink[Any], SupportsCommitter[StagedRows
             tables.run("ending the ledger of", tables.ledger.end)
 
         def clean(session: Any) -> int:
-            count = tables.staging.forget_older(session, context)
-            tables.staging.clear(session)
+            each = tables.staging.all_of_step(session) if tables.are_many else []
+            count = sum(staging.forget_older(session, context) for staging in [tables.staging, *each])
+            for staging in each if tables.are_many else [tables.staging]:
+                staging.clear(session)
             if tables.dead_letters is not None:
                 tables.dead_letters.clear(session)
             return count
 
         return tables.run("cleaning up staging of", clean, foreseen=[tables.staging.reading_older(context)])
 
+    def _leftovers(self, session: Any, tables: StepTables[Any], context: CleanUpContext) -> list[str]:
+        each = tables.staging.all_of_step(session) if tables.are_many else []
+        return [text for staging in [tables.staging, *each] for text in staging.older(session, context)]
+
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         tables = self._tables(context, starting=True)
-        return tables.run("reading staging of", lambda session: tables.staging.older(session, context), starting=True)
+        return tables.run(
+            "reading staging of", lambda session: self._leftovers(session, tables, context), starting=True
+        )
 
 
 class StagedEpochs(StagedDelivery, SupportsPreCommitTopology[StagedRows, StagedRows]):
@@ -341,10 +399,22 @@ class StagedEpochs(StagedDelivery, SupportsPreCommitTopology[StagedRows, StagedR
         self, results: Sequence[CommittableMessage[StagedRows]]
     ) -> Sequence[CommittableMessage[StagedRows]]:
         self._check_dead_letters(results)
+        if self.options.table is None:
+            return self._met_tables(results)
         if results or self.options.existing.others != "delete":
             return results
         # A first epoch without rows, for which Spark may run no task, empties the table too.
         return [CommittableMessage(StagedRows(stage=new_stage(), rows=0, columns=()), epoch=0, worker_index=0)]
+
+    def _met_tables(
+        self, results: Sequence[CommittableMessage[StagedRows]]
+    ) -> Sequence[CommittableMessage[StagedRows]]:
+        """Settle what is to be known of tables before the epoch is recorded; return results with each table once."""
+        attempts = recorded_once([message.value for message in results])
+        owner = next((attempt.owner for attempt in attempts if attempt.owner is not None), None)
+        if owner is not None:
+            meet_tables(self._tables(_Owner(*owner)), attempts, self._met)
+        return [replace(message, value=value) for message, value in zip(results, attempts, strict=True)]
 
     def write_result_serializer(self) -> ModelSerializer[StagedRows]:
         return self.committable_serializer()
@@ -370,7 +440,11 @@ class SqlSink(DelegatingSink, Generic[T]):
     delegate: SqlDelivery
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(table={str(self.delegate.table)!r}, write_mode={self.options.write_mode!r})"
+        return f"{type(self).__name__}(table={self._shown()!r}, write_mode={self.options.write_mode!r})"
+
+    def _shown(self) -> str:
+        delegate = self.delegate
+        return delegate.options.described if delegate.options.table is None else str(delegate.table)
 
     @property
     def options(self) -> T:

@@ -16,6 +16,7 @@ from outfall.dead_letter import DeadLetter
 from outfall.row_logging import RowLog
 from outfall.sql.database import Means, Result, Session, SqlDatabase
 from outfall.sql.options import SqlOptions
+from outfall.sql.session import Statement
 from outfall.sql.words import NO_CONFLICTS, Conflicts, Words
 
 if TYPE_CHECKING:
@@ -36,6 +37,23 @@ _AT_ONCE = 500
 """Rows of one INSERT."""
 
 
+Found = tuple[str | None, str]
+"""Schema and name of a table, or of one that would be created, as the catalogue of the server has them. No two tables
+have the same, and each table one only, however a user spells it. The schema is `None` if there is none."""
+
+
+class StagedTable(BaseModel):
+    """One of the tables of staged rows, if a column names them."""
+
+    model_config = ConfigDict(frozen=True)
+
+    found: Found
+    """Schema and name of the table in the catalogue of the server."""
+    spelled: tuple[str, ...]
+    """The names that the rows have for it."""
+    rows: int = Field(ge=0)
+
+
 class StagedRows(BaseModel):
     """The rows of one attempt, in staging."""
 
@@ -50,16 +68,16 @@ class StagedRows(BaseModel):
     """The number of additional rows that staging rejected, which are dead letters."""
     staging: tuple[str, str] | None = None
     """Schema and name of their staging table; `None` in older records: the sink's own."""
+    owner: tuple[str, str] | None = None
+    """Step and incarnation of the attempt, if a column names the tables: the driver meets new ones by them."""
+    tables: tuple[StagedTable, ...] = ()
+    """The tables of the rows, if a column names them. The first attempt of an epoch in a staging table has those of
+    all."""
 
 
 def compose(template: str, *parts: object, **named: object) -> str:
     """Return a statement: a literal template whose fields are filled with quoted names and other SQL, never values."""
     return template.format(*parts, **named)
-
-
-Found = tuple[str | None, str]
-"""Schema and name of a table, or of one that would be created, as the catalogue of the server has them. No two tables
-have the same, and each table one only, however a user spells it. The schema is `None` if there is none."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +136,19 @@ def staging_name(metadata_schema: str, table: Name, step_id: str, extra: Sequenc
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     readable = re.sub(r"[^A-Za-z0-9_]", "_", f"{table.name}_{step_id}")[:40]
     return table.sibling(metadata_schema, f"staging_{readable}_{digest}")
+
+
+def staging_prefix(metadata_schema: str, table: Name, step_id: str, extra: Sequence[str] = ()) -> Name:
+    """Return how the names of the staging tables of a step with many tables begin: each is for one layout."""
+    digest = hashlib.sha256("/".join([str(table), step_id, *extra]).encode()).hexdigest()[:12]
+    return table.sibling(metadata_schema, f"staging_{re.sub(r'[^A-Za-z0-9_]', '_', step_id)[:24]}_{digest}_")
+
+
+def layout_name(prefix: Name, columns: Sequence[Column]) -> Name:
+    """Return the name of the staging table for tables with these columns."""
+    text = "/".join(f"{column.name} {column.definition}" for column in columns)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    return prefix.sibling(prefix.schema or "", f"{prefix.name}{digest}")
 
 
 _OWN_TABLE = re.compile(r"ledger|attempts|parts|refused|recovery_(entries|blobs)|(staging|tombstones)_\w*_[0-9a-f]{12}")
@@ -261,6 +292,8 @@ class Dialect(ABC):
     """What differs as text."""
     volatile: ClassVar[str] = "a server crash empties both tables"
     """Why staged rows can be missing."""
+    takes_many: ClassVar[bool] = False
+    """Whether a column of the rows can name their tables."""
     adds_columns: bool = True
     """Whether columns that the table does not have can be added."""
     options: SqlOptions
@@ -277,6 +310,22 @@ class Dialect(ABC):
     @abstractmethod
     def columns(self, session: Any, table: SqlName) -> Sequence[Column]:
         """Read the columns of a table, in their order; none if it is missing."""
+
+    def with_options(self, options: Any) -> Self:
+        """Return the dialect with other options of the same sink. Needed for `table_column` only, as the next three."""
+        raise NotImplementedError
+
+    def find_all(self, session: Any, tables: Sequence[Any]) -> Sequence[Found]:
+        """Return schema and name of tables as the server's catalogue has them, or would have them."""
+        raise NotImplementedError
+
+    def read_ahead(self, session: Any, tables: Sequence[Any]) -> None:
+        """Read with few queries what `columns` will be asked for."""
+
+    def in_ledger(self, found: Found) -> str:
+        """Return the name in the ledger of a table that the server has found."""
+        schema, name = found
+        return name if schema is None else f"{schema}.{name}"
 
     def exists(self, session: Any, table: SqlName) -> bool:
         """Return whether a table exists."""
@@ -382,9 +431,19 @@ class Dialect(ABC):
 
     @abstractmethod
     def load(
-        self, staging: SqlName, target: SqlName, schema: pa.Schema, stage: int, context: WriterInitContext
+        self,
+        staging: SqlName,
+        target: SqlName,
+        schema: pa.Schema,
+        stage: int,
+        context: WriterInitContext,
+        session: Any = None,
     ) -> Load:
-        """Return a load of one attempt into staging, with its number in each row. Its rows are for the target."""
+        """Return a load of one attempt into staging, with its number in each row. Its rows are for the target.
+
+        `session` is one of the caller's, from `SqlDatabase.task`, for several loads of a task. They are for tables with
+        the columns of the target then, and the caller ends the session.
+        """
 
     def direct(self, session: Any, table: Any, schema: pa.Schema, columns: Sequence[Any]) -> DirectLoad:
         """Return a load of rows with a schema into columns of the table, which the session has locked.
@@ -400,6 +459,10 @@ class Dialect(ABC):
     def rows_changed(self, session: Any, statement: str, result: Result) -> int:
         """Return the number of rows that a statement has deleted, inserted or updated."""
         return result.rowcount
+
+    def all_changed(self, session: Any, statements: Sequence[Statement]) -> list[int]:
+        """Execute statements that move rows, and return how many rows each has changed."""
+        return [self.rows_changed(session, text, session.execute(text, given)) for text, given in statements]
 
     @abstractmethod
     def positioned_rows(self, session: Any, move: Move) -> PositionedRows:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from outfall.sql.changes import KEPT, MOVED, UNKNOWN, Problem, tied
-from outfall.sql.dialect import Dialect, SqlName, StagedRows, compose
+from outfall.sql.dialect import Dialect, SqlName, StagedRows, StagedTable, compose
 from outfall.sql.options import ROW, STAGE
+from outfall.sql.session import Statement
 from outfall.sql.statements import Statements
 from outfall.sql.words import Selection
 
@@ -50,14 +51,18 @@ class Move:
         staging: SqlName,
         attempts: Sequence[StagedRows],
         tombstones: SqlName | None = None,
+        only: StagedTable | None = None,
     ) -> None:
         self.expected = {staged.stage: staged.rows for staged in attempts}
+        self.count = sum(self.expected.values()) if only is None else only.rows
+        """The number of rows to move."""
         # On Spark, all attempts have the columns of one DataFrame; elsewhere, they may differ.
         self.columns = tuple(dict.fromkeys(name for staged in attempts for name in staged.columns))
         self.table = table
         self.staging = staging
         self.dialect = dialect
         self._tombstones = tombstones
+        self._only = only
         self._surveyed: _Survey | None = None
         self._set_aside: dict[str, int] = {}
         """The attempts of the rows that `inapplicable` has returned."""
@@ -67,9 +72,18 @@ class Move:
         """The columns that updates keep."""
 
     @property
+    def is_one_of_many(self) -> bool:
+        """Whether the transaction moves rows of other tables too."""
+        return self._only is not None
+
+    @property
     def all(self) -> Selection:
-        """All rows of the attempts."""
-        return self.dialect.words.all(list(self.expected))
+        """All rows of the attempts for the table."""
+        return self.of_table(self.dialect.words.all(list(self.expected)))
+
+    def of_table(self, rows: Selection) -> Selection:
+        """Return those of a selection that are for the table."""
+        return rows if self._only is None else self.dialect.words.of_table(rows, self._only.spelled)
 
     def statements(self, session: Any) -> Statements:
         """Return the statements that move rows."""
@@ -80,14 +94,28 @@ class Move:
 
     def hold(self, session: Any) -> None:
         """Lock the tables as moving rows does, so that no other session alters them before."""
-        words = self.dialect.words
+        self.wait_for_others(session)
+        session.hold(self.holding(session))
+
+    def wait_for_others(self, session: Any) -> None:
+        """Wait for other publications of changes to the table."""
         if self._tombstones is not None:
             ledger = self._tombstones.sibling(self.dialect.options.metadata_schema, "ledger")
             given = {"table": str(self._tombstones), "name": self._tombstones.name}
-            session.execute(compose(words.lock, ledger=ledger.sql), given)
+            session.execute(compose(self.dialect.words.lock, ledger=ledger.sql), given)
+
+    def holding(self, session: Any) -> list[Statement]:
+        """Return the statements that lock the tables."""
         # By plans of the same statements, because LOCK and SELECT need other privileges.
-        plans = words.held(self.statements(session), self.all) if self.columns else []
-        session.hold([(f"EXPLAIN {each}", self.all.given) for each in plans])
+        plans = self.dialect.words.held(self.statements(session), self.all) if self.columns else []
+        return [(f"EXPLAIN {each}", self.all.given) for each in plans]
+
+    def at_once(self, session: Any) -> list[Statement] | None:
+        """Return the statements that move all rows; `None` if each depends on the result of the one before it."""
+        if self._tombstones is not None:
+            return None
+        rows = self.all
+        return [(statement, rows.given) for statement in self.statements(session).moving(rows)]
 
     def whole(self, session: Any, *, at_once: bool = False) -> int:
         """Move all rows; return the number of changed rows of the table.
@@ -180,6 +208,7 @@ class Move:
             session.execute(compose("DELETE FROM {} WHERE {}", self.staging.sql, rows.condition), rows.given)
         for place in places:
             self.expected[self._set_aside[place]] -= 1
+            self.count -= 1
         self._surveyed = None
 
     def _changed(self, session: Any, statement: str, given: Mapping[str, Any]) -> int:

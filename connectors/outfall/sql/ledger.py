@@ -23,6 +23,9 @@ from outfall.sql.session import Statement
 from outfall.sql.statements import ledger_ddl
 from outfall.target_record import TargetRecord, check_publishing
 
+MANY = "*"
+"""The name in the ledger of the tables that a column names: it is no table's, and that of a step's own row."""
+
 
 @dataclass(frozen=True)
 class LedgerRow:
@@ -75,13 +78,17 @@ class StepLedger:
         step_id: str,
         former: str | None = None,
     ) -> None:
-        self.table = dialect.parse(dialect.options.table)
-        """The target as spelled in the options."""
+        options = dialect.options
+        self.table = options.described if options.table is None else str(dialect.parse(options.table))
+        """The target as spelled in the options, for texts."""
+        self._own = table
         self.name = table.sql
         """Its table, as SQL."""
         names = {"target": target} if former is None else {"target": target, "former": former}
         self.key: Mapping[str, object] = {"incarnation": incarnation, "step": step_id, **names}
         """The parameters of statements with `called` or `mine`."""
+        self._of_step = "incarnation = %(incarnation)s AND step = %(step)s"
+        self._many = target == MANY
         same = " OR ".join(dialect.words.same_target.format(f"%({name})s") for name in names)
         self.called = f"({same}) AND step = %(step)s"
         """The condition for rows of a step and table, of any incarnation."""
@@ -90,6 +97,10 @@ class StepLedger:
         self.metadata_schema = dialect.options.metadata_schema
         self._dialect = dialect
         self._step_id = step_id
+
+    def of_table(self, dialect: Dialect, target: str) -> StepLedger:
+        """Return the ledger's row of one of a step's many tables."""
+        return StepLedger(dialect, self._own, target, str(self.key["incarnation"]), self._step_id)
 
     def missing_ddl(self, session: Session) -> Sequence[str]:
         """Return the statements that create the tables `ledger` and `attempts`; none if both exist."""
@@ -106,7 +117,7 @@ class StepLedger:
 
     def exists(self, session: Session) -> bool:
         """Return whether both tables exist."""
-        names = (self.table.sibling(self.metadata_schema, name) for name in ("ledger", "attempts"))
+        names = (self._own.sibling(self.metadata_schema, name) for name in ("ledger", "attempts"))
         return all(self._dialect.exists(session, name) for name in names)
 
     def read(self, session: Session, *, lock: bool = False) -> LedgerRow | None:
@@ -155,7 +166,7 @@ class StepLedger:
             row = None
         if row is None:
             raise self._without_row(context, attempts)
-        check_publishing(str(self.table), row.record, context)
+        check_publishing(self.table, row.record, context)
         if row.holds(context.epoch):
             published = replace(row.record, generation=context.generation, token=row.published_token)
             check_publishing(f"epoch {row.epoch} of {self.table}", published, context)
@@ -194,8 +205,32 @@ class StepLedger:
         self._set(session, {"generation": generation}, "revoked = greatest(revoked, %(generation)s)")
 
     def end(self, session: Session) -> None:
-        """Remove the row. The incarnation is completed and never resumed."""
-        session.execute(compose("DELETE FROM {} WHERE {}", self.name, self.mine), self.key)
+        """Remove the row, and those of its tables. The incarnation is completed and never resumed."""
+        rows = self._of_step if self._many else self.mine
+        session.execute(compose("DELETE FROM {} WHERE {}", self.name, rows), self.key)
+
+    def known_tables(self, session: Session, targets: Sequence[str]) -> set[str]:
+        """Return which of these tables have rows of this incarnation, by their names in the ledger.
+
+        They have rows of their own beside that of a step with many tables, which has the name `MANY`.
+        """
+        if not targets:
+            return set()
+        given = {f"target_{number}": target for number, target in enumerate(targets)}
+        listed = ", ".join(f"%({parameter})s" for parameter in given)
+        query = compose("SELECT target FROM {} WHERE {} AND target IN ({})", self.name, self._of_step, listed)
+        return {target for (target,) in session.execute(query, {**self.key, **given}).fetchall()}
+
+    def add_tables(self, session: Session, context: CommitterInitContext, targets: Sequence[str]) -> None:
+        """Record that an epoch is the first one with rows of these tables, in the transaction that writes them."""
+        statement = compose(
+            "INSERT INTO {} (incarnation, target, step, generation, begun, epoch, token, published_token)"
+            " VALUES (%(incarnation)s, %(target)s, %(step)s, %(generation)s, -1, %(epoch)s, %(token)s, %(token)s)",
+            self.name,
+        )
+        given = {**self.key, "generation": context.generation, "epoch": context.epoch, "token": context.token}
+        for target in targets:
+            session.later(statement, {**given, "target": target})
 
     def lost(self, what: str, epoch: int | None, *, why: str | None = None, do: str | None = None) -> TargetLostError:
         """Return the error of a ledger that has lost records of this query.

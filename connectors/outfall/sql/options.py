@@ -27,6 +27,9 @@ MARKER = "_outfall_delete"
 OPERATION = "_outfall_operation"
 """The column of staging with the operation of a change, which the target does not have."""
 
+TABLE = "_outfall_table"
+"""The column of staging with the table of a row, as the row names it."""
+
 SEQUENCE = "_outfall_sequence"
 """The column of tombstones with the sequence of the newest delete of a key."""
 
@@ -46,7 +49,23 @@ _LONGEST_TIMEOUT = timedelta(milliseconds=2**31 - 1)
 class SqlOptions(SinkOptions):
     """The options that the sinks of all databases share. Each database adds its connection, and what only it has."""
 
-    table: str = Field(min_length=1, description="The table.")
+    table: str | None = Field(default=None, min_length=1, description="The table. Either this or `table_column`.")
+    table_column: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The column with the table of each row, a string in the form of `table`. It is not stored.",
+    )
+    allowed_tables: Names = Field(
+        default=(),
+        description="`table_column`: the tables that rows may name. `*` stands for any characters of a name, such as"
+        " `tenant_*`, but never for a schema. Required.",
+    )
+    unknown_columns: Literal["fail", "leave_out_null"] = Field(
+        default="fail",
+        description="`table_column`: what to do with columns of the rows that a table does not have. `fail`: reject"
+        " the rows of this table. `leave_out_null`: leave such a column out where it is NULL, and reject rows with a"
+        " value in it.",
+    )
     write_mode: Literal["append", "upsert", "delete", "changes"] = Field(
         default="append",
         description="`append` inserts each row. `upsert` inserts a row or updates the one with the same key. `delete`"
@@ -147,7 +166,7 @@ class SqlOptions(SinkOptions):
         " restarts.",
     )
 
-    _once = field_validator("key_columns", "update_columns")(names_once)
+    _once = field_validator("key_columns", "update_columns", "allowed_tables")(names_once)
 
     @field_validator("statement_timeout")
     @classmethod
@@ -162,7 +181,17 @@ class SqlOptions(SinkOptions):
     def _keyed(self) -> Self:
         check_keyed(self)
         check_changes(self)
+        check_routed(self)
         return self
+
+    def of_table(self, name: str) -> Self:
+        """Return the options of one of several tables. They still have `table_column`, a column of the rows."""
+        return self.model_copy(update={"table": name})
+
+    @property
+    def described(self) -> str:
+        """The table as spelled in the options, or what names the tables."""
+        return self.table or f"the tables of column {self.table_column!r}"
 
     @property
     def statement_milliseconds(self) -> int:
@@ -183,7 +212,7 @@ class SqlOptions(SinkOptions):
     @property
     def not_stored(self) -> dict[str, str]:
         """The columns of the rows that the table does not store, with the columns of staging that hold them."""
-        found = {self.delete_marker: MARKER, self.operation_column: OPERATION}
+        found = {self.delete_marker: MARKER, self.operation_column: OPERATION, self.table_column: TABLE}
         return {name: staged for name, staged in found.items() if name is not None}
 
     @property
@@ -203,6 +232,25 @@ class SqlOptions(SinkOptions):
     def reserved_columns(self) -> set[str]:
         """Return the column names that neither rows nor table may have: those of staging and of statements."""
         return {*self.own_columns(), *((REMOVED, NUMBER) if self.by_key else ())}
+
+
+def check_routed(options: SqlOptions) -> None:
+    """Raise `ValueError` if the options of the table, or of several ones, do not fit each other."""
+    column = options.table_column
+    if (options.table is None) == (column is None):
+        raise ValueError("set either table or table_column")
+    if column is None:
+        for name in ("allowed_tables", "unknown_columns"):
+            if getattr(options, name) != type(options).model_fields[name].default:
+                raise ValueError(f"{name} is an option of table_column")
+        return
+    if not options.allowed_tables:
+        raise ValueError("table_column needs allowed_tables, because rows could otherwise name any table")
+    others = (options.ordered_by, options.delete_marker, options.operation_column)
+    if column in (*options.key_columns, *options.update_columns, *others):
+        raise ValueError("table_column is not stored, so no other option can name it")
+    if options.unknown_columns != "fail" and options.schema_evolution != "fail":
+        raise ValueError("unknown_columns and schema_evolution exclude each other: columns are left out or added")
 
 
 def check_changes(options: SqlOptions) -> None:

@@ -16,7 +16,8 @@ from outfall.row_logging import RowLog
 from outfall.sql.changes import MOVED
 from outfall.sql.database import ExpectedTables, Session
 from outfall.sql.dead_letters import DeadLetterTable, row_log, too_many
-from outfall.sql.dialect import Refusal, StagedRows
+from outfall.sql.dialect import Refusal, SqlName, StagedRows
+from outfall.sql.epoch_tables import EpochTable, in_two_places, tables_of
 from outfall.sql.keyed import Move
 from outfall.sql.ledger import LedgerRow
 from outfall.sql.moving import SortingMove, SwappedRowsError
@@ -68,9 +69,17 @@ class _Moved:
     stale: int = 0
     """The number of changes that were older than what was applied before, or the same."""
 
+    def __add__(self, other: _Moved) -> _Moved:
+        return _Moved(
+            self.changed + other.changed,
+            self.dead_letters + other.dead_letters,
+            self.skipped + other.skipped,
+            self.stale + other.stale,
+        )
+
 
 class EpochCommitter(StagedCommitter):
-    """Moves the rows of winning attempts from staging into the table, and records the epoch, in one transaction.
+    """Moves the rows of winning attempts from staging into their tables, and records the epoch, in one transaction.
 
     If two drivers publish the same epoch, the lock of the ledger row serializes them, and the second one finds the
     epoch.
@@ -78,11 +87,11 @@ class EpochCommitter(StagedCommitter):
 
     def __init__(self, tables: StepTables[Any], context: CommitterInitContext) -> None:
         super().__init__(tables, context)
-        self._table = tables.target
         self._options = tables.options
         self._dead_letters = tables.dead_letters
-        self._tombstones = tables.tombstones
         self._moved: _Moved | None = None
+        self._moving: EpochTable | None = None
+        """The table into which rows are moved one table after another, or were when an error was raised."""
         self._tries = 0
 
     def commit(self, requests: Sequence[Request]) -> None:
@@ -92,12 +101,12 @@ class EpochCommitter(StagedCommitter):
                 "publishing to",
                 lambda session: self._publish(session, requests),
                 foreseen=[self._ledger.reading()],
-                looks=self._options.by_key,
+                looks=self._options.by_key or self._tables.are_many,
             )
         except _RowsLostError:
             self._signal_lost(requests)
         except _RefusedRowError as error:
-            refusal = self._refused(error.name, error.why, error.do)
+            refusal = self._refused(error.table, error.name, error.why, error.do)
             for request in requests:
                 request.signal_failed_with_known_reason(refusal)
         except _RevokedError:
@@ -113,10 +122,10 @@ class EpochCommitter(StagedCommitter):
                     request.signal_failed_with_known_reason(refusal)
             elif known := self.explain(requests, error):
                 raise known from error
-            elif "table" in faults and self._is_dropped(requests):
-                raise dropped(self._table, self._context.step_id) from error
+            elif "table" in faults and (missing := self._dropped(requests)) is not None:
+                raise dropped(missing, self._context.step_id) from error
             else:
-                doing = f"publishing to {self._table}"
+                doing = f"publishing to {self._named()}"
                 raise self._tables.database.translated(doing, error, self._context.step_id) from error
         else:
             self._count()
@@ -172,14 +181,14 @@ class EpochCommitter(StagedCommitter):
         A recorded epoch is finished before the target is opened, and the option may have been set after it was
         recorded.
         """
-        own_tables = [table for table in (self._dead_letters, self._tombstones) if table is not None]
+        own_tables = [table for table in (self._dead_letters, self._tables.tombstones) if table is not None]
         if not own_tables:
             return
 
         def missing(session: Session) -> list[DeadLetterTable | Tombstones]:
             self._row(session, requests)
             if self._dead_letters is not None:
-                self._dead_letters.check(session, self._table)
+                self._dead_letters.check(session, self._tables.target)
             return [table for table in own_tables if table.missing_ddl(session)]
 
         for table in self._tables.run("checking the sink's tables of", missing):
@@ -204,43 +213,130 @@ class EpochCommitter(StagedCommitter):
         if row.revoked >= context.generation:
             raise _RevokedError
         reached("sql: publishing")
-        self._make_way(session, row)
-        self._moved = self._move(session, requests)
-        if self._tombstones is not None:
-            self._tombstones.forget(session, sum(request.committable.rows for request in requests))
+        tables = tables_of(self._tables, attempts_of(requests))
+        new = self._new(session, row, tables)
+        self._make_way(session, new)
+        self._moved = self._move(session, requests, tables)
+        for table in tables:
+            if table.tables.tombstones is not None:
+                table.tables.tombstones.forget(session, table.rows)
+        if self._tables.are_many:
+            self._ledger.add_tables(session, context, [str(table.tables.ledger.key["target"]) for table in new])
         self._ledger.published(session, context, self._moved.changed)
         self._staging.forget(session, _stages(requests))
         for request in requests:
             request.signal_committed()
 
-    def _make_way(self, session: Session, row: LedgerRow) -> None:
-        """Delete existing rows in the first epoch with `on_existing="overwrite"`."""
-        if row.epoch is None and self._options.existing.others == "delete":
-            Table(self._dialect, self._table).delete_rows(session)
-            if self._tombstones is not None:
-                self._tombstones.clear(session)
+    def _new(self, session: Session, row: LedgerRow, tables: Sequence[EpochTable]) -> list[EpochTable]:
+        """Return the tables in which no epoch of this query has rows."""
+        if not self._tables.are_many:
+            return list(tables) if row.epoch is None else []
+        named = {str(table.tables.ledger.key["target"]): table for table in tables}
+        known = self._ledger.known_tables(session, list(named))
+        return [table for name, table in named.items() if name not in known]
 
-    def _move(self, session: Session, requests: Sequence[Request]) -> _Moved:
-        move = self._moving(requests)
-        move.hold(session)
-        if any(self._staging.unfit(session, attempts_of(requests)).values()):
+    def _make_way(self, session: Session, new: Sequence[EpochTable]) -> None:
+        """Delete existing rows in the first epoch of a table with `on_existing="overwrite"`."""
+        if self._options.existing.others != "delete":
+            return
+        for table in new:
+            Table(table.tables.dialect, table.tables.target).delete_rows(session)
+            if table.tables.tombstones is not None:
+                table.tables.tombstones.clear(session)
+
+    def _move(self, session: Session, requests: Sequence[Request], tables: Sequence[EpochTable]) -> _Moved:
+        moves = [self.move_of(table) for table in tables]
+        self._hold(session, moves)
+        if self._unfit(session, tables):
             raise _RowsLostError
         reached("sql: moving")
         staged = {request.committable.stage: request.committable.letters for request in requests}
+        waiting = sum(staged.values())
         if self._dead_letters is None:
-            self._check_no_dead_letters(sum(staged.values()))
+            self._check_no_dead_letters(waiting)
+        else:
+            self._dead_letters.check_bound(session, staged, epoch=self._context.epoch, step=self._context.step_id)
+            if waiting and self._dead_letters.publish(session, list(staged)) != waiting:
+                raise _RowsLostError
+        if self._tables.are_many and self._options.write_mode != "append":
+            self._check_counts(session, tables)
+        moved = self._move_together(session, moves)
+        if moved is None:
+            moved = _Moved(0)
+            for table, move in zip(tables, moves, strict=True):
+                self._moving = table
+                moved += self._move_one(session, table, move, waiting + moved.dead_letters)
+        settled = moved.changed + moved.dead_letters + moved.skipped
+        if self._tables.are_many and self._options.write_mode == "append":
+            rows = sum(table.rows for table in tables)
+            if moved.skipped or settled != rows:
+                self._check_counts(session, tables)
+        return moved
+
+    def _hold(self, session: Session, moves: Sequence[Move]) -> None:
+        if not self._tables.are_many:
+            for move in moves:
+                move.hold(session)
+            return
+        self._dialect.read_ahead(session, [name for move in moves for name in (move.table, move.staging)])
+        for move in moves:
+            move.wait_for_others(session)
+        session.hold([statement for move in moves for statement in move.holding(session)])
+        self._dialect.read_ahead(session, [name for move in moves for name in (move.table, move.staging)])
+
+    def _unfit(self, session: Session, tables: Sequence[EpochTable]) -> bool:
+        """Return whether a table or its staging no longer matches the rows."""
+        if not self._tables.are_many:
+            return any(any(each.tables.staging.unfit(session, each.attempts).values()) for each in tables)
+        # All attempts in a staging table have the same columns, unless tasks have got other ones.
+        for each in tables:
+            some = list({attempt.columns: attempt for attempt in each.attempts}.values())
+            if any(each.tables.staging.unfit(session, some).values()):
+                return True
+        return bool(in_two_places(tables))
+
+    def _check_counts(self, session: Session, tables: Sequence[EpochTable]) -> None:
+        """Check that staging has the rows of all attempts."""
+        for each in {table.tables.staging.table: table for table in tables}.values():
+            expected = {attempt.stage: attempt.rows for attempt in each.attempts}
+            if each.tables.staging.counts(session, expected) != expected:
+                raise _RowsLostError
+
+    def _move_together(self, session: Session, moves: Sequence[Move]) -> _Moved | None:
+        """Move the rows of many tables with few round trips; return `None` if that moves none."""
+        if len(moves) < 2:
+            return None
+        statements = [move.at_once(session) for move in moves]
+        if None in statements:
+            return None
+        listed = [statement for some in statements for statement in some or ()]
+        try:
+            with session.savepoint():
+                if self._dead_letters is not None and (first := self._dialect.words.at_once) is not None:
+                    session.execute(first)
+                changed = sum(self._dialect.all_changed(session, listed))
+        except self._dialect.database.errors as error:
+            if "rows" not in self._dialect.faults(error):
+                raise
+            # One table after another, which finds the row.
+            return None
+        rows = sum(move.count for move in moves)
+        skipped = max(rows - changed, 0) if self._options.write_mode == "append" else 0
+        return _Moved(changed, skipped=skipped)
+
+    def _move_one(self, session: Session, table: EpochTable, move: Move, waiting: int) -> _Moved:
+        """Move the rows of one table. There are dead letters already: `waiting`."""
+        if self._dead_letters is None:
             problem, places = move.inapplicable(session, 1)
             for place in places:
-                raise _RefusedRowError(self.row_name(session, move, place), problem.reason, problem.do)
+                name = self.row_name(session, move, place)
+                raise _RefusedRowError(table.tables.target, name, problem.reason, problem.do)
             moved = self._move_accepted(session, move)
             for place in self._moved_keys(session, move, 1):
-                raise _RefusedRowError(self.row_name(session, move, place), MOVED.reason, MOVED.do)
+                name = self.row_name(session, move, place)
+                raise _RefusedRowError(table.tables.target, name, MOVED.reason, MOVED.do)
             self._check_all_there(session, move, moved)
             return _Moved(moved, skipped=self._skipped(move, moved), stale=move.stale)
-        waiting = sum(staged.values())
-        self._dead_letters.check_bound(session, staged, epoch=self._context.epoch, step=self._context.step_id)
-        if waiting and self._dead_letters.publish(session, list(staged)) != waiting:
-            raise _RowsLostError
         aside = self._set_ties_aside(session, move, self._dead_letters, waiting)
         changed: int | None = None
         try:
@@ -250,7 +346,7 @@ class EpochCommitter(StagedCommitter):
         except self._dialect.database.errors as error:
             faults = self._dialect.faults(error)
             # If the table no longer fits any staged row, no row is a dead letter.
-            if "rows" not in faults or ("mismatch" in faults and self._find_lost(session, requests)):
+            if "rows" not in faults or ("mismatch" in faults and self._find_lost_of(session, [table])):
                 raise
         if changed is None:  # not within the handler, whose error would appear in every traceback, with the row
             return self._move_sorting(session, move, self._dead_letters, waiting, aside)
@@ -268,7 +364,7 @@ class EpochCommitter(StagedCommitter):
             if not (ordered and self._options.by_key):
                 raise
             refused = error
-        sorting = SortingMove(session, self._dialect, move.positioned_rows(session))
+        sorting = SortingMove(session, move.dialect, move.positioned_rows(session))
         for _ in self._sorted(session, move, sorting):
             if len(sorting.refused) > _MOST_OUT_OF_ORDER:
                 break
@@ -283,6 +379,7 @@ class EpochCommitter(StagedCommitter):
         except SwappedRowsError as error:
             name, log = self.row_name(session, move, error.place), RowLog(self._options.log_rows)
             raise _RefusedRowError(
+                move.table,
                 name,
                 f"it exchanges values with another row of the epoch under a unique constraint, which the server checks"
                 f" row by row: {error.refusal.summary(log)}",
@@ -335,7 +432,7 @@ class EpochCommitter(StagedCommitter):
         There are dead letters already: from tasks (`waiting`), and from before the move (`aside`).
         """
         self._check_all_there(session, move, None)
-        sorting = SortingMove(session, self._dialect, move.positioned_rows(session))
+        sorting = SortingMove(session, move.dialect, move.positioned_rows(session))
         for refusal in self._sorted(session, move, sorting):
             if waiting + aside + len(sorting.refused) > dead_letters.most:
                 raise self._too_many(session, move, list(sorting.refused)[-1], refusal)
@@ -354,7 +451,7 @@ class EpochCommitter(StagedCommitter):
 
     def _skipped(self, move: Move, settled: int) -> int:
         """Return how many rows of an append a trigger or a rule of the table has skipped."""
-        return max(sum(move.expected.values()) - settled, 0) if self._options.write_mode == "append" else 0
+        return max(move.count - settled, 0) if self._options.write_mode == "append" else 0
 
     def _check_no_dead_letters(self, count: int) -> None:
         if count:
@@ -366,30 +463,41 @@ class EpochCommitter(StagedCommitter):
             )
 
     def _check_all_there(self, session: Session, move: Move, changed: int | None) -> None:
+        if move.is_one_of_many:
+            return  # all tables together
         # For appends, the row count shows that no row was lost, unless triggers or rules of the table skip rows.
         known = self._options.write_mode == "append" and changed == sum(move.expected.values())
         if not known and self._staging.counts(session, move.expected) != move.expected:
             raise _RowsLostError
 
     def _refusal(self, requests: Sequence[Request], error: Exception) -> OutfallError:
-        name, refusal = self._named(requests) or ("rows of this epoch", self._dialect.refusal(error))
+        table, name, refusal = self._find_refused(requests) or (
+            None,
+            "rows of this epoch",
+            self._dialect.refusal(error),
+        )
         # The epoch is recorded: its rows no longer come from the source.
         do = "change the table so that it takes the row, or set dead_letter_table, and start the query again"
-        return self._refused(name, refusal.summary(RowLog(self._options.log_rows)), do)
+        return self._refused(table, name, refusal.summary(RowLog(self._options.log_rows)), do)
 
-    def _refused(self, name: str, why: str, do: str) -> OutfallError:
+    def _refused(self, table: SqlName | None, name: str, why: str, do: str) -> OutfallError:
         step, epoch = self._context.step_id, self._context.epoch
-        nothing = f"{do}; nothing of the epoch is in the table"
+        where = "the table" if not self._tables.are_many else "every table"
+        nothing = f"{do}; nothing of the epoch is in {where}"
         return CommitRefusedError(
-            f"the table {self._table} rejects {name}", step=step, epoch=epoch, why=why, do=nothing
+            f"the table {table or self._named()} rejects {name}", step=step, epoch=epoch, why=why, do=nothing
         )
 
-    def _named(self, requests: Sequence[Request]) -> tuple[str, Refusal] | None:
-        """Find a rejected row; return `None` if none is rejected now."""
+    def _named(self) -> str:
+        """Return the table, or what names the tables, for texts."""
+        return self._options.described if self._tables.are_many else str(self._tables.target)
 
-        def find(session: Session, move: Move) -> tuple[str, Refusal] | None:
-            found = SortingMove(session, self._dialect, move.positioned_rows(session)).first()
-            return None if found is None else (self.row_name(session, move, found[0]), found[1])
+    def _find_refused(self, requests: Sequence[Request]) -> tuple[SqlName, str, Refusal] | None:
+        """Find a rejected row; return its table, its name and the reason; `None` if none is rejected now."""
+
+        def find(session: Session, move: Move) -> tuple[SqlName, str, Refusal] | None:
+            found = SortingMove(session, move.dialect, move.positioned_rows(session)).first()
+            return None if found is None else (move.table, self.row_name(session, move, found[0]), found[1])
 
         return self.move_again(requests, find)
 
@@ -397,27 +505,44 @@ class EpochCommitter(StagedCommitter):
         """Return a description of a staged row, as `log_rows` permits."""
         found = session.execute(move.row_text(session, place)).fetchone()
         # A server may have no text for a row that is too large.
-        return row_log(session, self._dialect).name("a row", (found and found[0]) or "")
+        return row_log(session, move.dialect).name("a row", (found and found[0]) or "")
 
-    def _is_dropped(self, requests: Sequence[Request]) -> bool:
-        """Return whether the table is missing, although rows of this query were in it."""
+    def _dropped(self, requests: Sequence[Request]) -> SqlName | None:
+        """Return a table that is missing, although rows of this query were in it; `None` if there is none."""
 
-        def find(session: Session) -> bool:
-            return self._row(session, requests).epoch is not None and not self._dialect.columns(session, self._table)
+        def find(session: Session) -> SqlName | None:
+            row, tables = self._row(session, requests), tables_of(self._tables, attempts_of(requests))
+            new = self._new(session, row, tables)
+            written = [table.tables.target for table in tables if table not in new]
+            return next((name for name in written if not self._dialect.columns(session, name)), None)
 
         return self._tables.run("checking", find)
 
-    def move_again(self, requests: Sequence[Request], look: Callable[[Any, Move], T]) -> T | None:
-        """Prepare the move again, without a commit; return what `look` finds; `None` if it fails."""
+    def move_of(self, table: EpochTable) -> Move:
+        """Return the move of the rows for a table."""
+        return table.move()
 
-        def again(session: Session) -> T:
-            self._make_way(session, self._row(session, requests))
-            return look(session, self._moving(requests))
+    def move_again(self, requests: Sequence[Request], look: Callable[[Any, Move], T | None]) -> T | None:
+        """Prepare the move into a table again, without a commit; return what `look` finds; `None` if it fails.
 
-        try:
-            return self._tables.database.trial(again)
-        except (self._dialect.database.errors, OutfallError):
-            return None
+        Of many tables, those are tried first whose rows were moved when the error was raised.
+        """
+        every = tables_of(self._tables, attempts_of(requests))
+        first = [table for table in every if self._moving is not None and table.only == self._moving.only]
+        for table in [*first, *(each for each in every if each not in first)]:
+
+            def again(session: Session, table: EpochTable = table) -> T | None:
+                new = self._new(session, self._row(session, requests), [table])
+                self._make_way(session, new)
+                return look(session, self.move_of(table))
+
+            try:
+                found = self._tables.database.trial(again)
+            except (self._dialect.database.errors, OutfallError):
+                continue
+            if found is not None:
+                return found
+        return None
 
     def _count(self) -> None:
         """Count the committed rows once, regardless of retries."""
@@ -432,16 +557,12 @@ class EpochCommitter(StagedCommitter):
             if self._moved.stale:
                 self._context.metrics.add("changes_stale", self._moved.stale)
 
-    def _moving(self, requests: Sequence[Request]) -> Move:
-        tombstones = None if self._tombstones is None else self._tombstones.table
-        return Move(self._dialect, self._table, self._staging.table, attempts_of(requests), tombstones)
-
     def _revoke(self, session: Session, requests: Sequence[Request]) -> None:
         context = self._context
         row = self._row(session, requests, lock=True)
         if row.holds(context.epoch):
             raise LostCommittableError(
-                f"epoch {context.epoch} is already in {self._table} and cannot be revoked",
+                f"epoch {context.epoch} is already in {self._named()} and cannot be revoked",
                 step=context.step_id,
                 epoch=context.epoch,
                 do="start the query again, which then finds the epoch in the ledger",
@@ -450,12 +571,28 @@ class EpochCommitter(StagedCommitter):
         self._staging.forget(session, _stages(requests))
 
     def _find_lost(self, session: Session, requests: Sequence[Request]) -> Mapping[int, str]:
-        return self._staging.find_lost(session, attempts_of(requests), self._dead_letters)
+        attempts = attempts_of(requests)
+        found = dict(self._find_lost_of(session, tables_of(self._tables, attempts)))
+        unrouted = [attempt for attempt in attempts if attempt.staging is None and attempt.letters]
+        if self._tables.are_many and unrouted and self._dead_letters is not None:
+            waiting = self._dead_letters.counts(session, [attempt.stage for attempt in unrouted])
+            found |= {
+                attempt.stage: f"{waiting[attempt.stage]} of {attempt.letters} dead letters are there"
+                for attempt in unrouted
+                if waiting[attempt.stage] != attempt.letters
+            }
+        return found
+
+    def _find_lost_of(self, session: Session, tables: Sequence[EpochTable]) -> Mapping[int, str]:
+        found: dict[int, str] = dict(in_two_places(tables))
+        for table in tables:
+            found |= table.tables.staging.find_lost(session, table.attempts, self._dead_letters)
+        return found
 
     def _fenced(self) -> FencedError:
         context = self._context
         return FencedError(
-            f"the ledger of {self._table} rejects rows of generation {context.generation}",
+            f"the ledger of {self._named()} rejects rows of generation {context.generation}",
             step=context.step_id,
             epoch=context.epoch,
             why="a newer driver found that some of them were lost, and writes the epoch again",
@@ -468,10 +605,11 @@ class _RowsLostError(Exception):
 
 
 class _RefusedRowError(Exception):
-    """A row can be neither applied nor set aside. `name` describes it."""
+    """A row of a table can be neither applied nor set aside. `name` describes it."""
 
-    def __init__(self, name: str, why: str, do: str) -> None:
+    def __init__(self, table: SqlName, name: str, why: str, do: str) -> None:
         super().__init__(name)
+        self.table = table
         self.name = name
         self.why = why
         self.do = do

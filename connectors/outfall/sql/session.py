@@ -12,7 +12,7 @@ Statements that are sent together are one text. The server stops at the first th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -21,7 +21,11 @@ Statement = tuple[Any, Any]
 """A statement and its parameters."""
 
 _MOST = 200
-"""Results of the catalogue that a connection keeps."""
+"""Results of the catalogue that a connection keeps beside those that its last transaction has used."""
+
+
+_AT_ONCE = 500
+"""Tables of one query of the catalogue."""
 
 
 @dataclass
@@ -48,6 +52,15 @@ class Fetched:
         return self.rows[first:]
 
 
+@dataclass
+class Looked:
+    """What the catalogue says of a table."""
+
+    statement: Statement
+    rows: list[tuple[Any, ...]]
+    table: Hashable
+
+
 class BatchingSession:
     """What the connections of all databases share. A driver's connection derives from it, before its own class."""
 
@@ -59,7 +72,9 @@ class BatchingSession:
         self._queued: list[Statement] = []
         self._foreseen: list[tuple[Statement, Fetched]] = []
         self._points = 0
-        self._looked: dict[tuple[str, str], tuple[Statement, list[tuple[Any, ...]]]] = {}
+        self._looked: dict[tuple[str, str], Looked] = {}
+        self._used: set[tuple[str, str]] = set()
+        """Those of `_looked` that this transaction has used."""
         self._same = False
         """Whether `_looked` is what this transaction would read."""
         super().__init__(*given, **more)
@@ -100,6 +115,7 @@ class BatchingSession:
         """
         self._queued, self._foreseen, self._points, self._same = [], [], 0, False
         ahead = list(foreseen) if self._looked else []
+        self._keep_used()
         again = self._again() if looks else []
         try:
             results = self.together([*settings, *again, *ahead])
@@ -188,8 +204,26 @@ class BatchingSession:
             self._ask()
         key = (query, repr(given))
         if key not in self._looked:
-            self._looked[key] = (query, given), self._look(query, given, table)
-        return self._looked[key][1]
+            self._looked[key] = Looked((query, given), self._look(query, given, [table]), table)
+        self._used.add(key)
+        return self._looked[key].rows
+
+    def look_ahead(self, query: str, given: Callable[[Sequence[Any]], Any], tables: Sequence[Hashable]) -> None:
+        """Ask a query of the catalogue about several tables at once. `look` then knows its rows about each of them.
+
+        `given` are its parameters for some tables, and the first column of its rows is the one that they are about.
+        """
+        if not self._same:
+            self._ask()
+        keys = {table: (query, repr(given([table]))) for table in tables}
+        missing = [table for table, key in keys.items() if key not in self._looked]
+        for first in range(0, len(missing), _AT_ONCE):
+            some = missing[first : first + _AT_ONCE]
+            found: dict[Hashable, list[tuple[Any, ...]]] = {table: [] for table in some}
+            for row in self._look(query, given(some), some):
+                found[row[0]].append(row)
+            for table, rows in found.items():
+                self._looked[keys[table]] = Looked((query, given([table])), rows, table)
 
     def hold(self, statements: Sequence[Statement]) -> None:
         """Execute statements that lock tables, and then find out whether the catalogue is still the same."""
@@ -200,16 +234,20 @@ class BatchingSession:
         """Forget the catalogue, because this session changes it."""
         self._looked.clear()
 
-    def _ask(self) -> None:
+    def _keep_used(self) -> None:
+        """Forget what the last transaction has not used, so that the rest costs no transaction anything."""
         if len(self._looked) > _MOST:
-            self.forget()
+            self._looked = {key: looked for key, looked in self._looked.items() if key in self._used}
+        self._used = set()
+
+    def _ask(self) -> None:
         again, queued = self._again(), self._taken()
         if queued or again:
             self._compare(self.together([*queued, *again])[len(queued) :])
         # Without a transaction, nothing says when the next query is asked.
         self._same = self.is_busy()
 
-    def _look(self, query: str, given: Any, table: Hashable) -> list[tuple[Any, ...]]:
+    def _look(self, query: str, given: Any, tables: Sequence[Hashable]) -> list[tuple[Any, ...]]:
         return self.together([*self._taken(), (query, given)])[-1].fetchall()
 
     def _again(self) -> list[Statement]:
@@ -217,9 +255,9 @@ class BatchingSession:
 
         Where the server has no version of a table, what is known of it is read again.
         """
-        return [statement for statement, _ in self._looked.values()]
+        return [looked.statement for looked in self._looked.values()]
 
     def _compare(self, results: Sequence[Fetched]) -> None:
         """Forget what has changed, by the results of `_again`."""
-        for key, result in zip(list(self._looked), results, strict=True):
-            self._looked[key] = self._looked[key][0], result.fetchall()
+        for looked, result in zip(self._looked.values(), results, strict=True):
+            looked.rows = result.fetchall()

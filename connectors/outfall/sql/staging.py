@@ -19,22 +19,26 @@ from outfall.sql.dead_letters import DeadLetterTable
 from outfall.sql.dialect import Column, Dialect, SqlName, StagedRows, among, compose, count_by_stage
 from outfall.sql.options import STAGE
 from outfall.sql.session import Statement
-from outfall.sql.statements import staging_ddl
+from outfall.sql.statements import staging_ddl, staging_index_ddl
 from outfall.sql.table import missing
 
 
 class Staging:
     """The staging table of one step and target. Every call runs in the caller's transaction.
 
-    `target` is the table of the rows, and `attempts` that of the attempts of all steps, next to the ledger.
+    `target` is the table of the rows, and `attempts` that of the attempts of all steps, next to the ledger. If a column
+    names the tables, `layout` has the columns of all those whose rows are in this one.
     """
 
-    def __init__(self, dialect: Dialect, table: SqlName, target: SqlName) -> None:
+    def __init__(
+        self, dialect: Dialect, table: SqlName, target: SqlName, layout: Sequence[Column] | None = None
+    ) -> None:
         schema = dialect.options.metadata_schema
         self.table = table
         self._dialect = dialect
         self._options = dialect.options
         self._target = target
+        self._layout = layout
         self._attempts = table.sibling(schema, "attempts").sql
         self._ledger = table.sibling(schema, "ledger").sql
         self._stage = dialect.quote(STAGE)
@@ -45,7 +49,7 @@ class Staging:
         Raises `TargetError` if the target does not exist.
         """
         # With the table's collations, so that keys compare equal in staging exactly if they do in the table.
-        columns = self._dialect.columns(session, self._target)
+        columns = self._dialect.columns(session, self._target) if self._layout is None else self._layout
         wanted = [(column.name, column.definition) for column in columns if column.writable]
         if not wanted:
             raise missing(self._target)
@@ -54,7 +58,21 @@ class Staging:
         if [name for name, _ in found[: len(own)]] == own and found[len(own) :] == wanted:
             return []
         old = [compose("DROP TABLE {}", self.table.sql)] if found else []
-        return [*old, staging_ddl(self._dialect.words, self.table.sql, own, wanted)]
+        words = self._dialect.words
+        index = [] if self._layout is None else [staging_index_ddl(words, self.table.sql)]
+        return [*old, staging_ddl(words, self.table.sql, own, wanted), *index]
+
+    def all_of_step(self, session: Session) -> list[Staging]:
+        """Return all staging tables of a step with many tables, of whose names this one's is the beginning."""
+        query = (
+            "SELECT table_name FROM information_schema.tables"
+            " WHERE table_schema = %s AND substring(table_name, 1, %s) = %s ORDER BY 1"
+        )
+        name = self.table.name
+        found = session.execute(query, (self.table.schema, len(name), name)).fetchall()
+        return [
+            Staging(self._dialect, self.table.sibling(self.table.schema or "", each), self._target) for (each,) in found
+        ]
 
     def register(self, session: Session, context: WriterInitContext, staged: StagedRows) -> None:
         """Register the attempt of staged rows, in the transaction that writes them."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from outfall.delivery_order import PER_GENERATION, PER_OFFSET
 from outfall.sql.changes import REMOVALS
 from outfall.sql.dialect import SqlName, compose
-from outfall.sql.options import DELETED, MARKER, NUMBER, OPERATION, REMOVED, SEQUENCE, STAGE, SqlOptions
+from outfall.sql.options import DELETED, MARKER, NUMBER, OPERATION, REMOVED, SEQUENCE, STAGE, TABLE, SqlOptions
 from outfall.sql.words import NO_CONFLICTS, Conflicts, Selection, Words, doubled
 
 
@@ -46,6 +46,11 @@ def staging_ddl(words: Words, table: str, own: Sequence[str], columns: Sequence[
     fields = [f"{words.quote(name)} {words.own[name]}" for name in own]
     fields += [f"{words.quote(name)} {words.staged.format(doubled(kind))}" for name, kind in columns]
     return compose(words.staging, table=table, fields=", ".join(fields))
+
+
+def staging_index_ddl(words: Words, table: str) -> str:
+    """Return the statement that creates the index by which the rows of one of many tables are found in staging."""
+    return compose(words.staging_index, table=table, column=words.quote(TABLE))
 
 
 def tombstones_ddl(

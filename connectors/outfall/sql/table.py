@@ -34,12 +34,17 @@ class Table:
         Raises `ConfigurationError`, which names every column that does not fit, and `TargetError` if the table does not
         exist, or has no unique index on the keys of an upsert.
         """
+        if self.check_columns(session, schema):
+            self._dialect.check_keys(session, self._name, [field.name for field in self._fields(schema)])
+
+    def check_columns(self, session: Session, schema: pa.Schema) -> bool:
+        """Reject rows like `check`, without its keys. Returns whether the table exists; otherwise it can be created."""
         require_columns(schema.names, {"an option": self._options.columns_named()})
         self._warn_of_position(schema)
         columns = {column.name: column for column in self._dialect.columns(session, self._name)}
         if not columns:
             self._check_new(schema)
-            return
+            return False
         fields = self._fields(schema)
         problems = [
             *(self._problem(field, columns) for field in fields),
@@ -57,7 +62,7 @@ class Table:
                 do="change the columns, or the table"
                 + ("; or set schema_evolution='add_columns' to add the missing ones" if addable else ""),
             )
-        self._dialect.check_keys(session, self._name, [field.name for field in fields])
+        return True
 
     def check_without_rows(self, session: Session) -> None:
         """Reject a table that fits no rows: one that is missing, or does not match the options. Changes nothing.
@@ -80,6 +85,14 @@ class Table:
                 " schema_evolution='add_columns', if the rows have it",
             )
         self._dialect.check_keys(session, self._name, None)
+
+    def check_routing(self, schema: pa.Schema) -> None:
+        """Reject rows that no table can store as the options say. Raises `ConfigurationError`."""
+        require_columns(schema.names, {"an option": self._options.columns_named()})
+        if problems := [*self._misplaced(schema), *self._taken_names(schema.names)]:
+            raise ConfigurationError(
+                f"the rows do not fit the options: {'; '.join(problems)}", do="change the columns or the options"
+            )
 
     def delete_rows(self, session: Session) -> None:
         """Delete all rows, for `on_existing="overwrite"`.
@@ -132,6 +145,9 @@ class Table:
     def _problem(self, field: pa.Field, columns: dict[str, Column]) -> str | None:
         column = columns.get(field.name)
         if column is None:
+            named = self._options.columns_named()
+            if self._options.unknown_columns == "leave_out_null" and field.name not in named:
+                return None
             if self._options.schema_evolution == "add_columns":
                 self._dialect.new_type(field.type, field.name)
                 return self._dialect.why_no_column(field.name) or self._no_sequence(field, None)
@@ -182,6 +198,12 @@ class Table:
             if not pa.types.is_boolean(kind):
                 problems.append(
                     f"the delete marker {options.delete_marker!r} is {spark_type(kind)}, but must be boolean"
+                )
+        if options.table_column in schema.names:
+            kind = schema.field(options.table_column).type
+            if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+                problems.append(
+                    f"the table column {options.table_column!r} is {spark_type(kind)}, but must be a string"
                 )
         if options.operation_column in schema.names:
             problems += why_no_operation(schema.field(options.operation_column))

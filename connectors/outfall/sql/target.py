@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -15,7 +15,7 @@ from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError
 from outfall.possession.possession import Change, FoundRecord, RecordPort, open_target
 from outfall.sql.database import ExpectedTables, Session, SqlDatabase
 from outfall.sql.dead_letters import DeadLetterTable
-from outfall.sql.dialect import Dialect, SqlName
+from outfall.sql.dialect import Column, Dialect, Found, SqlName, layout_name
 from outfall.sql.ledger import LedgerRow, StepLedger
 from outfall.sql.options import SqlOptions
 from outfall.sql.staging import Staging
@@ -46,6 +46,34 @@ class StepTables(Generic[D]):
     def options(self) -> SqlOptions:
         """The options of the sink."""
         return self.dialect.options
+
+    @property
+    def are_many(self) -> bool:
+        """Whether a column names the tables: `target` stands for all, and `staging` has how the names of all begin."""
+        return self.options.table is None
+
+    def of_table(
+        self, found: Found, spelled: str, layout: Sequence[Column] | None = None, staging: Found | None = None
+    ) -> StepTables[D]:
+        """Return the tables of the step for one of many targets, which rows name like this.
+
+        Its staging table is the one for a `layout`, the columns of the target in their order, or the one that is named.
+        """
+        dialect = self.dialect.with_options(self.options.of_table(spelled))
+        target = dialect.parse(spelled).resolved(found)
+        name = self.staging.table
+        if layout is not None:
+            name = layout_name(name, layout)
+        elif staging is not None:
+            name = name.sibling(staging[0] or "", staging[1])
+        return replace(
+            self,
+            dialect=dialect,
+            target=target,
+            ledger=self.ledger.of_table(dialect, dialect.in_ledger(found)),
+            staging=Staging(dialect, name, target, layout),
+            tombstones=dialect.tombstones(target) if self.options.write_mode == "changes" else None,
+        )
 
     @property
     def database(self) -> SqlDatabase:
@@ -89,6 +117,8 @@ class SqlTarget(RecordPort[LedgerRow]):
         self._ledger = tables.ledger
         self._schema = schema
         self._session = session
+        # Tasks meet the tables, and create the staging tables for them.
+        self.stages = self.stages and not tables.are_many
         self.where = str(tables.target)
         self.overwrites = tables.options.existing.others == "delete"
         self.name = f"in {tables.options.metadata_schema}.ledger"
@@ -121,7 +151,8 @@ class SqlTarget(RecordPort[LedgerRow]):
 
         Raises `TargetError` if the table does not fit, or `ConfigurationError`, as `Dialect.check_relation` does.
         """
-        self._dialect.check_relation(self._session, self._name_of_table)
+        if not self._tables.are_many:
+            self._dialect.check_relation(self._session, self._name_of_table)
         if self._tables.dead_letters is not None:
             self._tables.dead_letters.check(self._session, self._name_of_table)
 
@@ -136,6 +167,12 @@ class SqlTarget(RecordPort[LedgerRow]):
             raise dropped(self._name_of_table, context.step_id)
 
     def check_existing(self, context: TargetContext[Any]) -> None:
+        # Of many tables, each is checked when the first epoch has rows for it.
+        if not self._tables.are_many:
+            self.check_rows(context.step_id)
+
+    def check_rows(self, step_id: str) -> None:
+        """Reject what the table holds before the first epoch, unless `on_existing` allows it."""
         others = self._published_by_others() if self._ledger.exists(self._session) else None
         existing = self._tables.options.existing
         # A user who may only insert must not need SELECT if the result does not matter.
@@ -144,9 +181,8 @@ class SqlTarget(RecordPort[LedgerRow]):
             return
         if others is not None:
             raise TargetNotEmptyError(
-                f"{self.where} holds rows that step {context.step_id!r} wrote under another checkpoint, up to"
-                f" epoch {others}",
-                step=context.step_id,
+                f"{self.where} holds rows that step {step_id!r} wrote under another checkpoint, up to epoch {others}",
+                step=step_id,
                 why="that checkpoint is lost, a batch job was killed after it had published, or another query uses the"
                 " same step_id; this query could write the same rows again",
                 do="if another query uses this step_id, give this one its own; if the checkpoint is lost, restore it,"
@@ -155,7 +191,7 @@ class SqlTarget(RecordPort[LedgerRow]):
             )
         raise TargetNotEmptyError(
             f"{self.where} holds rows",
-            step=context.step_id,
+            step=step_id,
             why="on_existing is 'error'",
             do='set on_existing="resume" to keep its rows or "overwrite" to delete them, or name another table',
         )
@@ -169,7 +205,7 @@ class SqlTarget(RecordPort[LedgerRow]):
         return found.epoch is not None
 
     def _exists(self) -> bool:
-        return bool(self._dialect.columns(self._session, self._name_of_table))
+        return self._tables.are_many or bool(self._dialect.columns(self._session, self._name_of_table))
 
     # --- the tables that the tasks need
 
@@ -194,7 +230,7 @@ class SqlTarget(RecordPort[LedgerRow]):
     def rows_need(self) -> list[ExpectedTables]:
         """Return the target itself, with the columns of the rows."""
         schema = self._schema
-        if schema is None:
+        if schema is None or self._tables.are_many:
             return []
         return [ExpectedTables((self._name_of_table.name,), lambda session: self._table.missing_ddl(session, schema))]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from outfall.sql.options import MARKER, NUMBER, REMOVED, ROW, STAGE
+from outfall.sql.options import MARKER, NUMBER, REMOVED, ROW, STAGE, TABLE
 
 if TYPE_CHECKING:
     from outfall.sql.statements import Statements
@@ -89,6 +89,8 @@ class Words(ABC):
     """What follows the columns of the table of attempts, to find those of a staging table."""
     staging: ClassVar[str]
     """Creates the staging table `{table}` with `{fields}`."""
+    staging_index: ClassVar[str] = "CREATE INDEX ON {table} ({column})"
+    """Creates an index on a `{column}` of staging."""
     staged: ClassVar[str] = "{}"
     """The type of a column of staging, from that of the target's."""
     own: ClassVar[Mapping[str, str]]
@@ -165,6 +167,13 @@ class Words(ABC):
         """Return all rows of attempts."""
         numbers = ", ".join(str(int(stage)) for stage in stages)
         return Selection(f"{self.quote(STAGE)} IN ({numbers or 'NULL'})", every=True)
+
+    def of_table(self, rows: Selection, names: Sequence[str]) -> Selection:
+        """Return those of a selection whose table is spelled in one of these ways."""
+        given = {f"table_{number}": name for number, name in enumerate(names)}
+        listed = ", ".join(f"%({parameter})s" for parameter in given)
+        condition = f"{rows.condition} AND {self.quote(TABLE)} IN ({listed})"
+        return replace(rows, condition=condition, given={**rows.given, **given})
 
     @abstractmethod
     def at(self, places: Sequence[str]) -> Selection:

@@ -269,10 +269,10 @@ def test_the_nearest_of_a_name_has_its_words_in_any_order(model: type[SinkOption
 
 def test_a_constructor_that_refuses_unknown_names_shows_its_signature() -> None:
     parameters = inspect.signature(PostgresSink).parameters
-    assert [*parameters][:3] == ["dsn", "table", "offset_columns"]
+    assert [*parameters][:3] == ["dsn", "table", "table_column"]
     assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'table'"):
-        PostgresSink("postgresql:///x")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'dsn'"):
+        PostgresSink()  # type: ignore[call-arg]
 
 
 def test_one_wrong_value_does_not_list_the_names_of_all_options() -> None:

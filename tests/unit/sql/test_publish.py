@@ -14,6 +14,7 @@ from outfall.errors import (
     TargetLostError,
     ValueRefusedError,
 )  # fmt: skip
+from outfall.sql.epoch_tables import EpochTable
 from outfall.sql.options import STAGE
 from tests.unit.support.sqlite_tables import EPOCH, GENERATION, SqliteStep
 
@@ -384,6 +385,6 @@ def _of_next_epoch(step: SqliteStep) -> list[str]:
 def test_a_row_without_a_text_is_still_named() -> None:
     step = SqliteStep()
     committer = step.committer()
-    move = committer._moving([step.stage(1)])
+    move = committer.move_of(EpochTable(step.tables, [step.stage(1).committable]))
     assert committer.row_name(step.session, move, "1") == 'a row, {"id":1,"text":"x"}'
     assert committer.row_name(step.session, move, "77").startswith("a row")

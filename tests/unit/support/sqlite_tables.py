@@ -22,10 +22,11 @@ from outfall.sql.changes import Problem, tied
 from outfall.sql.database import Means, SqlDatabase
 from outfall.sql.dead_letters import dead_letters
 from outfall.sql.dialect import Dialect, SqlName, StagedRows, among, compose
+from outfall.sql.epoch_tables import EpochTable
 from outfall.sql.keyed import Move, PositionedRows
 from outfall.sql.ledger import StepLedger
 from outfall.sql.options import MARKER, OPERATION, ROW, STAGE, SqlOptions
-from outfall.sql.publish import EpochCommitter, attempts_of
+from outfall.sql.publish import EpochCommitter
 from outfall.sql.session import BatchingSession, Fetched, Statement
 from outfall.sql.staging import Staging
 from outfall.sql.statements import Statements
@@ -242,8 +243,8 @@ class SqliteMove(Move):
 
 
 class SqliteCommitter(EpochCommitter):
-    def _moving(self, requests: Sequence[CommitRequest[StagedRows]]) -> Move:
-        move = SqliteMove(self._dialect, self._table, self._staging.table, attempts_of(requests))
+    def move_of(self, table: EpochTable) -> Move:
+        move = SqliteMove(self._dialect, table.tables.target, self._staging.table, table.attempts)
         move.stale = self._dialect.stale
         self._dialect.words.out = set(map(str, self._dialect.skips))
         return move
@@ -287,7 +288,7 @@ class SqliteDialect(Dialect):
         return None
 
     def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> StepLedger:
-        return StepLedger(self, Name("outfall", "ledger"), self.options.table, incarnation, step_id)
+        return StepLedger(self, Name("outfall", "ledger"), self.options.table or "", incarnation, step_id)
 
     def staging(self, step_id: str, target: SqlName, found_in: str | None) -> Staging:
         return Staging(self, Name("outfall", "staging"), target)

@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 
 from outfall.sql.database import Session
-from outfall.sql.dialect import SqlName
+from outfall.sql.dialect import Found, SqlName
 
 _QUERY = """
-WITH RECURSIVE bases (attnum, oid, typmod) AS (
-    SELECT attnum, atttypid, atttypmod FROM pg_catalog.pg_attribute
-    WHERE attrelid = to_regclass(%(table)s) AND attnum > 0 AND NOT attisdropped
+WITH RECURSIVE tables (name, attrelid) AS (
+    SELECT name, to_regclass(name) FROM unnest(%(tables)s::text[]) AS name
+), bases (attrelid, attnum, oid, typmod) AS (
+    SELECT attrelid, attnum, atttypid, atttypmod FROM pg_catalog.pg_attribute JOIN tables USING (attrelid)
+    WHERE attnum > 0 AND NOT attisdropped
   UNION ALL
     -- A domain may stand on a domain, and only the innermost has the type modifier.
-    SELECT attnum, typbasetype, typtypmod FROM bases JOIN pg_catalog.pg_type AS t USING (oid) WHERE typtype = 'd'
+    SELECT attrelid, attnum, typbasetype, typtypmod FROM bases JOIN pg_catalog.pg_type AS t USING (oid)
+    WHERE typtype = 'd'
 ), types AS (
     SELECT t.oid, CASE nspname WHEN 'pg_catalog' THEN typname ELSE nspname || '.' || typname END AS name,
            (SELECT proname FROM pg_catalog.pg_proc AS p WHERE p.oid = typreceive) AS receive,
            typtype, typcategory, typelem, typnotnull, typdefault, typcollation
     FROM pg_catalog.pg_type AS t JOIN pg_catalog.pg_namespace AS n ON n.oid = typnamespace
 )
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), b.name, b.receive, bases.typmod, e.name, e.receive,
+SELECT tables.name, a.attname, format_type(a.atttypid, a.atttypmod), b.name, b.receive, bases.typmod, e.name, e.receive,
        a.attnotnull OR t.typnotnull, a.attgenerated <> '', a.attidentity::text,
        a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
        (SELECT format('%%I.%%I', nspname, collname)
         FROM pg_catalog.pg_collation AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.collnamespace
         WHERE c.oid = a.attcollation AND a.attcollation <> b.typcollation)
-FROM pg_catalog.pg_attribute AS a
-JOIN bases USING (attnum)
+FROM tables JOIN pg_catalog.pg_attribute AS a USING (attrelid)
+JOIN bases USING (attrelid, attnum)
 JOIN types AS t ON t.oid = a.atttypid
 JOIN types AS b ON b.oid = bases.oid AND b.typtype <> 'd'
 LEFT JOIN types AS e ON e.oid = b.typelem AND b.typcategory = 'A'
-WHERE a.attrelid = to_regclass(%(table)s)
 ORDER BY a.attnum
 """
 
@@ -121,7 +124,16 @@ class TableColumn:
 def read_columns(connection: Session, table: SqlName) -> list[TableColumn]:
     """Read the columns of a table, partitioned table, view or foreign table, in their order; none if it is missing."""
     # to_regclass() parses a name as SQL and resolves it along the search path, so pass a quoted name.
-    return [_column(row) for row in connection.look(_QUERY, {"table": table.quoted}, table.quoted)]
+    return [_column(row) for row in connection.look(_QUERY, _given([table.quoted]), table.quoted)]
+
+
+def read_ahead(connection: Session, tables: Sequence[SqlName]) -> None:
+    """Read the columns of several tables with one query."""
+    connection.look_ahead(_QUERY, _given, [table.quoted for table in tables])
+
+
+def _given(tables: Sequence[str]) -> dict[str, Any]:
+    return {"tables": list(dict.fromkeys(tables))}
 
 
 def exists(connection: Session, table: SqlName) -> bool:
@@ -144,6 +156,21 @@ def schema_of(connection: psycopg.Connection[Any], table: SqlName) -> str | None
     return found[0] if found else None
 
 
+_SCHEMAS = """
+SELECT wanted, coalesce(nspname, current_schema()) FROM unnest(%(tables)s::text[]) AS wanted
+LEFT JOIN pg_catalog.pg_class AS c ON c.oid = to_regclass(wanted)
+LEFT JOIN pg_catalog.pg_namespace AS n ON n.oid = relnamespace
+"""
+
+
+def schemas_of(connection: Session, tables: Sequence[SqlName]) -> list[Found]:
+    """Return schemas and names of tables: see `schema_of`."""
+    names = list(dict.fromkeys(table.quoted for table in tables if table.schema is None))
+    connection.look_ahead(_SCHEMAS, _given, names)
+    found = {name: connection.look(_SCHEMAS, _given([name]), name)[0][1] for name in names}
+    return [(table.schema or found[table.quoted], table.name) for table in tables]
+
+
 def read_primary_key(connection: psycopg.Connection[Any], table: SqlName) -> tuple[str, ...]:
     """Return the columns of a table's primary key; empty if it has none."""
     found = connection.execute(
@@ -157,7 +184,21 @@ def read_primary_key(connection: psycopg.Connection[Any], table: SqlName) -> tup
 
 
 def _column(row: tuple[Any, ...]) -> TableColumn:
-    name, type, base, receive, typmod, element, element_receive, not_null, generated, identity, default, collation = row
+    (
+        _,
+        name,
+        type,
+        base,
+        receive,
+        typmod,
+        element,
+        element_receive,
+        not_null,
+        generated,
+        identity,
+        default,
+        collation,
+    ) = row
     inner = None if element is None else Kind(element, element_receive, typmod)
     return TableColumn(
         name,

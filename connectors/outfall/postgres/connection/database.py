@@ -345,11 +345,17 @@ class PostgresConnection(BatchingSession, psycopg.Connection[tuple[Any, ...]]):
     def _alive(self) -> bool:
         return not self.closed
 
-    def _look(self, query: str, given: Any, table: Hashable) -> list[tuple[Any, ...]]:
-        if table in self._versions:
-            return super()._look(query, given, table)
+    def _keep_used(self) -> None:
+        super()._keep_used()
+        known = {looked.table for looked in self._looked.values()}
+        self._versions = {table: version for table, version in self._versions.items() if table in known}
+
+    def _look(self, query: str, given: Any, tables: Sequence[Hashable]) -> list[tuple[Any, ...]]:
+        new = [table for table in tables if table not in self._versions]
+        if not new:
+            return super()._look(query, given, tables)
         # Before the query: what changes in between is seen the next time.
-        versions, found = self.together([*self._taken(), versions_of([table]), (query, given)])[-2:]
+        versions, found = self.together([*self._taken(), versions_of(new), (query, given)])[-2:]
         self._versions.update(versions.fetchall())
         return found.fetchall()
 

@@ -18,13 +18,13 @@ from outfall.dead_letter import DeadLetter
 from outfall.errors import ValueRefusedError
 from outfall.formats.strings import RefusedRowError
 from outfall.postgres.catalogue.conflict import nulls_are_equal
-from outfall.postgres.connection.database import timeouts
+from outfall.postgres.connection.database import PostgresConnection, timeouts
 from outfall.postgres.connection.errors import RowRefusal, means
 from outfall.postgres.copy.stream import CopyEncoder, RunningCopy, copy_command
 from outfall.postgres.names import TableName
 from outfall.sql.changes import Problem
 from outfall.sql.database import Means
-from outfall.sql.dead_letters import batch_row_name, row_log
+from outfall.sql.dead_letters import batch_row_name, row_log, table_of
 from outfall.sql.dialect import Load, isolate
 from outfall.sql.writer import set_aside, staging_columns
 from outfall.trace_points import reached
@@ -39,7 +39,7 @@ COPY_BYTES = 4 << 20
 class StagingCopy(Load):
     """Copies one attempt's rows to staging. The sink's columns precede those of the rows.
 
-    `schema` is that of every batch, and `stage` the attempt's number.
+    `schema` is that of every batch, and `stage` the attempt's number. `session` is that of the caller, if there is one.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class StagingCopy(Load):
         schema: pa.Schema,
         stage: int,
         context: WriterInitContext,
+        session: PostgresConnection | None = None,
     ) -> None:
         self.dead_letters: list[DeadLetter] = []
         self._target = target
@@ -63,7 +64,7 @@ class StagingCopy(Load):
         self._stage = stage
         self._lent = ExitStack()
         try:
-            self._connection = self.session = self._lent.enter_context(dialect.database.task())
+            self._connection = self.session = session or self._lent.enter_context(dialect.database.task())
             columns = staging_columns(self._connection, dialect, staging, schema)
         except BaseException:
             self._lent.close()
@@ -161,8 +162,9 @@ class StreamingCopy(StagingCopy):
         schema: pa.Schema,
         stage: int,
         context: WriterInitContext,
+        session: PostgresConnection | None = None,
     ) -> None:
-        super().__init__(dialect, staging, target, schema, stage, context)
+        super().__init__(dialect, staging, target, schema, stage, context, session)
         self._copy: RunningCopy | None = None
         self._sent: list[tuple[int, pa.RecordBatch]] = []
         self._sent_bytes = 0
@@ -204,11 +206,14 @@ class StreamingCopy(StagingCopy):
             return error
         if found is None:
             return error
-        name, why, do = found
-        return ValueRefusedError(f"the table {self._options.table} rejects {name}", why=why, do=do)
+        table, name, why, do = found
+        return ValueRefusedError(f"the table {table} rejects {name}", why=why, do=do)
 
-    def _find(self, error: RefusedRowError | psycopg.Error) -> tuple[str, str, str] | None:
-        """Send the rows of the last COPY again by bisection, until one is rejected; then roll back."""
+    def _find(self, error: RefusedRowError | psycopg.Error) -> tuple[str, str, str, str] | None:
+        """Send the rows of the last COPY again by bisection, until one is rejected; then roll back.
+
+        Returns its table, its name, the reason and the remedy.
+        """
         connection = self._connection
         if self._copy is not None:
             self._copy.abort(error)
@@ -219,10 +224,12 @@ class StreamingCopy(StagingCopy):
             if isinstance(error, RefusedRowError):
                 first, batch = self._sent[-1]
                 refusal = RowRefusal.of(error)
-                return batch_row_name(batch, error.row, log, first + error.row), refusal.summary(log), refusal.do
+                name = batch_row_name(batch, error.row, log, first + error.row)
+                return table_of(self._options, batch, error.row), name, refusal.summary(log), refusal.do
             for first, batch in self._sent:
                 for row, refusal in self._isolate(self._staged(batch, first)):
-                    return batch_row_name(batch, row, log, first + row), refusal.summary(log), refusal.do
+                    name = batch_row_name(batch, row, log, first + row)
+                    return table_of(self._options, batch, row), name, refusal.summary(log), refusal.do
         return None
 
 

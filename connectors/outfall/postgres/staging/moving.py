@@ -99,6 +99,8 @@ class RowsByRank(_StagedPositions):
 
     def __init__(self, session: PostgresConnection, move: Move) -> None:
         super().__init__(session, move)
+        if move.is_one_of_many:
+            session.execute(compose("DROP TABLE IF EXISTS {}", RANKS))
         for statement in ranks(self._statements, move.all):
             session.execute(statement, move.all.given)
         found = session.execute(compose("SELECT count(rank) FROM {}", RANKS)).fetchone()
@@ -137,12 +139,16 @@ class PostgresCommitter(EpochCommitter):
         def find(session: PostgresConnection, move: Move) -> list[str]:
             return [self.row_name(session, move, place) for place in _clash(session, move.positioned_rows(session))]
 
-        names = self.move_again(requests, find)
-        relation = self._tables.run("checking", lambda session: read_relation(session, self._table))
+        def find_all(session: PostgresConnection, move: Move) -> tuple[SqlName, list[str]] | None:
+            names = find(session, move)
+            return (move.table, names) if names else None
+
+        table, names = self.move_again(requests, find_all) or (self._tables.target, [])
+        relation = self._tables.run("checking", lambda session: read_relation(session, table))
         if not names or relation is None:
             return None
         return TargetError(
-            f"two rows of different keys write the same row of {self._table}: {' and '.join(names)}",
+            f"two rows of different keys write the same row of {table}: {' and '.join(names)}",
             step=self._context.step_id,
             epoch=self._context.epoch,
             why=f"{', '.join(relation.intercepting) or 'the server'} changes key_columns; {describe(error)}",

@@ -31,7 +31,7 @@ class PartLedger:
     """The ledger rows of one step's parts, which are removed with the step's row. Runs in the caller's transaction."""
 
     def __init__(self, dialect: Dialect, step: StepLedger) -> None:
-        self.table = dialect.parse(dialect.options.table).sibling(step.metadata_schema, "parts")
+        self.table = dialect.parse(dialect.options.table or "").sibling(step.metadata_schema, "parts")
         self._words = dialect.words
         self._name = self.table.sql
         self._step = step

@@ -46,6 +46,10 @@ class PartOptions(SqlOptions):
             raise ValueError("payload_column is an option of parts")
         if self.by_epochs:
             return self
+        if self.table_column:
+            raise ValueError(
+                f"table_column excludes {self._direct}: the driver publishes the tables of an epoch together"
+            )
         if self.dead_letter_table:
             raise ValueError(f"dead_letter_table excludes {self._direct}: the driver must select the winning attempt")
         if self.write_mode != "append":

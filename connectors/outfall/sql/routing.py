@@ -1,0 +1,261 @@
+"""Which table a row goes to, where a column names it.
+
+A name in a row is parsed as that of the option `table`, and then found by the server: names that it takes for one are
+one table. A task asks once about each name. Rows of all tables with the same columns are loaded together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from outfall.errors import ConfigurationError, TargetError
+from outfall.sql.changes import Problem
+from outfall.sql.database import ExpectedTables
+from outfall.sql.dialect import Column, Found, SqlName, is_own
+from outfall.sql.table import Table, dropped, missing
+from outfall.sql.target import StepTables
+
+_NO_TABLE = Problem("its table is NULL", "give each row a table, or leave it out with a filter")
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where the rows with one name of a table go."""
+
+    tables: StepTables[Any]
+    """The tables of the step, of which the target is this one, or another one with its layout."""
+    found: Found
+    layout: Hashable
+    """Rows of tables with the same layout are loaded together."""
+    unknown: tuple[str, ...]
+    """The columns of the rows that the table does not have."""
+
+
+@dataclass(frozen=True)
+class RoutedRows:
+    """Rows of a batch for tables of one layout."""
+
+    route: Route
+    """That of one of them."""
+    batch: pa.RecordBatch
+    rows: Mapping[str, int]
+    """The number of rows by the name of their table."""
+
+
+class AllowedTables:
+    """The tables that rows may name: entries of the option `allowed_tables`.
+
+    `default` is the schema of a name that has none and does not exist.
+    """
+
+    def __init__(self, entries: Sequence[SqlName], default: str | None) -> None:
+        self._default = default
+        self._entries = [
+            (None if entry.schema is None else _pattern(entry.schema), _pattern(entry.name)) for entry in entries
+        ]
+
+    def allows(self, named: SqlName, found: Found) -> bool:
+        """Return whether a row may name a table, which the server has found."""
+        # A name without schema stands for the table that the server finds, as in the option `table`.
+        elsewhere = named.schema is not None and found[0] != self._default
+        return any(
+            name.fullmatch(found[1]) and (not elsewhere if schema is None else schema.fullmatch(found[0] or ""))
+            for schema, name in self._entries
+        )
+
+
+def _pattern(part: str) -> re.Pattern[str]:
+    # A part of a name has no dot that separates, so no entry lets a row choose a schema.
+    return re.compile(".*".join(map(re.escape, part.split("*"))), re.DOTALL)
+
+
+class Router:
+    """Finds the tables that rows of one task name. `tables` are those of the step, and `session` is the task's."""
+
+    def __init__(self, tables: StepTables[Any], session: Any, schema: pa.Schema) -> None:
+        self._tables = tables
+        self._session = session
+        self._schema = schema
+        dialect = tables.dialect
+        self._dialect = dialect
+        self._column = tables.options.table_column or ""
+        entries = [dialect.parse(entry) for entry in tables.options.allowed_tables]
+        self._allowed = AllowedTables(entries, tables.target.place)
+        self._known: dict[str | None, Route | Problem] = {None: _NO_TABLE}
+        self._fitting: dict[Sequence[Column], Route] = {}
+        """The routes of tables that rows fit, by all columns. What is known of one is known of the others."""
+
+    def knows(self, batch: pa.RecordBatch) -> bool:
+        """Return whether the server need not be asked about a batch."""
+        return all(name in self._known for name in self._names(batch).dictionary.to_pylist())
+
+    def problems(self, batch: pa.RecordBatch) -> Mapping[int, Problem]:
+        """Return the rows whose table cannot be written, in their order. Asks the server about names that are new."""
+        names = self._names(batch)
+        self._meet([name for name in names.dictionary.to_pylist() if name not in self._known])
+        found: dict[int, Problem] = {}
+        listed = [*names.dictionary.to_pylist(), None]
+        places = pc.fill_null(names.indices, len(listed) - 1)
+        for place, name in enumerate(listed):
+            route = self._known[name]
+            if isinstance(route, Problem):
+                found |= dict.fromkeys(pc.indices_nonzero(pc.equal(places, place)).to_pylist(), route)
+            elif any(batch.column(column).null_count < batch.num_rows for column in route.unknown):
+                found |= self._unknown_values(batch, pc.equal(places, place), route, str(name))
+        return dict(sorted(found.items()))
+
+    def split(self, batch: pa.RecordBatch) -> Iterator[RoutedRows]:
+        """Yield the rows of a batch by layout. `problems` has none for them."""
+        names = self._names(batch)
+        listed: list[str] = names.dictionary.to_pylist()
+        routes = [self._route(name) for name in listed]
+        layouts = list(dict.fromkeys(route.layout for route in routes))
+        counted = {row["values"]: row["counts"] for row in pc.value_counts(names.indices).to_pylist()}
+        of_row = pc.take(pa.array([layouts.index(route.layout) for route in routes], pa.int32()), names.indices)
+        for number, layout in enumerate(layouts):
+            route = next(route for route in routes if route.layout == layout)
+            some = batch if len(layouts) == 1 else batch.filter(pc.equal(of_row, number))
+            rows = {
+                name: counted[place]
+                for place, name in enumerate(listed)
+                if routes[place].layout == layout and place in counted
+            }
+            yield RoutedRows(route, some.drop_columns(list(route.unknown)) if route.unknown else some, rows)
+
+    def found(self, name: str) -> Found:
+        """Return the table of a name for which there is no problem."""
+        return self._route(name).found
+
+    def _route(self, name: str) -> Route:
+        route = self._known[name]
+        if isinstance(route, Problem):
+            raise LookupError(route.reason)
+        return route
+
+    def _names(self, batch: pa.RecordBatch) -> pa.DictionaryArray:
+        column = batch.column(self._column)
+        if not pa.types.is_dictionary(column.type):
+            # A column of rows from Python that are all NULL has no type.
+            column = column.cast(pa.string()).dictionary_encode()
+        return column
+
+    def _unknown_values(self, batch: pa.RecordBatch, mask: Any, route: Route, table: str) -> dict[int, Problem]:
+        """Return the rows of a table that have a value for a column that it does not have."""
+        found: dict[int, Problem] = {}
+        for name in route.unknown:
+            problem = Problem(
+                f"the table {table} has no column {name!r}, in which the row has a value",
+                "add the column, or leave the row out with a filter",
+            )
+            for row in pc.indices_nonzero(pc.and_(mask, batch.column(name).is_valid())).to_pylist():
+                found.setdefault(row, problem)
+        return found
+
+    # --- names that are new
+
+    def _meet(self, names: Sequence[str | None]) -> None:
+        parsed: dict[str, SqlName] = {}
+        for name in names:
+            if name is None:
+                continue
+            try:
+                parsed[name] = self._dialect.parse(name)
+            except ConfigurationError as error:
+                self._known[name] = Problem(f"{error.what}{f': {error.why}' if error.why else ''}", _CORRECT)
+        if not parsed:
+            return
+        found = dict(zip(parsed, self._dialect.find_all(self._session, list(parsed.values())), strict=True))
+        allowed = {name: found[name] for name in parsed if self._may_be_written(name, parsed[name], found[name])}
+        self._read(allowed)
+        self._refuse_dropped({name: each for name, each in allowed.items() if not self._columns(name, each)})
+        made = []
+        for name, each in allowed.items():
+            if self._is_like_others(name, each):
+                continue
+            if self._made(name, each):
+                made.append(name)
+            elif name not in self._known:
+                self._known[name] = self._routed(name, each)
+        if made:
+            # Another session has created them.
+            self._session.forget()
+            self._read({name: allowed[name] for name in made})
+            for name in made:
+                self._known[name] = self._routed(name, allowed[name])
+
+    def _is_like_others(self, name: str, found: Found) -> bool:
+        """Return whether a table has the columns of one that rows fit; if so, its rows go the same way."""
+        route = self._fitting.get(self._columns(name, found))
+        if route is None:
+            return False
+        self._known[name] = replace(route, found=found)
+        return True
+
+    def _may_be_written(self, name: str, parsed: SqlName, found: Found) -> bool:
+        letters = self._tables.dead_letters
+        resolved = parsed.resolved(found)
+        if is_own(resolved, self._tables.options.metadata_schema):
+            self._known[name] = Problem(f"the table {name!r} contains Outfall's own records", _CORRECT)
+        elif letters is not None and self._dialect.is_same(self._session, letters.table, resolved):
+            self._known[name] = Problem(f"the table {name!r} is dead_letter_table", _CORRECT)
+        elif not self._allowed.allows(parsed, found):
+            self._known[name] = Problem(
+                f"allowed_tables does not allow the table {name!r}",
+                "correct the row, or add the table to allowed_tables",
+            )
+        return name not in self._known
+
+    def _read(self, tables: Mapping[str, Found]) -> None:
+        targets = [self._dialect.parse(name).resolved(found) for name, found in tables.items()]
+        self._dialect.read_ahead(self._session, targets)
+
+    def _columns(self, name: str, found: Found) -> tuple[Column, ...]:
+        return tuple(self._dialect.columns(self._session, self._dialect.parse(name).resolved(found)))
+
+    def _refuse_dropped(self, absent: Mapping[str, Found]) -> None:
+        """Raise `TargetLostError` for a table that is missing, although this query has written to it."""
+        named = {self._dialect.in_ledger(found): name for name, found in absent.items()}
+        for target in self._tables.ledger.known_tables(self._session, list(named)):
+            raise dropped(self._dialect.parse(named[target]), self._tables.step_id)
+
+    def _made(self, name: str, found: Found) -> bool:
+        """Create a missing table or column, as the options allow; return whether anything was missing.
+
+        The rows of a table that they do not fit have a problem.
+        """
+        tables = self._tables.of_table(found, name)
+        table = Table(tables.dialect, tables.target)
+        try:
+            if not table.check_columns(self._session, self._schema) and tables.options.create_table == "never":
+                raise missing(tables.target)
+        except (ConfigurationError, TargetError) as error:
+            self._known[name] = Problem(f"{error.what}{f': {error.why}' if error.why else ''}", error.do or _CORRECT)
+            return False
+        if not table.missing_ddl(self._session, self._schema):
+            return False
+        tables.make(ExpectedTables((tables.target.name,), lambda session: table.missing_ddl(session, self._schema)))
+        return True
+
+    def _routed(self, name: str, found: Found) -> Route:
+        every = self._columns(name, found)
+        columns = sorted((each for each in every if each.writable), key=lambda each: each.name)
+        tables = self._tables.of_table(found, name, columns)
+        options = tables.options
+        names = {column.name for column in columns}
+        unknown = tuple(each for each in self._schema.names if each not in names and each not in options.not_stored)
+        # Whether NULL is a key of its own depends on the indexes of the table.
+        nullable = any(not getattr(each, "not_null", False) for each in columns if each.name in options.key_columns)
+        alone = found if nullable and options.write_mode in ("upsert", "delete") else None
+        route = Route(tables, found, (tuple(columns), alone), unknown)
+        if alone is None:
+            self._fitting[every] = route
+        return route
+
+
+_CORRECT = "correct the row, or leave it out with a filter"

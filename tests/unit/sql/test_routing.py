@@ -1,0 +1,116 @@
+"""Which tables rows may name, and what the record of an epoch says of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from outfall.errors import ConfigurationError
+from outfall.mysql import MySQLSink
+from outfall.mysql.names import MySQLName
+from outfall.postgres import PostgresSink
+from outfall.postgres.names import TableName
+from outfall.sql.dialect import Found, StagedRows, StagedTable
+from outfall.sql.epoch_tables import by_staging, merged, recorded_once
+from outfall.sql.routing import AllowedTables
+
+DSN = "postgresql://localhost/d"
+
+
+@pytest.mark.parametrize(
+    ("entry", "named", "found", "allowed"),
+    [
+        ("orders", "orders", ("app", "orders"), True),
+        ("orders", "public.orders", ("public", "orders"), True),
+        ("orders", "app.orders", ("app", "orders"), False),
+        ("orders", "orders2", ("public", "orders2"), False),
+        ("tenant_*", "tenant_7", ("public", "tenant_7"), True),
+        ("tenant_*", "tenant_7.users", ("tenant_7", "users"), False),
+        ("tenant_*", "my_tenant_7", ("public", "my_tenant_7"), False),
+        ("*", "secret.users", ("secret", "users"), False),
+        ("app.*", "app.users", ("app", "users"), True),
+        ("app.*", "users", ("app", "users"), True),
+        ("app.*", "users", ("public", "users"), False),
+        ("tenant_*.events", "tenant_7.events", ("tenant_7", "events"), True),
+        ("tenant_*.events", "tenant_7.users", ("tenant_7", "users"), False),
+        ('"a.*"', '"a.b"', ("public", "a.b"), True),
+        ("a+", "aa", ("public", "aa"), False),
+    ],
+)
+def test_a_pattern_lets_no_row_choose_a_schema(entry: str, named: str, found: Found, allowed: bool) -> None:
+    tables = AllowedTables([TableName.parse(entry)], "public")
+    assert tables.allows(TableName.parse(named), found) == allowed
+
+
+def test_names_are_compared_as_the_catalogue_has_them() -> None:
+    tables = AllowedTables([MySQLName.parse("orders")], "d")
+    assert tables.allows(MySQLName.parse("ORDERS"), ("d", "orders"))
+    assert not tables.allows(MySQLName.parse("ORDERS"), ("d", "ORDERS"))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "set either table or table_column"),
+        ({"table": "t", "table_column": "c", "allowed_tables": "t"}, "set either table or table_column"),
+        ({"table_column": "c"}, "table_column needs allowed_tables"),
+        ({"table": "t", "allowed_tables": "t"}, "allowed_tables is an option of table_column"),
+        ({"table": "t", "unknown_columns": "leave_out_null"}, "unknown_columns is an option of table_column"),
+        (
+            {"table_column": "c", "allowed_tables": "t", "write_mode": "upsert", "key_columns": "c"},
+            "table_column is not stored",
+        ),
+        (
+            {
+                "table_column": "c",
+                "allowed_tables": "t",
+                "unknown_columns": "leave_out_null",
+                "schema_evolution": "add_columns",
+            },
+            "exclude each other",
+        ),
+        ({"table_column": "c", "allowed_tables": "t", "parts": 2}, "table_column excludes"),
+        ({"table_column": "c", "allowed_tables": "a.b.c"}, "is not the name of a table"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        PostgresSink(DSN, **options)
+    with pytest.raises(ConfigurationError, match=says):
+        MySQLSink("mysql://localhost/d", **options)
+
+
+def _attempt(stage: int, staging: str, **tables: tuple[tuple[str, ...], int]) -> StagedRows:
+    found = tuple(
+        StagedTable(found=("s", name), spelled=spelled, rows=rows) for name, (spelled, rows) in tables.items()
+    )
+    return StagedRows(
+        stage=stage, rows=sum(table.rows for table in found), columns=("id",), staging=("o", staging), tables=found
+    )
+
+
+def test_a_record_has_each_table_once_and_all_spellings_of_it() -> None:
+    attempts = [
+        _attempt(1, "x", a=(("a",), 2), b=(("b",), 1)),
+        _attempt(2, "x", a=(("A", "a"), 3)),
+        _attempt(3, "y", c=(("c",), 4)),
+    ]
+    recorded = recorded_once(attempts)
+    assert [(each.stage, each.rows) for each in recorded] == [(1, 3), (2, 3), (3, 4)]
+    assert [[table.found[1] for table in each.tables] for each in recorded] == [["a", "b"], [], ["c"]]
+    # Read again, it says the same as the attempts.
+    for listed in (attempts, recorded):
+        (first, second) = by_staging(listed).values()
+        assert {table.found[1]: (table.spelled, table.rows) for table in merged(first)} == {
+            "a": (("a", "A"), 5),
+            "b": (("b",), 1),
+        }
+        assert [table.rows for table in merged(second)] == [4]
+    assert recorded_once(recorded) == recorded
+
+
+def test_a_thousand_tables_are_some_kilobytes_of_the_record() -> None:
+    names = {f"tenant_{number:04d}": ((f"tenant_{number:04d}",), 100) for number in range(1000)}
+    recorded = recorded_once([_attempt(stage, "x", **names) for stage in range(50)])
+    assert sum(len(each.model_dump_json()) for each in recorded) < 100_000
