@@ -9,7 +9,10 @@ delivery        the base of a sink: checks and opens the table before an epoch; 
     tombstones  the sequences of keys that changes have deleted, in one table per target
     dead_letters  the tables of rejected rows
   writer        one attempt: loads its rows into staging in one transaction
+    routing     which table a row goes to, where a column names it
+  first_tables  the first contact with tables that rows name, before their epoch is recorded
   publish       publishes an epoch from staging in one transaction
+    epoch_tables  the tables of an epoch, and which of its rows go to each
     keyed       moves the rows of an epoch from staging into the table, all or some
     moving      finds by bisection those that the table accepts
 parts/          by parts: tasks publish their rows independently, and the ledger has a row for each part

@@ -47,7 +47,7 @@ from outfall.sql.publish import EpochCommitter
 from outfall.sql.staging import Staging, new_stage
 from outfall.sql.statements import ledger_ddl
 from outfall.sql.table import Table
-from outfall.sql.target import SqlTarget, StepTables, open_tables
+from outfall.sql.target import SqlTarget, StepTables, layout_of, open_tables
 from outfall.sql.tombstones import Tombstones
 from outfall.sql.writer import StagingWriter
 from outfall.tables.key_options import key_identity
@@ -345,9 +345,23 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
     def _support_ddl(self, session: Any, step_id: str) -> list[str]:
         """Return the statements that create the sink's own tables."""
         found = self.find(session)
-        own: list[Any] = [self._staging(step_id, found), self.dead_letters, self._tombstones_of(found)]
+        own: list[Any] = [self.dead_letters]
+        if self.options.table is None:
+            own += self._own_of_listed(session, step_id, found)
+        else:
+            own = [self._staging(step_id, found), *own, self._tombstones_of(found)]
         missing = [statement for table in own if table is not None for statement in table.missing_ddl(session)]
-        return [*ledger_ddl(self.dialect().words, self.options.metadata_schema), *missing]
+        return [*ledger_ddl(self.dialect().words, self.options.metadata_schema), *dict.fromkeys(missing)]
+
+    def _own_of_listed(self, session: Any, step_id: str, found: Found) -> list[Any]:
+        """Return the staging tables and the tombstones for the existing tables that `allowed_tables` has by name."""
+        self._found = self._found or found
+        step, own = self._tables(_Owner(step_id, "")), list[Any]()
+        for table, name in self._listed(session):
+            layout = layout_of(table.columns(session))
+            tables = step.of_table(name.found or (None, name.name), table.spelled, layout)
+            own += [tables.staging, tables.tombstones]
+        return own
 
 
 class StagedDelivery(SqlDelivery, DynamicSink[Any], SupportsCommitter[StagedRows]):

@@ -19,7 +19,7 @@ from outfall.sql.changes import Problem
 from outfall.sql.database import ExpectedTables
 from outfall.sql.dialect import Column, Found, SqlName, is_own
 from outfall.sql.table import Table, dropped, missing
-from outfall.sql.target import StepTables
+from outfall.sql.target import StepTables, layout_of
 
 _NO_TABLE = Problem("its table is NULL", "give each row a table, or leave it out with a filter")
 
@@ -244,7 +244,7 @@ class Router:
 
     def _routed(self, name: str, found: Found) -> Route:
         every = self._columns(name, found)
-        columns = sorted((each for each in every if each.writable), key=lambda each: each.name)
+        columns = layout_of(every)
         tables = self._tables.of_table(found, name, columns)
         options = tables.options
         names = {column.name for column in columns}

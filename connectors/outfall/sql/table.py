@@ -86,6 +86,15 @@ class Table:
             )
         self._dialect.check_keys(session, self._name, None)
 
+    @property
+    def spelled(self) -> str:
+        """The name as the options have it."""
+        return self._options.table or str(self._name)
+
+    def columns(self, session: Session) -> Sequence[Column]:
+        """Return the columns of the table; none if it is missing."""
+        return self._dialect.columns(session, self._name)
+
     def check_routing(self, schema: pa.Schema) -> None:
         """Reject rows that no table can store as the options say. Raises `ConfigurationError`."""
         require_columns(schema.names, {"an option": self._options.columns_named()})

@@ -93,6 +93,11 @@ class StepTables(Generic[D]):
         return self.database.translated_errors(f"{doing} {self.target}", self.step_id)
 
 
+def layout_of(columns: Sequence[Column]) -> list[Column]:
+    """Return the columns of a table for which rows have values, in an order that is the same for all with them."""
+    return sorted((column for column in columns if column.writable), key=lambda column: column.name)
+
+
 class SqlTarget(RecordPort[LedgerRow]):
     """One step's table in one epoch. Used on the driver, in one transaction.
 

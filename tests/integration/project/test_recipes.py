@@ -347,6 +347,20 @@ def test_small_files_of_a_silent_source(spark: SparkSession, s3: S3, tmp_path: P
 
 
 @pytest.mark.thorough
+def test_a_table_per_tenant(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
+    recipe = Recipe("table-per-tenant.md", tmp_path, warehouse(dsn))
+    source = tmp_path / "in" / "flights"
+    put(source, "0.json", {"id": 1, "carrier": "aa", "distance": 5}, {"id": 2, "carrier": "bb", "distance": 6})
+    recipe.follow("Code")
+    put(source, "1.json", {"id": 1, "carrier": "aa", "distance": 7}, {"id": 3, "carrier": None, "distance": 8})
+    recipe.follow("Code")
+    assert select(dsn, "SELECT id, distance FROM flights_aa") == [(1, 7)]
+    assert select(dsn, "SELECT id, distance FROM flights_bb") == [(2, 6)]
+    assert select(dsn, "SELECT reason FROM rejected") == [("its table is NULL",)]
+    recipe.check_all_was_tried()
+
+
+@pytest.mark.thorough
 @needs_format_api
 def test_lake_and_database(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
     recipe = Recipe("lake-and-database.md", tmp_path, warehouse(dsn))
