@@ -62,6 +62,9 @@ class MySQLDialect(Dialect):
     def with_options(self, options: MySQLOptions) -> MySQLDialect:
         return MySQLDialect(options)
 
+    def primary_key(self, session: MySQLSession, table: MySQLName) -> Sequence[str]:
+        return read_primary_key(session, table)
+
     def find_all(self, session: MySQLSession, tables: Sequence[MySQLName]) -> Sequence[Found]:
         return [find_table(session, table) for table in tables]
 

@@ -12,6 +12,7 @@ from outfall.capabilities import WriterInitContext
 from outfall.postgres.catalogue.columns import (
     TableColumn,
     exists,
+    primary_key,
     read_ahead,
     read_columns,
     read_primary_key,
@@ -68,7 +69,10 @@ class PostgresDialect(Dialect):
         return schemas_of(session, tables)
 
     def read_ahead(self, session: PostgresConnection, tables: Sequence[Any]) -> None:
-        read_ahead(session, tables)
+        read_ahead(session, tables, keys=self.options.keys_are_primary)
+
+    def primary_key(self, session: PostgresConnection, table: Any) -> Sequence[str]:
+        return primary_key(session, table)
 
     def in_ledger(self, found: Found) -> str:
         schema, name = found

@@ -129,7 +129,10 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         return f"{self.kind().partition('/')[0]}:{self.database.database_name()}/{self.table}"
 
     def row_identity(self) -> RowIdentity | None:
-        return key_identity(self.options, self.options.ordered_by)
+        options = self.options
+        if options.keys_are_primary:
+            return RowIdentity(options.write_mode, (), options.ordered_by, options.delete_marker)
+        return key_identity(options, options.ordered_by)
 
     def find_moved(self, context: TargetContext[Any], recorded: str) -> TargetRecord | None:
         check_same_name(str(self.table), recorded.partition("/")[2], self.dialect().sink)
@@ -314,11 +317,12 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         found = dialect.find_all(session, names) if names else []
         names = [name.resolved(each) for name, each in zip(names, found, strict=True)]
         dialect.read_ahead(session, names)
-        return [
-            (Table(dialect.with_options(options.of_table(entry)), name), name)
-            for entry, name in zip(entries, names, strict=True)
-            if dialect.columns(session, name)
-        ]
+        listed = []
+        for entry, name in zip(entries, names, strict=True):
+            if dialect.columns(session, name):
+                keys = dialect.primary_key(session, name) if options.keys_are_primary else ()
+                listed.append((Table(dialect.with_options(options.of_table(entry, keys)), name), name))
+        return listed
 
     def _refuse_own_tables(self, session: Any) -> None:
         """Reject an option that names one of the sink's own tables."""
@@ -359,7 +363,8 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         step, own = self._tables(_Owner(step_id, "")), list[Any]()
         for table, name in self._listed(session):
             layout = layout_of(table.columns(session))
-            tables = step.of_table(name.found or (None, name.name), table.spelled, layout)
+            keys = self.dialect().primary_key(session, name) if self.options.keys_are_primary else ()
+            tables = step.of_table(name.found or (None, name.name), table.spelled, layout=layout, keys=keys)
             own += [tables.staging, tables.tombstones]
         return own
 

@@ -70,6 +70,8 @@ class StagedRows(BaseModel):
     """Schema and name of their staging table; `None` in older records: the sink's own."""
     owner: tuple[str, str] | None = None
     """Step and incarnation of the attempt, if a column names the tables: the driver meets new ones by them."""
+    keys: tuple[str, ...] = ()
+    """The primary key of the tables, if it is what identifies their rows."""
     tables: tuple[StagedTable, ...] = ()
     """The tables of the rows, if a column names them. The first attempt of an epoch in a staging table has those of
     all."""
@@ -312,7 +314,7 @@ class Dialect(ABC):
         """Read the columns of a table, in their order; none if it is missing."""
 
     def with_options(self, options: Any) -> Self:
-        """Return the dialect with other options of the same sink. Needed for `table_column` only, as the next three."""
+        """Return the dialect with other options of the same sink. Needed for `table_column` only, as the next four."""
         raise NotImplementedError
 
     def find_all(self, session: Any, tables: Sequence[Any]) -> Sequence[Found]:
@@ -321,6 +323,10 @@ class Dialect(ABC):
 
     def read_ahead(self, session: Any, tables: Sequence[Any]) -> None:
         """Read with few queries what `columns` will be asked for."""
+
+    def primary_key(self, session: Any, table: Any) -> Sequence[str]:
+        """Return the columns of a table's primary key; none if it has none."""
+        raise NotImplementedError
 
     def in_ledger(self, found: Found) -> str:
         """Return the name in the ledger of a table that the server has found."""

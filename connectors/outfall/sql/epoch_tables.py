@@ -42,20 +42,20 @@ def tables_of(tables: StepTables[Any], attempts: Sequence[StagedRows]) -> list[E
     if not tables.are_many:
         return [EpochTable(tables, attempts)]
     found = []
-    for staging, some in by_staging(attempts).items():
+    for some in alike(attempts):
         for only in merged(some):
-            table = tables.of_table(only.found, only.spelled[0], staging=staging)
+            table = tables.of_table(only.found, only.spelled[0], staging=some[0].staging, keys=some[0].keys)
             found.append(EpochTable(table, some, only))
     return sorted(found, key=lambda table: table.only.found if table.only else ("", ""))
 
 
-def by_staging(attempts: Sequence[StagedRows]) -> Mapping[Found, list[StagedRows]]:
-    """Return the attempts that have rows, by staging table."""
-    found: dict[Found, list[StagedRows]] = {}
+def alike(attempts: Sequence[StagedRows]) -> list[list[StagedRows]]:
+    """Return the attempts that have rows, those together that have one staging table and one key."""
+    found: dict[tuple[Found, tuple[str, ...]], list[StagedRows]] = {}
     for attempt in attempts:
         if attempt.staging is not None:
-            found.setdefault(attempt.staging, []).append(attempt)
-    return found
+            found.setdefault((attempt.staging, attempt.keys), []).append(attempt)
+    return list(found.values())
 
 
 def merged(attempts: Sequence[StagedRows]) -> list[StagedTable]:
@@ -70,8 +70,8 @@ def merged(attempts: Sequence[StagedRows]) -> list[StagedTable]:
 
 
 def recorded_once(attempts: Sequence[StagedRows]) -> list[StagedRows]:
-    """Return the attempts of an epoch with its tables once per staging table, so that a record stays small."""
-    first = {some[0].stage: tuple(merged(some)) for some in by_staging(attempts).values()}
+    """Return the attempts of an epoch with its tables once, so that a record stays small."""
+    first = {some[0].stage: tuple(merged(some)) for some in alike(attempts)}
     return [attempt.model_copy(update={"tables": first.get(attempt.stage, ())}) for attempt in attempts]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal, Self
 
@@ -74,7 +75,8 @@ class SqlOptions(SinkOptions):
     key_columns: Names = Field(
         default=(),
         description="`upsert`, `delete`, `changes`: the columns that identify a row. `upsert` and `changes` need a"
-        " unique index on them. With `create_table` they become the primary key.",
+        " unique index on them. With `create_table` they become the primary key. With `table_column` the default is the"
+        " primary key of each table.",
     )
     update_columns: Names = Field(
         default=(),
@@ -179,14 +181,22 @@ class SqlOptions(SinkOptions):
 
     @model_validator(mode="after")
     def _keyed(self) -> Self:
-        check_keyed(self)
+        check_keyed(self, needs_keys=self.table_column is None)
         check_changes(self)
         check_routed(self)
         return self
 
-    def of_table(self, name: str) -> Self:
-        """Return the options of one of several tables. They still have `table_column`, a column of the rows."""
-        return self.model_copy(update={"table": name})
+    @property
+    def keys_are_primary(self) -> bool:
+        """Whether the keys of each of many tables are its primary key."""
+        return self.table is None and self.write_mode != "append" and not self.key_columns
+
+    def of_table(self, name: str, keys: Sequence[str] = ()) -> Self:
+        """Return the options of one of several tables. They still have `table_column`, a column of the rows.
+
+        `keys` is its primary key, if `keys_are_primary`.
+        """
+        return self.model_copy(update={"table": name, "key_columns": tuple(keys) or self.key_columns})
 
     @property
     def described(self) -> str:
@@ -249,6 +259,8 @@ def check_routed(options: SqlOptions) -> None:
     others = (options.ordered_by, options.delete_marker, options.operation_column)
     if column in (*options.key_columns, *options.update_columns, *others):
         raise ValueError("table_column is not stored, so no other option can name it")
+    if options.keys_are_primary and options.create_table != "never":
+        raise ValueError("create_table needs key_columns, which become the primary key")
     if options.unknown_columns != "fail" and options.schema_evolution != "fail":
         raise ValueError("unknown_columns and schema_evolution exclude each other: columns are left out or added")
 
@@ -261,7 +273,7 @@ def check_changes(options: SqlOptions) -> None:
             if getattr(options, name) != type(options).model_fields[name].default:
                 raise ValueError(f"{name} is an option of write_mode changes")
         return
-    for name in needed:
+    for name in needed if options.table_column is None else needed[1:]:
         if not getattr(options, name):
             raise ValueError(f"write_mode changes needs {name}")
     if options.sequence_column in options.key_columns:

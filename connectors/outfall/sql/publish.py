@@ -297,7 +297,7 @@ class EpochCommitter(StagedCommitter):
 
     def _check_counts(self, session: Session, tables: Sequence[EpochTable]) -> None:
         """Check that staging has the rows of all attempts."""
-        for each in {table.tables.staging.table: table for table in tables}.values():
+        for each in {table.attempts[0].stage: table for table in tables}.values():
             expected = {attempt.stage: attempt.rows for attempt in each.attempts}
             if each.tables.staging.counts(session, expected) != expected:
                 raise _RowsLostError

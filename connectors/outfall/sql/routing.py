@@ -88,8 +88,8 @@ class Router:
         entries = [dialect.parse(entry) for entry in tables.options.allowed_tables]
         self._allowed = AllowedTables(entries, tables.target.place)
         self._known: dict[str | None, Route | Problem] = {None: _NO_TABLE}
-        self._fitting: dict[Sequence[Column], Route] = {}
-        """The routes of tables that rows fit, by all columns. What is known of one is known of the others."""
+        self._fitting: dict[Hashable, Route] = {}
+        """The routes of tables that rows fit, by columns and keys. What is known of one is known of the others."""
 
     def knows(self, batch: pa.RecordBatch) -> bool:
         """Return whether the server need not be asked about a batch."""
@@ -191,7 +191,7 @@ class Router:
 
     def _is_like_others(self, name: str, found: Found) -> bool:
         """Return whether a table has the columns of one that rows fit; if so, its rows go the same way."""
-        route = self._fitting.get(self._columns(name, found))
+        route = self._fitting.get((self._columns(name, found), self._keys(name, found)))
         if route is None:
             return False
         self._known[name] = replace(route, found=found)
@@ -218,6 +218,12 @@ class Router:
     def _columns(self, name: str, found: Found) -> tuple[Column, ...]:
         return tuple(self._dialect.columns(self._session, self._dialect.parse(name).resolved(found)))
 
+    def _keys(self, name: str, found: Found) -> tuple[str, ...]:
+        """Return the primary key of a table, if it is what identifies its rows."""
+        if not self._tables.options.keys_are_primary:
+            return ()
+        return tuple(self._dialect.primary_key(self._session, self._dialect.parse(name).resolved(found)))
+
     def _refuse_dropped(self, absent: Mapping[str, Found]) -> None:
         """Raise `TargetLostError` for a table that is missing, although this query has written to it."""
         named = {self._dialect.in_ledger(found): name for name, found in absent.items()}
@@ -229,11 +235,16 @@ class Router:
 
         The rows of a table that they do not fit have a problem.
         """
-        tables = self._tables.of_table(found, name)
+        keys = self._keys(name, found)
+        tables = self._tables.of_table(found, name, keys=keys)
         table = Table(tables.dialect, tables.target)
         try:
             if not table.check_columns(self._session, self._schema) and tables.options.create_table == "never":
                 raise missing(tables.target)
+            if self._tables.options.keys_are_primary and not keys:
+                raise TargetError(
+                    f"{tables.target} has no primary key", do="create one, or set key_columns for all tables"
+                )
         except (ConfigurationError, TargetError) as error:
             self._known[name] = Problem(f"{error.what}{f': {error.why}' if error.why else ''}", error.do or _CORRECT)
             return False
@@ -245,16 +256,17 @@ class Router:
     def _routed(self, name: str, found: Found) -> Route:
         every = self._columns(name, found)
         columns = layout_of(every)
-        tables = self._tables.of_table(found, name, columns)
+        keys = self._keys(name, found)
+        tables = self._tables.of_table(found, name, layout=columns, keys=keys)
         options = tables.options
         names = {column.name for column in columns}
         unknown = tuple(each for each in self._schema.names if each not in names and each not in options.not_stored)
         # Whether NULL is a key of its own depends on the indexes of the table.
         nullable = any(not getattr(each, "not_null", False) for each in columns if each.name in options.key_columns)
         alone = found if nullable and options.write_mode in ("upsert", "delete") else None
-        route = Route(tables, found, (tuple(columns), alone), unknown)
+        route = Route(tables, found, (tuple(columns), keys, alone), unknown)
         if alone is None:
-            self._fitting[every] = route
+            self._fitting[every, keys] = route
         return route
 
 

@@ -53,13 +53,20 @@ class StepTables(Generic[D]):
         return self.options.table is None
 
     def of_table(
-        self, found: Found, spelled: str, layout: Sequence[Column] | None = None, staging: Found | None = None
+        self,
+        found: Found,
+        spelled: str,
+        *,
+        layout: Sequence[Column] | None = None,
+        staging: Found | None = None,
+        keys: Sequence[str] = (),
     ) -> StepTables[D]:
         """Return the tables of the step for one of many targets, which rows name like this.
 
         Its staging table is the one for a `layout`, the columns of the target in their order, or the one that is named.
+        `keys` is the primary key of the target, if it is what identifies rows.
         """
-        dialect = self.dialect.with_options(self.options.of_table(spelled))
+        dialect = self.dialect.with_options(self.options.of_table(spelled, keys))
         target = dialect.parse(spelled).resolved(found)
         name = self.staging.table
         if layout is not None:

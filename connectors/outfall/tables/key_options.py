@@ -42,9 +42,9 @@ def names_once(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
-def check_keyed(options: Keyed) -> None:
+def check_keyed(options: Keyed, *, needs_keys: bool = True) -> None:
     """Raise `ValueError` if the options of `upsert` and `delete` do not fit each other."""
-    if options.write_mode in ("upsert", "delete") and not options.key_columns:
+    if needs_keys and options.write_mode in ("upsert", "delete") and not options.key_columns:
         raise ValueError(f"write_mode {options.write_mode} needs key_columns")
     for name in ("update_columns", "order_column", "delete_marker"):
         if getattr(options, name) and options.write_mode != "upsert":

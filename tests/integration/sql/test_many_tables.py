@@ -134,6 +134,29 @@ def test_upserts_deletes_and_markers_are_per_table(tables: Table, recovery: str,
     assert all_ids(tables) == [[], [], [1]]
 
 
+def test_the_key_of_each_table_is_its_primary_key_unless_key_columns_name_another(
+    make: Make, recovery: str, tmp_path: Path
+) -> None:
+    target = make("CREATE TABLE a0 (id bigint PRIMARY KEY, name varchar(9))")
+    target.run("CREATE TABLE a1 (id bigint, name varchar(9), PRIMARY KEY (name))")
+    target.run("CREATE TABLE a2 (id bigint, name varchar(9), PRIMARY KEY (id, name))")
+    sink = target.sink(**MANY, write_mode="upsert")
+    given = [
+        row(table, number, name) for table in ("a0", "a1", "a2") for number, name in ((1, "x"), (1, "y"), (2, "y"))
+    ]
+    run(sink, recovery, 0, given, [row("a0", 1, "z")])
+    run(sink, recovery, 1, [row("a1", 7, "x")])
+    assert sorted(target.read("SELECT id, name FROM a0")) in ([(1, "y"), (2, "y")], [(1, "z"), (2, "y")])
+    assert sorted(target.read("SELECT id, name FROM a1")) == [(2, "y"), (7, "x")]
+    assert sorted(target.read("SELECT id, name FROM a2")) == [(1, "x"), (1, "y"), (2, "y")]
+    target.run("CREATE TABLE a3 (id bigint, name varchar(9))")
+    with pytest.raises(OutfallError, match="3 has no primary key"):
+        run(sink, recovery, 2, [row("a3", 1)])
+    gone = target.sink(**MANY, write_mode="delete", on_existing="resume", unknown_columns="leave_out_null")
+    run(gone, tmp_path / "gone", 0, [row("a0", 2, "any"), row("a1", 2, "x"), row("a2", 1, "x")])
+    assert [target.count(name) for name in ("a0", "a1", "a2")] == [1, 1, 2]
+
+
 def test_changes_leave_tombstones_per_table(make: Make, recovery: str) -> None:
     target = make("CREATE TABLE a0 (id bigint PRIMARY KEY, name varchar(9), lsn bigint)")
     target.run("CREATE TABLE a1 (id bigint PRIMARY KEY, name varchar(9), lsn bigint)")

@@ -12,7 +12,7 @@ from outfall.mysql.names import MySQLName
 from outfall.postgres import PostgresSink
 from outfall.postgres.names import TableName
 from outfall.sql.dialect import Found, StagedRows, StagedTable
-from outfall.sql.epoch_tables import by_staging, merged, recorded_once
+from outfall.sql.epoch_tables import alike, merged, recorded_once
 from outfall.sql.routing import AllowedTables
 
 DSN = "postgresql://localhost/d"
@@ -70,6 +70,10 @@ def test_names_are_compared_as_the_catalogue_has_them() -> None:
             },
             "exclude each other",
         ),
+        (
+            {"table_column": "c", "allowed_tables": "t", "write_mode": "upsert", "create_table": "if_missing"},
+            "create_table needs key_columns",
+        ),
         ({"table_column": "c", "allowed_tables": "t", "parts": 2}, "table_column excludes"),
         ({"table_column": "c", "allowed_tables": "a.b.c"}, "is not the name of a table"),
     ],
@@ -101,7 +105,7 @@ def test_a_record_has_each_table_once_and_all_spellings_of_it() -> None:
     assert [[table.found[1] for table in each.tables] for each in recorded] == [["a", "b"], [], ["c"]]
     # Read again, it says the same as the attempts.
     for listed in (attempts, recorded):
-        (first, second) = by_staging(listed).values()
+        first, second = alike(listed)
         assert {table.found[1]: (table.spelled, table.rows) for table in merged(first)} == {
             "a": (("a", "A"), 5),
             "b": (("b",), 1),

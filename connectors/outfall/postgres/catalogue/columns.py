@@ -127,9 +127,18 @@ def read_columns(connection: Session, table: SqlName) -> list[TableColumn]:
     return [_column(row) for row in connection.look(_QUERY, _given([table.quoted]), table.quoted)]
 
 
-def read_ahead(connection: Session, tables: Sequence[SqlName]) -> None:
-    """Read the columns of several tables with one query."""
-    connection.look_ahead(_QUERY, _given, [table.quoted for table in tables])
+def read_ahead(connection: Session, tables: Sequence[SqlName], *, keys: bool = False) -> None:
+    """Read the columns of several tables with one query; with `keys` their primary keys with another one."""
+    names = [table.quoted for table in tables]
+    connection.look_ahead(_QUERY, _given, names)
+    if keys:
+        connection.look_ahead(_PRIMARY_KEYS, _given, names)
+
+
+def primary_key(connection: Session, table: SqlName) -> tuple[str, ...]:
+    """Return the columns of a table's primary key, which `read_ahead` may have read; empty if it has none."""
+    found = connection.look(_PRIMARY_KEYS, _given([table.quoted]), table.quoted)
+    return tuple(name for _, name in found)
 
 
 def _given(tables: Sequence[str]) -> dict[str, Any]:
@@ -156,6 +165,12 @@ def schema_of(connection: psycopg.Connection[Any], table: SqlName) -> str | None
     return found[0] if found else None
 
 
+_PRIMARY_KEYS = """
+SELECT wanted, a.attname FROM unnest(%(tables)s::text[]) AS wanted
+JOIN pg_catalog.pg_index AS i ON i.indrelid = to_regclass(wanted) AND i.indisprimary
+CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (attnum, place)
+JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum ORDER BY k.place
+"""
 _SCHEMAS = """
 SELECT wanted, coalesce(nspname, current_schema()) FROM unnest(%(tables)s::text[]) AS wanted
 LEFT JOIN pg_catalog.pg_class AS c ON c.oid = to_regclass(wanted)
