@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.integration.support.flights import COLUMNS
 from tests.integration.support.killed_driver import FORMAT_API, KILLS, make_job
-from tests.integration.support.sql import FLIGHTS, THOROUGH, Make
+from tests.integration.support.sql import FLIGHTS, THOROUGH, Make, Table
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
@@ -74,3 +78,54 @@ def test_the_newest_change_of_each_key_is_there_however_often_the_driver_is_kill
     wanted = [(key, row["id"], row["distance"]) for key, row in newest.items() if row["id"] % 7]
     assert sorted(target.rows()) == sorted(wanted)
     assert len(wanted) < len(newest)
+
+
+@contextmanager
+def _watching(target: Table, names: Sequence[str], wrong: list[Any], seen: list[int]) -> Iterator[None]:
+    """Compare within the block, in one snapshot each, the rows of all tables with the number in the ledger."""
+    over = threading.Event()
+    ledger = f"{'outfall' if target.connector == 'mysql' else target.own('ledger').partition('.')[0]}.ledger"
+    rows = " + ".join(f"(SELECT count(*) FROM {name})" for name in names)
+    counted = f"(SELECT coalesce(sum({target.quote}rows{target.quote}), 0) FROM {ledger} WHERE target = '*')"
+    before = 0
+    with suppress(Exception):  # there is no ledger yet
+        before = int(target.read(f"SELECT {counted}")[0][0])
+
+    def watch() -> None:
+        while not over.wait(0.01):
+            with suppress(target.refused):
+                ((found, said),) = target.read(f"SELECT {rows}, {counted}")
+                seen.append(int(found))
+                if int(found) != int(said) - before:
+                    wrong.append((found, said))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.thorough
+def test_readers_see_an_epoch_in_all_tables_or_in_none_however_often_the_driver_is_killed(
+    tmp_path: Path, make: Make
+) -> None:
+    names = [f"t{number}" for number in range(50)]
+    target = make(f"CREATE TABLE {names[0]} ({FLIGHTS})")
+    for name in names[1:]:
+        target.run(f"CREATE TABLE {name} ({FLIGHTS})")
+    job, rows = make_job(tmp_path, "many tables", "objects", dsn=target.address(), steps=STEPS)
+    wrong, seen = list[Any](), list[int]()
+    with _watching(target, names, wrong, seen):
+        job.run_all()
+    for number, name in enumerate(names):
+        found = Counter(target.read(f"SELECT {', '.join(COLUMNS)} FROM {name}"))
+        wanted = Counter(
+            tuple(row[column] for column in COLUMNS) for row in rows.to_pylist() if row["id"] % len(names) == number
+        )
+        assert (wanted - found, found - wanted) == (Counter(), Counter())
+    print(f"{job.kills} kills, {rows.num_rows} rows in {len(names)} tables, {len(set(seen))} states seen")
+    assert not wrong
+    assert len(set(seen)) > 2

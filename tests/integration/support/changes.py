@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 
-def change(op: str | None, number: int | None, name: str | None, lsn: int | None) -> dict[str, Any]:
-    return {"op": op, "id": number, "name": name, "lsn": lsn}
+def change(op: str | None, number: int | None, name: str | None, lsn: int | None, **more: Any) -> dict[str, Any]:
+    return {"op": op, "id": number, "name": name, "lsn": lsn, **more}
 
 
 def as_change(row: dict[str, Any]) -> dict[str, Any]:

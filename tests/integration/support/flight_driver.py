@@ -144,6 +144,10 @@ def table_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
             sequence_column="id",
         )
         return write_stream(rows, sink, checkpoint=given.checkpoint)
+    if given.mode == "many tables":
+        routed = df.selectExpr("*", "concat('t', pmod(id, 50)) AS place")
+        sink = sink_class(given.dsn, table_column="place", allowed_tables="t*")
+        return write_stream(routed, sink, checkpoint=given.checkpoint, recovery=given.recovery)
     if given.mode == "source offsets":
         sink = sink_class(given.dsn, "t", offset_columns="id")
         return write_stream(df, sink, checkpoint=given.checkpoint)

@@ -93,6 +93,10 @@ _EXCHANGED = [[[_row(1, "b"), _row(2, "a")]]]
 _BOTH = "INSERT INTO t VALUES (1, 'a', 0), (2, 'b', 0)"
 _BAD_MARKED = [[[_marked(1), _marked(2, "bad")], [_marked(3, gone=True), _marked(1, "b", 2)]]]
 
+_MANY = {"table": None, "table_column": "place", "allowed_tables": "t*"}
+_SECOND = "CREATE TABLE t2 (id bigint PRIMARY KEY, name varchar(9), version bigint, CHECK (name <> 'bad'))"
+_ROUTED = [[_row(1, place="t"), _row(1, place="t2")], [_row(2, place="t2")]]
+
 CASES: dict[str, Case] = {
     "append": Case({}, [[[_row(1)], [_row(2)]], [[_row(3)]]]),
     "append, dead letters": Case(_DEAD, _BAD[:1], _CHECKED.replace(" PRIMARY KEY", "")),
@@ -154,6 +158,21 @@ CASES: dict[str, Case] = {
     ),
     "changes, tied": Case(
         CHANGES | _DEAD, [[[change("c", 1, "a", 1), change("u", 1, "b", 1)], [change("c", 2, "a", 1)]]], _CHANGED
+    ),
+    "append, many tables": Case(_MANY, [_ROUTED, [[_row(3, place="t")]]], before=_SECOND),
+    "append, many tables, refused": Case(
+        _MANY, [[[_row(1, place="t"), _row(2, "bad", place="t2")]]], _CHECKED, _SECOND, fails=("postgres", "mysql")
+    ),
+    "upsert, many tables, marker": Case(
+        UPSERT | _MARKED | _MANY,
+        [[[_marked(1) | {"place": "t"}], [_marked(2, gone=True) | {"place": "t2"}]]],
+        before=_SECOND,
+    ),
+    "changes, many tables": Case(
+        CHANGES | _MANY,
+        [[[change("c", 1, "a", 1, place="t"), change("d", 3, None, 1, place="t2")]]],
+        _CHANGED,
+        _SECOND.replace("version", "lsn"),
     ),
     "parts": Case(
         {"parts": 2, "offset_keys": "ledger"},
