@@ -93,7 +93,7 @@ def _watching(target: Table, names: Sequence[str], wrong: list[Any], seen: list[
 
     def watch() -> None:
         while not over.wait(0.01):
-            with suppress(target.refused):
+            with suppress(Exception):  # as above
                 ((found, said),) = target.read(f"SELECT {rows}, {counted}")
                 seen.append(int(found))
                 if int(found) != int(said) - before:
