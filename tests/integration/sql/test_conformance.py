@@ -15,6 +15,7 @@ from tests.integration.support.sql_conformance import (
     SHORTEST,
     STALLING,
     ChangedTables,
+    ManyTables,
     NullableKeys,
     NumberedTables,
     PartTables,
@@ -38,6 +39,7 @@ pytestmark = ON_EACH
             pytest.param(harness, COLUMNS_AND_KEYS, marks=THOROUGH)
             for harness in (Tables, UpsertedTables, ChangedTables)
         ),
+        pytest.param(ManyTables, SHORT, marks=THOROUGH),
         pytest.param(NullableKeys, ["null_in_a_key"], marks=THOROUGH),
         pytest.param(PartTables, SHORT, marks=THOROUGH),
         pytest.param(PartTables, ["changed_layout", "in_wrappers", *STALLING], marks=THOROUGH),

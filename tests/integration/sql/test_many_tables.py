@@ -17,8 +17,6 @@ from outfall.testing.crash_points import crash_at
 from tests.integration.sql.test_epochs import STEPS
 from tests.integration.support.sql import ON_EACH, UPSERT, Make, Table, mostly_thorough, run
 
-pytestmark = ON_EACH
-
 Row = dict[str, Any]
 
 LAYOUT = "(id bigint PRIMARY KEY, name varchar(9))"
@@ -47,6 +45,7 @@ def all_ids(target: Table, names: Iterable[str] = ("a0", "a1", "b")) -> list[lis
     return [ids(target, name) for name in names]
 
 
+@ON_EACH
 def test_each_row_goes_to_the_table_that_it_names(tables: Table, recovery: str) -> None:
     sink = tables.sink(**MANY)
     run(sink, recovery, 0, [row("a0", 1), row("a1", 1), row("b", 1)], [row("a0", 2), row("b", 2)])
@@ -57,6 +56,7 @@ def test_each_row_goes_to_the_table_that_it_names(tables: Table, recovery: str) 
     assert [tables.count(name) for name in tables.tables("staging%")] == [0, 0]
 
 
+@ON_EACH
 def test_names_are_those_of_the_option_table(tables: Table, recovery: str) -> None:
     quote = tables.quote
     tables.run(f"CREATE TABLE {quote}a %s;{quote} {LAYOUT}")
@@ -134,6 +134,7 @@ def test_upserts_deletes_and_markers_are_per_table(tables: Table, recovery: str,
     assert all_ids(tables) == [[], [], [1]]
 
 
+@ON_EACH
 def test_the_key_of_each_table_is_its_primary_key_unless_key_columns_name_another(
     make: Make, recovery: str, tmp_path: Path
 ) -> None:

@@ -120,6 +120,35 @@ class UpsertedTables(Tables):
         return {"id": None, "text": f"version {version}"}
 
 
+class ManyTables(Tables):
+    """A target is two tables of its own, which its rows name. All such targets share staging tables."""
+
+    def new_target(self, directory: Path) -> Any:
+        self._newest = super().new_target(directory)
+        for name in self._tables(self._newest):
+            self.home.run(f"CREATE TABLE {name} ({self.columns.format(text=self.home.long_text)})")
+        return self._newest
+
+    def sink_options(self, target: str) -> dict[str, Any]:
+        return {"table": None, "table_column": "place", "allowed_tables": f"{target}_*"}
+
+    def make_sink(self, target: Any) -> Any:
+        options = {"statement_timeout": "2 seconds", "retry_deadline": "2 seconds"} | self.sink_options(target)
+        return self.home.sink(**options)
+
+    def row(self, number: int) -> Any:
+        return super().row(number) | {"place": self._tables(self._newest)[number % 2]}
+
+    def read(self, target: Any) -> Iterable[Any]:
+        return [row | {"place": name} for name in self._tables(target) for row in super(ManyTables, self).read(name)]
+
+    def _staging(self, target: str) -> list[str]:
+        return self.home.tables("staging_sink_%")
+
+    def _tables(self, target: str) -> list[str]:
+        return [f"{target}_0", f"{target}_1"]
+
+
 class NullableKeys(UpsertedTables):
     """A key whose column may be NULL."""
 

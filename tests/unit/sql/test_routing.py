@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from outfall.mysql.names import MySQLName
 from outfall.postgres import PostgresSink
 from outfall.postgres.names import TableName
 from outfall.sql.dialect import Found, StagedRows, StagedTable
-from outfall.sql.epoch_tables import alike, merged, recorded_once
+from outfall.sql.epoch_tables import EpochTable, alike, in_two_places, merged, recorded_once
 from outfall.sql.routing import AllowedTables
 
 DSN = "postgresql://localhost/d"
@@ -112,6 +113,15 @@ def test_a_record_has_each_table_once_and_all_spellings_of_it() -> None:
         }
         assert [table.rows for table in merged(second)] == [4]
     assert recorded_once(recorded) == recorded
+
+
+def test_a_table_whose_columns_changed_among_the_tasks_is_found() -> None:
+    tables: Any = SimpleNamespace(target="a")
+    first, second = _attempt(1, "x", a=(("a",), 2)), _attempt(2, "y", a=(("a",), 3))
+    other = _attempt(3, "y", b=(("b",), 3))
+    found = [EpochTable(tables, [each], each.tables[0]) for each in (first, second, other)]
+    assert set(in_two_places(found)) == {1, 2}
+    assert not in_two_places(found[1:])
 
 
 def test_a_thousand_tables_are_some_kilobytes_of_the_record() -> None:
