@@ -27,6 +27,7 @@ class Metrics:
         """Start with the given counts, or with none."""
         self._counts: Counter[str] = Counter(counts or {})
         self._examples: dict[str, str] = {}
+        self._tables: dict[str, int] = {}
 
     def add(self, name: str, amount: int = 1) -> None:
         """Add to the counter `name`."""
@@ -58,6 +59,22 @@ class Metrics:
         if not is_peak(name):
             raise ValueError(f"the name of a peak begins with {_PEAK!r}, not {name!r}")
         self._counts[name] = max(self._counts[name], amount)
+
+    def table(self, name: str, rows: int) -> None:
+        """Set how many rows of the epoch are for one of several tables. A committer calls it, also when it repeats.
+
+        The log keeps the tables with the most rows, and the number of tables as the peak `max_tables`.
+
+        Args:
+            name: The table as the target names it.
+            rows: The number of rows.
+        """
+        self._tables[name] = rows
+
+    @property
+    def tables(self) -> dict[str, int]:
+        """A copy of the rows by table."""
+        return dict(self._tables)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -57,6 +57,9 @@ WIDEST_ROW = "max_row_bytes"
 """Peak of the Python API: the bytes per row in the widest Arrow batch that a task received. A completed epoch has that
 of an earlier one with the same columns, less a tenth for each epoch since, if that is more."""
 
+TABLES = "max_tables"
+"""Peak of sinks with `table_column`: the number of tables of an epoch."""
+
 SINK_COUNTER = StepCounter(
     "",
     "outfall.sink",

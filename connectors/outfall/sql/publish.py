@@ -17,7 +17,7 @@ from outfall.sql.changes import MOVED
 from outfall.sql.database import ExpectedTables, Session
 from outfall.sql.dead_letters import DeadLetterTable, row_log, too_many
 from outfall.sql.dialect import Refusal, SqlName, StagedRows
-from outfall.sql.epoch_tables import EpochTable, in_two_places, tables_of
+from outfall.sql.epoch_tables import EpochTable, alike, in_two_places, merged, tables_of
 from outfall.sql.keyed import Move
 from outfall.sql.ledger import LedgerRow
 from outfall.sql.moving import SortingMove, SwappedRowsError
@@ -96,6 +96,7 @@ class EpochCommitter(StagedCommitter):
 
     def commit(self, requests: Sequence[Request]) -> None:
         self._prepare_tables(requests)
+        self._name_tables(requests)
         try:
             self._tables.database.run_raw(
                 "publishing to",
@@ -129,6 +130,12 @@ class EpochCommitter(StagedCommitter):
                 raise self._tables.database.translated(doing, error, self._context.step_id) from error
         else:
             self._count()
+
+    def _name_tables(self, requests: Sequence[Request]) -> None:
+        """Tell the log the tables of the epoch, if a column names them."""
+        for some in alike(attempts_of(requests)) if self._tables.are_many else ():
+            for table in merged(some):
+                self._context.metrics.table(self._dialect.in_ledger(table.found), table.rows)
 
     def explain(self, requests: Sequence[Request], error: Exception) -> OutfallError | None:
         """Return the error for one of the driver's that only a database of this kind has; `None` for others."""

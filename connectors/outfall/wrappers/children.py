@@ -115,6 +115,11 @@ class ChildMetrics(Metrics):
         super().example(name, text)
         self._parent.example(f"{self._name}.{name}", text)
 
+    def table(self, name: str, rows: int) -> None:
+        """Set the rows of a table in the child and the parent."""
+        super().table(name, rows)
+        self._parent.table(f"{self._name}: {name}", rows)
+
     def peak(self, name: str, amount: int) -> None:
         """Raise the counter in the child and the parent."""
         super().peak(name, amount)

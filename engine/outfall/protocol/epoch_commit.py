@@ -15,7 +15,7 @@ from outfall.capabilities import (
     SupportsCommitter,
     SupportsPostCommitTopology,
 )
-from outfall.counters import WIDEST_ROW
+from outfall.counters import TABLES, WIDEST_ROW
 from outfall.errors import EpochAbandonedError, LostCommittableError
 from outfall.protocol.commit_retry import CommitContext, CommitLoop, closing_committer
 from outfall.protocol.step import Step
@@ -24,6 +24,10 @@ from outfall.recovery.entries import Abandoned, Committed, Committing, Completed
 from outfall.trace_points import reached
 
 _log = logging.getLogger(__name__)
+
+
+_MOST_TABLES = 10
+"""The tables of an epoch that its record names."""
 
 
 class EpochCommit:
@@ -187,6 +191,9 @@ class EpochCommit:
         view = self._journal.view
         if view.widest_row and view.begin is not None and view.begin.columns == view.row_columns:
             self._metrics.peak(WIDEST_ROW, view.widest_row * 9 // 10)
+        tables = self._metrics.tables
+        if tables:
+            self._metrics.peak(TABLES, len(tables))
         counts = self._metrics.counts
         task_seconds, commit_seconds = self._prepared.seconds, self._step.clock.now() - self._started
         totals = view.totals_with(
@@ -209,6 +216,7 @@ class EpochCommit:
             held_since=view.buffered.oldest,
             published={**view.published, **dict.fromkeys(self._published, self._prepared.epoch)},
             totals=totals,
+            tables=dict(sorted(tables.items(), key=lambda table: (-table[1], table[0]))[:_MOST_TABLES]),
             **self._recorded,
         )
         self._journal.append(entry)

@@ -62,17 +62,24 @@ Count = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 """A number that can be shown and divided."""
 
 
-class _OfSink(BaseModel):
+class _AsFirstWritten(BaseModel):
+    """What leaves out the default of a field that the first release did not know."""
+
+    @model_serializer(mode="wrap")
+    def _as_first_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = write(self)
+        return {name: value for name, value in found.items() if name not in _LATER or value}
+
+
+_LATER = ("row_identity", "columns", "tables")
+"""The fields that the first release did not know."""
+
+
+class _OfSink(_AsFirstWritten):
     """What the records of a sink have in common."""
 
     row_identity: RowIdentity | None = None
     """What identifies a row in the target. `None` if rows are added, and in records of earlier releases."""
-
-    @model_serializer(mode="wrap")
-    def _as_first_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the default of a field that the first release did not know."""
-        found: dict[str, Any] = write(self)
-        return {name: value for name, value in found.items() if name not in ("row_identity", "columns") or value}
 
 
 class BlobRef(StoredModel):
@@ -209,7 +216,7 @@ class Committed(_Entry):
     child: str
 
 
-class Completed(_Entry):
+class Completed(_AsFirstWritten, _Entry):
     """The epoch is applied."""
 
     kind: Literal["completed"] = "completed"
@@ -232,6 +239,9 @@ class Completed(_Entry):
     totals: dict[str, Count] = {}
     """The sums of `counts` since the step's first epoch, carried forward, except peaks and `rows_held`. Also `epochs`,
     `restarts` (how often an epoch began again), and the milliseconds `task_ms` and `commit_ms`."""
+    tables: dict[str, Count] = {}
+    """The tables with the most rows of the epoch, if a column names them, and these numbers. `max_tables` in `counts`
+    is the number of all."""
 
 
 class Abandoned(_Entry):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from html import escape
 from typing import overload
 
+from outfall.counters import TABLES
 from outfall.recovery.entries import Completed, Entry, Skipped, decode_entry
 from outfall.recovery.log import RecoveryConfig
 from outfall.recovery.plots import BarSeries, bar_plot
@@ -48,6 +49,13 @@ class EpochSummary:
     """The write time of the oldest of them, if the sink reports it."""
     counts: dict[str, int]
     """All counters of the epoch, those of the sink included."""
+    tables: dict[str, int] = field(default_factory=dict)
+    """The ten tables with the most rows of the epoch, if a column names them, and these numbers."""
+
+    @property
+    def table_count(self) -> int:
+        """The number of tables of the epoch, if a column names them; otherwise 0."""
+        return self.counts.get(TABLES, 0)
 
     @property
     def delivered_rows(self) -> int:
@@ -139,6 +147,7 @@ def _summary(entry: Completed | Skipped) -> EpochSummary:
         buffered_rows=counts.get("rows_held", 0),
         held_since=entry.held_since if isinstance(entry, Completed) else None,
         counts=counts,
+        tables=entry.tables if isinstance(entry, Completed) else {},
     )
 
 
@@ -198,7 +207,11 @@ def epoch_table(epochs: Sequence[EpochSummary]) -> str:
         "tasks (s)": lambda epoch: f"{epoch.task_seconds:.2f}",
         "commit (s)": lambda epoch: f"{epoch.commit_seconds:.2f}",
     }
-    counters = {"bytes": lambda epoch: epoch.bytes} | {name: count for name, (_, count) in _COUNTERS.items()}
+    counters: dict[str, Callable[[EpochSummary], int]] = {
+        "tables": lambda epoch: epoch.table_count,
+        "bytes": lambda epoch: epoch.bytes,
+        **{name: count for name, (_, count) in _COUNTERS.items()},
+    }
     for name, count in counters.items():
         if any(map(count, epochs)):
             columns[name] = partial(_counted, count)

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from outfall.errors import CommitRefusedError, ConfigurationError, OutfallError, TargetLostError, TargetNotEmptyError
+from outfall.recovery import history
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
 from tests.integration.sql.test_epochs import STEPS
@@ -51,6 +52,8 @@ def test_each_row_goes_to_the_table_that_it_names(tables: Table, recovery: str) 
     run(sink, recovery, 0, [row("a0", 1), row("a1", 1), row("b", 1)], [row("a0", 2), row("b", 2)])
     run(sink, recovery, 1, [row("a1", 2)])
     assert all_ids(tables) == [[1, 2], [1, 2], [1, 2]]
+    first, second = (list(epoch.tables.values()) for epoch in history(recovery))
+    assert (first, second, [epoch.table_count for epoch in history(recovery)]) == ([2, 2, 1], [1], [3, 1])
     assert tables.attempts() == 0
     # One staging table for a0 and a1, whose columns are the same.
     assert [tables.count(name) for name in tables.tables("staging%")] == [0, 0]

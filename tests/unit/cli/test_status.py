@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("click")
 
 from outfall.async_sink import RequestOutcome
+from outfall.capabilities import CommitterInitContext
 from outfall.errors import TargetLostError
 from outfall.metrics.step_status import read_status
 from outfall.recovery import LogEntry, SqliteRecoveryConfig, copy_step, history, recovery_config
@@ -24,6 +25,7 @@ from outfall.testing import LocalDriver, crash_at
 from tests.unit.support.async_destination import Destination, TextSink
 from tests.unit.support.command import FileStep, done, failed, in_terminal, parsed, rows, run, tree
 from tests.unit.support.hoarding import HoardingInParts
+from tests.unit.support.warehouse import StagingSink, Warehouse
 
 
 @pytest.fixture(autouse=True)
@@ -355,3 +357,26 @@ def test_rows_that_came_again_are_shown_as_skipped(step: FileStep) -> None:
     step.driver().run_epoch(0, rows(0))
     (shown,) = parsed("status", step.recovery)["steps"]
     assert [epoch["skipped"] for epoch in shown["epochs"]] == [0, 4]
+
+
+class _ManyTables(StagingSink):
+    """Says that its epochs have twelve tables, of which one has more rows than the others."""
+
+    def create_committer(self, context: CommitterInitContext) -> Any:
+        for number in range(12):
+            context.metrics.table(f"t{number}\x1b", 2000 if number == 7 else 1)
+        return super().create_committer(context)
+
+
+def test_an_epoch_into_many_tables_has_their_number_and_the_largest(tmp_path: Path) -> None:
+    recovery = str(tmp_path / "checkpoint")
+    LocalDriver(_ManyTables(Warehouse()), recovery).run_epoch(0, [[{"id": 1}]])
+    text = done("status", recovery)
+    assert re.search(r"tables +12 in epoch 0, the largest: t7.* \(2,000 rows\), t0.* \(1 rows\), t1", text)
+    assert "\x1b" not in text
+    ((epoch,),) = (step["epochs"] for step in parsed("status", recovery)["steps"])
+    assert (len(epoch["tables"]), list(epoch["tables"].values())[:2]) == (10, [2000, 1])
+    assert epoch["counts"]["max_tables"] == history(recovery)[0].table_count == 12
+    report = tmp_path / "report.html"
+    done("report", recovery, "-o", str(report))
+    assert "12 in epoch 0, the largest: t7" in report.read_text()

@@ -86,6 +86,19 @@ def remedy_of(step: StepStatus) -> str | None:
     return "read the driver's log, which has the text of the error, or print reason(query.exception())"
 
 
+def tables_in_words(step: StepStatus) -> str | None:
+    """Describe the tables of the last completed epoch; `None` unless a column names them."""
+    newest = next((epoch for epoch in reversed(step.epochs) if epoch.table_count), None)
+    if newest is None:
+        return None
+    largest = ", ".join(f"{name} ({rows:,} rows)" for name, rows in list(newest.tables.items())[:_SHOWN_TABLES])
+    every = f"{newest.table_count:,} in epoch {newest.epoch}"
+    return f"{every}: {largest}" if newest.table_count <= _SHOWN_TABLES else f"{every}, the largest: {largest}"
+
+
+_SHOWN_TABLES = 5
+
+
 def age(time: datetime, now: datetime) -> str:
     """Return the age of a time in its largest unit."""
     seconds = int((now - time).total_seconds())

@@ -7,7 +7,7 @@ from datetime import datetime
 from html import escape
 
 from outfall.metrics.advice import Trouble, troubles
-from outfall.metrics.in_words import moment, state_in_words, state_word
+from outfall.metrics.in_words import moment, state_in_words, state_word, tables_in_words
 from outfall.metrics.location_status import LocationStatus, NamedStep, named_steps, problems
 from outfall.metrics.step_status import StepStatus
 from outfall.recovery.history import epoch_plots, epoch_table, rows_per_second, written_epochs
@@ -146,6 +146,7 @@ def _facts(step: StepStatus) -> str:
         "sink": step.sink,
         "target": step.target,
         **{f"target of {name}": target for name, target in step.children.items()},
+        "tables": tables_in_words(step),
         "guarantee": step.guarantee,
         "incarnation": step.incarnation,
         "generation": str(step.generation) if step.generation else None,

@@ -23,6 +23,7 @@ from outfall.metrics.in_words import (
     retrying_in_words,
     state_in_words,
     state_word,
+    tables_in_words,
 )
 from outfall.metrics.location_status import LocationStatus, look_at, named_steps, problems
 from outfall.metrics.step_status import StepStatus
@@ -111,6 +112,7 @@ def _facts(step: StepStatus, location: str, now: datetime) -> Iterator[tuple[str
     yield "target", step.target, ""
     for name, target in step.children.items():
         yield f"  {name}", target, ""
+    yield "tables", tables_in_words(step), ""
     yield "guarantee", step.guarantee, failed if step.guarantee == "NONE" else ""
     dropped = f"{step.dropped_rows:,} rows, in {step.dropped_committables:,} committables that the target rejected"
     yield "dropped", dropped if step.dropped_committables else None, failed
@@ -129,6 +131,7 @@ def _facts(step: StepStatus, location: str, now: datetime) -> Iterator[tuple[str
 
 _ALWAYS = ("epoch", "completed (UTC)", "rows", "bytes", "seconds", "commit")
 _COUNTERS: dict[str, Callable[[EpochSummary], int]] = {
+    "tables": lambda epoch: epoch.table_count,
     "retries": lambda epoch: epoch.retries,
     "dead letters": lambda epoch: epoch.dead_letters,
     "dropped": lambda epoch: epoch.dropped,
