@@ -19,6 +19,7 @@ from outfall.postgres.catalogue.columns import (
     schemas_of,
 )
 from outfall.postgres.catalogue.conflict import conflicts
+from outfall.postgres.catalogue.locks import check_locks
 from outfall.postgres.catalogue.privileges import OWN_RIGHTS, check_granted
 from outfall.postgres.catalogue.relation import read_relation
 from outfall.postgres.catalogue.table import check_keys, check_relation
@@ -167,6 +168,9 @@ class PostgresDialect(Dialect):
 
     def conflicts(self, session: PostgresConnection, table: Any, columns: Sequence[str]) -> Conflicts:
         return conflicts(session, table, self.options, columns)
+
+    def check_together(self, session: PostgresConnection, moves: Sequence[Move]) -> None:
+        check_locks(session, [move.table for move in moves], [each for move in moves for each in move.holding(session)])
 
     def all_changed(self, session: PostgresConnection, statements: Sequence[Statement]) -> list[int]:
         found: list[int] = []

@@ -40,7 +40,7 @@ from outfall.sql.database import SqlDatabase
 from outfall.sql.dead_letters import DeadLetterTable, dead_letters
 from outfall.sql.dialect import Dialect, Found, SqlName, StagedRows, is_own, staging_prefix
 from outfall.sql.epoch_tables import recorded_once
-from outfall.sql.first_tables import meet_tables
+from outfall.sql.first_tables import MetTables
 from outfall.sql.ledger import MANY
 from outfall.sql.options import SqlOptions
 from outfall.sql.publish import EpochCommitter
@@ -101,7 +101,7 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         """The columns of the rows, once the driver knows them."""
         self._written: pa.Schema | None = None
         """The columns that are written for such rows."""
-        self._met: set[Found] = set()
+        self._met = MetTables()
         """The tables that rows have named, and that were checked."""
         self._found = self._known()
         """What the server has found; `None` before it was asked. The driver passes it to the tasks."""
@@ -432,7 +432,7 @@ class StagedEpochs(StagedDelivery, SupportsPreCommitTopology[StagedRows, StagedR
         attempts = recorded_once([message.value for message in results])
         owner = next((attempt.owner for attempt in attempts if attempt.owner is not None), None)
         if owner is not None:
-            meet_tables(self._tables(_Owner(*owner)), attempts, self._met)
+            self._met.meet(self._tables(_Owner(*owner)), attempts)
         return [replace(message, value=value) for message, value in zip(results, attempts, strict=True)]
 
     def write_result_serializer(self) -> ModelSerializer[StagedRows]:

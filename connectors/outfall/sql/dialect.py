@@ -466,6 +466,9 @@ class Dialect(ABC):
         """Return the number of rows that a statement has deleted, inserted or updated."""
         return result.rowcount
 
+    def check_together(self, session: Any, moves: Sequence[Move]) -> None:
+        """Reject tables that the server cannot lock in one transaction. Changes nothing. Raises `TargetError`."""
+
     def all_changed(self, session: Any, statements: Sequence[Statement]) -> list[int]:
         """Execute statements that move rows, and return how many rows each has changed."""
         return [self.rows_changed(session, text, session.execute(text, given)) for text, given in statements]

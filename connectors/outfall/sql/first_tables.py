@@ -15,36 +15,64 @@ from outfall.sql.epoch_tables import EpochTable, tables_of
 from outfall.sql.target import SqlTarget, StepTables
 
 
-def meet_tables(tables: StepTables[Any], attempts: Sequence[StagedRows], met: set[Found]) -> None:
-    """Check the tables of an epoch that are not among those `met`, and create what they need.
+class MetTables:
+    """The tables that rows of a query have named, and that its driver has checked."""
 
-    Raises `TargetError` if the sink cannot find the rows of a key in one, if one loses rows, or if it holds rows that
-    `on_existing` does not allow.
+    def __init__(self) -> None:
+        self._found: set[Found] = set()
+        self._most = 0
+        """The most tables of an epoch so far."""
+
+    def meet(self, tables: StepTables[Any], attempts: Sequence[StagedRows]) -> None:
+        """Check the tables of an epoch that are new, and create what they need.
+
+        Raises `TargetError` if the sink cannot find the rows of a key in one, if one loses rows, if it holds rows that
+        `on_existing` does not allow, or if the server cannot lock so many in one transaction.
+        """
+        every = [(table, table.only.found) for table in tables_of(tables, attempts) if table.only is not None]
+        new = [table for table, found in every if found not in self._found]
+        more = [table for table, _ in every] if len(every) > self._most else []
+        if not new and not more:
+            return
+
+        def check(session: Any) -> list[EpochTable]:
+            return _check(session, tables, new, more)
+
+        if lacking := tables.run("checking", check, looks=True):
+            for table in lacking:
+                _make_tombstones(table.tables)
+            tables.run("checking", check, looks=True)
+        self._found.update(found for _, found in every)
+        self._most = max(self._most, len(every))
+
+
+def _check(
+    session: Any, tables: StepTables[Any], new: Sequence[EpochTable], more: Sequence[EpochTable]
+) -> list[EpochTable]:
+    """Check new tables, and whether more than before can be locked together.
+
+    Returns those whose tombstones must be created before all is checked.
     """
-    new = [table for table in tables_of(tables, attempts) if table.only is not None and table.only.found not in met]
-    if not new:
-        return
+    dialect = tables.dialect
+    dialect.read_ahead(session, [table.tables.target for table in more or new])
+    for table in new:
+        table.tables.dialect.check_relation(session, table.tables.target)
+        table.tables.dialect.check_keys(session, table.tables.target, table.attempts[0].columns)
+    if lacking := [table for table in new if _lacks_tombstones(session, table)]:
+        return lacking
+    if more:
+        dialect.check_together(session, [table.move() for table in more])
+    named = {str(table.tables.ledger.key["target"]): table.tables for table in new}
+    known = tables.ledger.known_tables(session, list(named))
+    for name, own in named.items():
+        if name not in known:
+            SqlTarget(own, None, session).check_rows(own.step_id)
+    return []
 
-    def check(session: Any) -> list[EpochTable]:
-        dialect = tables.dialect
-        dialect.read_ahead(session, [table.tables.target for table in new])
-        named = {str(table.tables.ledger.key["target"]): table for table in new}
-        known = tables.ledger.known_tables(session, list(named))
-        for name, table in named.items():
-            own = table.tables
-            own.dialect.check_relation(session, own.target)
-            own.dialect.check_keys(session, own.target, table.attempts[0].columns)
-            if name not in known:
-                SqlTarget(own, None, session).check_rows(own.step_id)
-        return [
-            table
-            for table in new
-            if table.tables.tombstones is not None and table.tables.tombstones.missing_ddl(session)
-        ]
 
-    for table in tables.run("checking", check, looks=True):
-        _make_tombstones(table.tables)
-    met.update(table.only.found for table in new if table.only is not None)
+def _lacks_tombstones(session: Any, table: EpochTable) -> bool:
+    tombstones = table.tables.tombstones
+    return tombstones is not None and bool(tombstones.missing_ddl(session))
 
 
 def _make_tombstones(tables: StepTables[Any]) -> None:

@@ -489,7 +489,7 @@ class EpochCommitter(StagedCommitter):
 
     def _refused(self, table: SqlName | None, name: str, why: str, do: str) -> OutfallError:
         step, epoch = self._context.step_id, self._context.epoch
-        where = "the table" if not self._tables.are_many else "every table"
+        where = "the table" if not self._tables.are_many else "any table"
         nothing = f"{do}; nothing of the epoch is in {where}"
         return CommitRefusedError(
             f"the table {table or self._named()} rejects {name}", step=step, epoch=epoch, why=why, do=nothing

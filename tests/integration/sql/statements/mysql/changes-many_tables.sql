@@ -1,9 +1,9 @@
 CREATE TABLE `db`.`staging_sink_d95a6f23306a_0123456789ab` (`_outfall_stage` BIGINT NOT NULL, `_outfall_row` BIGINT NOT NULL, `_outfall_operation` TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, `_outfall_table` VARCHAR(300) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, `id` bigint NULL, `lsn` bigint NULL, `name` varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL, PRIMARY KEY (`_outfall_stage`, `_outfall_row`)) ENGINE = InnoDB CHARACTER SET utf8mb4
 CREATE INDEX `_outfall_table` ON `db`.`staging_sink_d95a6f23306a_0123456789ab` (`_outfall_table`)
 LOAD DATA LOCAL INFILE 'outfall' INTO TABLE `db`.`staging_sink_d95a6f23306a_0123456789ab` CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\t' ESCAPED BY '\\' LINES TERMINATED BY '\n' (`_outfall_stage`, `_outfall_row`, `_outfall_operation`, `id`, `name`, `lsn`, `_outfall_table`)
-SELECT target FROM `db`.`ledger` WHERE incarnation = %(incarnation)s AND step = %(step)s AND target IN (%(target_0)s, %(target_1)s)
 CREATE TABLE `db`.`tombstones_t_0123456789ab` (`id` bigint NOT NULL, `_outfall_sequence` bigint NOT NULL, `_outfall_deleted` DATETIME(6) NOT NULL, PRIMARY KEY (`id`), KEY (`_outfall_deleted`)) ENGINE = InnoDB CHARACTER SET utf8mb4
 CREATE TABLE `db`.`tombstones_t2_0123456789ab` (`id` bigint NOT NULL, `_outfall_sequence` bigint NOT NULL, `_outfall_deleted` DATETIME(6) NOT NULL, PRIMARY KEY (`id`), KEY (`_outfall_deleted`)) ENGINE = InnoDB CHARACTER SET utf8mb4
+SELECT target FROM `db`.`ledger` WHERE incarnation = %(incarnation)s AND step = %(step)s AND target IN (%(target_0)s, %(target_1)s)
 INSERT INTO `db`.`ledger` (incarnation, target, step, generation, begun) VALUES ('', %(name)s, '', 0, -1) ON DUPLICATE KEY UPDATE begun = begun + 1
 EXPLAIN INSERT INTO `db`.`t` (`id`, `name`, `lsn`) SELECT `id`, `name`, `lsn` FROM `db`.`staging_sink_d95a6f23306a_0123456789ab` WHERE false
 EXPLAIN INSERT INTO `db`.`t2` (`id`, `name`, `lsn`) SELECT `id`, `name`, `lsn` FROM `db`.`staging_sink_d95a6f23306a_0123456789ab` WHERE false
