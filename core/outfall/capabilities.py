@@ -350,6 +350,14 @@ class DeclaresGuarantee(ABC):
         """
         return False
 
+    def keeps_newer_rows(self) -> bool:
+        """Return whether no row replaces or deletes a newer one of its key, in whatever epoch, query or run it arrives.
+
+        As with a sequence that the target keeps for each key, also for a deleted one. Matters only if `replaces_rows`
+        returns true: `outfall replay` then rejects a sink that returns false, since its rows were rejected earlier.
+        """
+        return False
+
     def supports_speculation(self) -> bool:
         """Return whether Spark may run two attempts of a task in parallel. If not, `spark.speculation` is rejected."""
         return True

@@ -142,6 +142,10 @@ class ResolvedSink:
         """Return whether a row can replace or delete a row of an earlier epoch."""
         return DeclaresGuarantee in self.capabilities and self.sink.replaces_rows()
 
+    def may_replace_newer_rows(self) -> bool:
+        """Return whether a row can replace or delete a newer one that was written before it."""
+        return self.replaces_rows() and not self.sink.keeps_newer_rows()
+
     def supports_speculation(self) -> bool:
         """Return whether two attempts of a task may run in parallel."""
         return DeclaresGuarantee not in self.capabilities or self.sink.supports_speculation()

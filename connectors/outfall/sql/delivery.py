@@ -50,7 +50,7 @@ from outfall.sql.table import Table
 from outfall.sql.target import SqlTarget, StepTables, layout_of, open_tables
 from outfall.sql.tombstones import Tombstones
 from outfall.sql.writer import StagingWriter
-from outfall.tables.key_options import key_identity
+from outfall.tables.key_options import keeps_newer_rows, key_identity
 from outfall.target_record import TargetRecord
 
 T = TypeVar("T", bound=SqlOptions)
@@ -182,6 +182,9 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
 
     def replaces_rows(self) -> bool:
         return self.options.write_mode != "append"
+
+    def keeps_newer_rows(self) -> bool:
+        return self.options.write_mode == "changes" or keeps_newer_rows(self.options)
 
     def output_modes(self) -> Collection[str]:
         return OUTPUT_MODES if self.options.write_mode == "upsert" else ("append",)

@@ -58,6 +58,11 @@ def check_keyed(options: Keyed, *, needs_keys: bool = True) -> None:
         raise ValueError("delete_marker is not stored, so it cannot be order_column or in update_columns")
 
 
+def keeps_newer_rows(options: Keyed) -> bool:
+    """Return whether an upsert compares each row with the table. A key whose row was removed has nothing to compare."""
+    return options.write_mode == "upsert" and options.order_column is not None and options.delete_marker is None
+
+
 def key_identity(options: Keyed, order: str | None) -> RowIdentity | None:
     """Return what identifies a row that is written by key; `None` if rows are added, whose key is the table's alone."""
     if not options.key_columns or options.write_mode in ("append", "overwrite_partitions"):

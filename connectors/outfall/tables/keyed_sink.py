@@ -7,7 +7,7 @@ from abc import abstractmethod
 import pyarrow as pa
 
 from outfall.capabilities import RowIdentity
-from outfall.tables.key_options import KeyOptions, key_identity
+from outfall.tables.key_options import KeyOptions, keeps_newer_rows, key_identity
 from outfall.tables.keyed import KeyedTable
 from outfall.tables.merge import MergeRows
 from outfall.tables.sink import TableSink
@@ -25,6 +25,9 @@ class KeyedTableSink(TableSink):
 
     def row_identity(self) -> RowIdentity | None:
         return key_identity(self.options, self.options.order_column)
+
+    def keeps_newer_rows(self) -> bool:
+        return keeps_newer_rows(self.options)
 
     def applies_key_at_commit(self) -> bool:
         return True

@@ -75,6 +75,9 @@ class VersionedSink(AsyncSink[KeyedRow], SupportsTarget[Any]):
     def replaces_rows(self) -> bool:
         return True
 
+    def keeps_newer_rows(self) -> bool:
+        return self._settings.sequence_column is not None
+
     def requires(self) -> Sequence[str]:
         if self.guarantee() is Guarantee.AT_LEAST_ONCE:
             return ()

@@ -199,6 +199,9 @@ class Composite(
     def replaces_rows(self) -> bool:
         return any(child.replaces_rows() for child in self.resolved.values())
 
+    def keeps_newer_rows(self) -> bool:
+        return not any(child.may_replace_newer_rows() for child in self.resolved.values())
+
     def supports_speculation(self) -> bool:
         return all(child.supports_speculation() for child in self.resolved.values())
 

@@ -106,6 +106,10 @@ class DeadLetteringSink(Composite):
     def output_modes(self) -> Collection[str]:
         return self.resolved[SINK].output_modes()
 
+    def keeps_newer_rows(self) -> bool:
+        # Dead letters are as new as their epoch.
+        return not self.resolved[SINK].may_replace_newer_rows()
+
     def row_schema(self) -> pa.Schema | None:
         rows = self.resolved[SINK]
         return rows.sink.row_schema() if SupportsTarget in rows.capabilities else None

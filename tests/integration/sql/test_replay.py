@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from outfall.testing.crash_points import crash_at
-from tests.integration.support.sql import ON_EACH, Make, mostly_thorough, run
+from tests.integration.support.sql import KEYED, ON_EACH, UPSERT, Make, mostly_thorough, run
 from tests.unit.support.command import done, failed, parsed
 
 pytestmark = ON_EACH
@@ -54,3 +54,23 @@ def test_letters_go_back_into_the_table_once_with_all_their_values(make: Make, t
     assert (told["found"], told["before"], told["replayed"], told["refused"]) == (5, 4, 1, 0)
     assert parsed(*command)["replayed"] == 0
     assert target.ids() == sorted([1, *refused])
+
+
+def test_an_older_letter_never_replaces_what_was_written_since(make: Make, tmp_path: Path) -> None:
+    target = make(KEYED)
+    keyed = UPSERT | {"dead_letter_table": "letters"}
+    older = {"id": 1, "name": "refused", "version": 1}
+    target.run("ALTER TABLE t ADD CONSTRAINT newer CHECK (version > 1)")
+    run(target.sink(**keyed), tmp_path / "query", 0, [older], [{"id": 2, "name": "b", "version": 2}])
+    run(target.sink(**keyed), tmp_path / "query", 1, [{"id": 1, "name": "newer", "version": 2}])
+    target.run("ALTER TABLE t DROP CONSTRAINT newer")
+    options = target.options() | {"dead_letter_table": "letters", "write_mode": "upsert", "key_columns": "id"}
+    to = ("--sink", target.connector, *(f"-o{name}={value}" for name, value in options.items()))
+    letters = ("replay", target.letters_at("letters"))
+    assert "may replace or delete newer ones" in failed(*letters, *to, "--recovery", tmp_path / "plain")
+    ordered = (*letters, *to, "-oorder_column=version", "--recovery", tmp_path / "ordered")
+    assert parsed(*ordered)["replayed"] == 1
+    assert target.rows() == [(1, "newer", 2), (2, "b", 2)]
+    permitted = (*letters, *to, "--replace-newer", "--step", "permitted", "--recovery", tmp_path / "plain")
+    assert parsed(*permitted)["replayed"] == 1
+    assert target.rows() == [(1, "refused", 1), (2, "b", 2)]

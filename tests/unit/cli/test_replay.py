@@ -80,6 +80,16 @@ def test_letters_are_filtered_and_the_others_come_later(place: Place, given: tup
     assert place.ids() == list(range(10))
 
 
+def test_a_sink_that_may_replace_newer_rows_needs_an_option(place: Place, tmp_path: Path) -> None:
+    keyed = {"path": str(tmp_path / "delta"), "create_table": "if_missing", "write_mode": "upsert", "key_columns": "id"}
+    sink = ("--sink", "delta", *(f"-o{name}={value}" for name, value in keyed.items()), "--recovery", tmp_path / "new")
+    command = ("replay", place.path, *sink, "--schema", "id bigint")
+    assert "may replace or delete newer ones" in failed(*command, "--dry-run")
+    assert "pass --replace-newer" in failed(*command)
+    assert not (tmp_path / "delta").exists()
+    assert parsed(*command, "--replace-newer")["replayed"] == 10
+
+
 def test_a_dry_run_counts_by_reason_and_code_and_writes_nothing(place: Place, tmp_path: Path) -> None:
     done(*place.command, "--epoch", "0..3")
     before = sorted(path for path in tmp_path.rglob("*"))

@@ -57,8 +57,12 @@ LETTERS_PER_EPOCH = 20_000
 """Dead letters per epoch; their rows are in memory at the same time."""
 
 _NAMED = 100
-_ANOTHER_STEP = "for the rows of new dead letters only, replay with another --step and with --since"
 """Maximum number of skipped dead letters with a reason."""
+_ANOTHER_STEP = "for the rows of new dead letters only, replay with another --step and with --since"
+_KEEP_NEWER = (
+    "replay with the options under which the sink compares rows with newer ones (docs/dead-letters.md lists them); or"
+    " pass --replace-newer, if nothing newer was written for the keys of these rows"
+)
 
 
 @dataclass
@@ -90,8 +94,9 @@ class DeadLetterReplay:
     """Replays dead letters into one sink. Not thread-safe; concurrent processes fence each other.
 
     `recovery` is the location of the logs of both steps, and `step_id` is the writing one. `rows` converts dead letters
-    to rows. An epoch has at most `most` dead letters. Raises `CapabilityError` if the sink requires Spark, and
-    `ConfigurationError` if the sink has parts, and `key`, its routing column, is missing.
+    to rows. An epoch has at most `most` dead letters. `replace_newer` permits a sink whose rows may replace newer ones.
+    Raises `CapabilityError` if the sink requires Spark, and `ConfigurationError` if `replace_newer` is needed, or if
+    the sink has parts, and `key`, its routing column, is missing.
     """
 
     def __init__(
@@ -102,6 +107,7 @@ class DeadLetterReplay:
         rows: RowMaker,
         *,
         key: str | None = None,
+        replace_newer: bool = False,
         commit: CommitPolicy | None = None,
         most: int = LETTERS_PER_EPOCH,
     ) -> None:
@@ -111,6 +117,13 @@ class DeadLetterReplay:
                 f"a {resolved.name} with these options changes the DataFrame before it is written",
                 why="a replay runs without Spark",
                 do="use the sink with other options",
+            )
+        if resolved.may_replace_newer_rows() and not replace_newer:
+            raise ConfigurationError(
+                f"rows of a {resolved.name} with these options may replace or delete newer ones",
+                why="a replayed row was rejected earlier, and the sink does not compare it with all that was written"
+                " since",
+                do=_KEEP_NEWER,
             )
         self._key = key or resolved.routing_key()
         if resolved.fixed and self._key is None and len(sink.list_parts()) > 1:

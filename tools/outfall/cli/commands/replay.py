@@ -91,6 +91,11 @@ def _time(ctx: click.Context, param: click.Parameter, text: str | None) -> datet
 )
 @click.option("--key", metavar="COLUMN", help="Routing column, for a sink with parts.")
 @click.option("--text-column", metavar="COLUMN", help="Column for the whole text of a dead letter that is not a row.")
+@click.option(
+    "--replace-newer",
+    is_flag=True,
+    help="Permit a sink that writes by key and keeps no order: a replayed row may replace or delete a newer one.",
+)
 @click.option("--dry-run", is_flag=True, help="Show the effect, and write nothing.")
 @json_option
 def replay(
@@ -108,6 +113,7 @@ def replay(
     schema: str | None,
     key: str | None,
     text_column: str | None,
+    replace_newer: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -126,7 +132,13 @@ def replay(
     )
     sink = chosen.make()
     job = DeadLetterReplay(
-        sink, recovery, step, _row_maker(sink, schema, text_column), key=key, commit=chosen.commit_policy()
+        sink,
+        recovery,
+        step,
+        _row_maker(sink, schema, text_column),
+        key=key,
+        replace_newer=replace_newer,
+        commit=chosen.commit_policy(),
     )
     seen = _Seen()
     found = seen.of(each for each in dead_letters_at(dead_letters)() if wanted.takes(each.dead_letter))
