@@ -11,8 +11,6 @@ other sources spell out.
 from __future__ import annotations
 
 import functools
-import hashlib
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -25,6 +23,7 @@ from outfall.delivery_order import PER_GENERATION
 from outfall.errors import ValueRefusedError
 from outfall.formats.types import is_bytes
 from outfall.sql.options import SqlOptions
+from outfall.unavailable import UNAVAILABLE, UNAVAILABLE_NUMBERS, UNAVAILABLE_UUID
 from outfall.values import spark_type, without_values
 
 WRITES = ("c", "r", "u", "i", "insert", "update", "upsert")
@@ -34,9 +33,6 @@ REMOVALS = ("d", "delete")
 """The operations that remove a row, in lower case."""
 
 _TRUNCATIONS = ("t", "truncate")
-
-_UNAVAILABLE = "__debezium_unavailable_value"
-"""What Debezium sends for a value that the source's log does not contain (PostgreSQL connector, "Toasted values")."""
 
 KEPT = "\x1f"
 """Follows an operation in staging that keeps values, and each name of their columns, such as `u, note,` with this in
@@ -152,7 +148,7 @@ class ChangeCheck:
                 yield (
                     pc.and_(written, pc.fill_null(mask, False)),
                     Problem(
-                        f"its column {name!r} holds {_UNAVAILABLE}, and not the value",
+                        f"its column {name!r} holds {UNAVAILABLE}, and not the value",
                         "have the source send all values (in PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL)",
                     ),
                 )
@@ -240,20 +236,19 @@ def _is_unavailable(column: pa.Array) -> Any:
         masks = [_are(column, pa.array(value, kind.value_type)) for value in _unavailable_lists(kind.value_type)]
         return functools.reduce(pc.or_, masks) if masks else None
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return pc.equal(column, pa.scalar(_UNAVAILABLE, kind))
+        return pc.equal(column, pa.scalar(UNAVAILABLE, kind))
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return pc.equal(column, pa.scalar(_UNAVAILABLE.encode(), kind))
+        return pc.equal(column, pa.scalar(UNAVAILABLE.encode(), kind))
     return None
 
 
 def _unavailable_lists(kind: pa.DataType) -> list[list[Any]]:
-    """Return what Debezium's PostgreSQL connector sends for unavailable arrays (`UnchangedToastedPlaceholder`)."""
+    """Return which arrays stand for unavailable ones."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        named = uuid.UUID(bytes=hashlib.md5(_UNAVAILABLE.encode(), usedforsecurity=False).digest(), version=3)
-        return [[_UNAVAILABLE], [str(named)]]
+        return [[UNAVAILABLE], [UNAVAILABLE_UUID]]
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return [[_UNAVAILABLE.encode()]]
-    return [list(_UNAVAILABLE.encode())] if pa.types.is_integer(kind) else []
+        return [[UNAVAILABLE.encode()]]
+    return [list(UNAVAILABLE_NUMBERS)] if pa.types.is_integer(kind) else []
 
 
 def _are(column: pa.Array, wanted: pa.Array) -> pa.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from outfall.delivery_order import PER_GENERATION, PER_OFFSET
 from outfall.errors import ConfigurationError
 from outfall.spark.debezium import changes
 from outfall.spark.version_check import pyspark_version
+from outfall.unavailable import UNAVAILABLE, UNAVAILABLE_UUID
 from tests.integration.debezium.support import frame, recorded
 
 FAILED = (PySparkException, Py4JError)
@@ -229,6 +231,32 @@ def test_a_record_that_cannot_be_applied_is_named_with_the_remedy(spark: SparkSe
 
 
 @pytest.mark.thorough
+def test_a_value_that_is_not_sent_is_kept_or_an_error(spark: SparkSession) -> None:
+    text, data = UNAVAILABLE, base64.b64encode(UNAVAILABLE.encode()).decode()
+    values = {
+        "city": text, "raw": data, "tags": [text], "uuids": [UNAVAILABLE_UUID], "blobs": [data],
+        "nums": list(UNAVAILABLE.encode()), "bigs": list(UNAVAILABLE.encode()),
+    }  # fmt: skip
+    columns = (
+        "id BIGINT, city STRING, raw BINARY, tags ARRAY<STRING>, uuids ARRAY<STRING>, blobs ARRAY<BINARY>,"
+        " nums ARRAY<INT>, bigs ARRAY<BIGINT>"
+    )
+    records = [envelope(n, "u", {"id": 1, name: value}) for n, (name, value) in enumerate(values.items())]
+    records += [
+        envelope(20, "d", {"id": 1, "city": text}),
+        envelope(21, "u", {"id": 1, "city": "a", "tags": [text, text]}),
+    ]
+    read = frame(spark, records)
+    kept = changes(read, columns, order=1).orderBy("seq").collect()
+    assert (kept[0]["city"], kept[1]["raw"], kept[3]["uuids"]) == (text, text.encode(), [UNAVAILABLE_UUID])
+    refused = changes(read, columns, order=1, on_unavailable="fail", on_error="null").orderBy("seq").collect()
+    assert [row["op"] for row in refused] == [None] * len(values) + ["d", "u"]
+    for row, name in zip(refused, values, strict=False):
+        assert f"the value of {name} is not in the event" in row["op_error"]
+        assert "REPLICA IDENTITY FULL" in row["op_error"]
+
+
+@pytest.mark.thorough
 def test_values_are_exact_and_parts_of_nested_ones_follow_the_same_rules(spark: SparkSession) -> None:
     row = {
         "id": 1, "nano": 1709194272123455999, "price": 12.5, "pt": None, "raws": ["AP8Q"],
@@ -295,6 +323,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"order": "1"}, "order is a str"),
     ({"form": "flatt"}, "form is 'flatt'"),
     ({"on_error": "skip"}, "on_error is 'skip'"),
+    ({"on_unavailable": "drop"}, "on_unavailable is 'drop'"),
     ({"times": "seconds"}, "times is 'seconds'"),
     ({"times": {"made": "micros"}}, "'made', which is no column"),
     ({"operation_column": "ID"}, "two columns have the name 'ID'"),

@@ -16,7 +16,7 @@ from outfall.errors import ConfigurationError
 from outfall.options import in_own_case
 from outfall.spark.debezium.events import EVENT, Envelopes, Events, FlatEvents, literal, quoted
 from outfall.spark.debezium.order import DeliveryOrder, TopicLife, found, sequence
-from outfall.spark.debezium.values import Times, check_times, check_types, converted, unit_of, why_not
+from outfall.spark.debezium.values import Times, check_times, check_types, converted, is_unavailable, unit_of, why_not
 from outfall.values import require_columns
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Form = Literal["envelope", "flat"]
 OnTruncate = Literal["fail", "ignore"]
+OnUnavailable = Literal["keep", "fail"]
 OnError = Literal["fail", "null"]
 T = TypeVar("T", bound=str)
 
@@ -43,6 +44,7 @@ def changes(
     form: Form = "envelope",
     times: Times = None,
     on_truncate: OnTruncate = "fail",
+    on_unavailable: OnUnavailable = "keep",
     on_error: OnError = "fail",
     operation_column: str = "op",
     sequence_column: str = "seq",
@@ -69,6 +71,9 @@ def changes(
             Without it, such a number is an error. Timestamps in ISO's form need none.
         on_truncate: What to do with a truncation, which has no order among the changes. `fail`: it is an error.
             `ignore`: it is left out, and the table keeps its rows.
+        on_unavailable: What to do with a value that PostgreSQL does not send, since an update did not change it.
+            `keep`: it stays Debezium's placeholder, for which `write_mode="changes"` keeps the stored value. `fail`:
+            the record is an error, for all other sinks, which would write the placeholder.
         on_error: What to do with a record that is no change. `fail`: fail the query with topic, partition, offset and
             the reason. `null`: NULL as the operation, and the reason in the column `<operation_column>_error`.
         operation_column: The name of the column with the operation: `c`, `r`, `u` or `d`.
@@ -80,6 +85,7 @@ def changes(
     """
     form = _choice("form", form, ("envelope", "flat"))
     on_truncate = _choice("on_truncate", on_truncate, ("fail", "ignore"))
+    on_unavailable = _choice("on_unavailable", on_unavailable, ("keep", "fail"))
     on_error = _choice("on_error", on_error, ("fail", "null"))
     wanted = _columns(columns, records.sparkSession)
     errors = f"{operation_column}_error"
@@ -100,6 +106,7 @@ def changes(
     values = _rows(records, events, table, on_truncate).selectExpr("*", *made)
     why = [*_problems(events, topic, table), *_not_converted(wanted, given, numbered)]
     why += [] if events.are_structs else _problems_of_json(events, wanted, given)
+    why += _not_sent(wanted, numbered) if on_unavailable == "fail" else []
     reasons = " ".join(f"WHEN {condition} THEN {literal(text)}" for condition, text in why)
     judged = values.selectExpr(*_PLACE, _OPERATION, *numbered.values(), f"CASE {reasons} END AS {_REASON}")
     operation = f"CASE WHEN {_REASON} IS NULL THEN {_OPERATION}{_failing() if on_error == 'fail' else ''} END"
@@ -132,6 +139,18 @@ def _not_converted(columns: StructType, given: Mapping[str, str], made: Mapping[
     for field in columns:
         condition = f"{given[field.name]} IS NOT NULL AND {made[field.name]} IS NULL"
         yield condition, why_not(field.name, field.dataType)
+
+
+def _not_sent(columns: StructType, made: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the conditions under which the source has not sent a value that it writes, with reasons and remedies."""
+    remedy = (
+        "the value of {} is not in the event, since an update did not change it: in the source, ALTER TABLE … REPLICA"
+        " IDENTITY FULL, take an incremental snapshot, and pass on_unavailable='keep' until the query has read that"
+    )
+    for field in columns:
+        condition = is_unavailable(made[field.name], field.dataType)
+        if condition is not None:
+            yield f"{_OPERATION} <> 'd' AND {condition}", remedy.format(field.name)
 
 
 def _problems_of_json(events: Events, columns: StructType, given: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from outfall.errors import ConfigurationError
 from outfall.spark.debezium.events import literal, quoted
+from outfall.unavailable import UNAVAILABLE, UNAVAILABLE_NUMBERS, UNAVAILABLE_UUID
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, DecimalType, StructType
@@ -100,6 +101,26 @@ def converted(value: str, given: DataType, wanted: DataType, unit: Unit | None) 
     if isinstance(wanted, types.ArrayType | types.StructType | types.MapType):
         return _nested(value, wanted, unit)
     return f"try_cast({value} AS {kind})"
+
+
+def is_unavailable(value: str, kind: DataType) -> str | None:
+    """Return whether a value of a column is Debezium's placeholder for one; `None` if its type can hold none."""
+    from pyspark.sql import types
+
+    text, data = literal(UNAVAILABLE), f"cast({literal(UNAVAILABLE)} AS binary)"
+    if isinstance(kind, types.StringType):
+        return f"{value} = {text}"
+    if isinstance(kind, types.BinaryType):
+        return f"{value} = {data}"
+    if not isinstance(kind, types.ArrayType):
+        return None
+    if isinstance(kind.elementType, types.StringType):
+        return f"{value} IN (array({text}), array({literal(UNAVAILABLE_UUID)}))"
+    if isinstance(kind.elementType, types.BinaryType):
+        return f"{value} = array({data})"
+    if isinstance(kind.elementType, types.IntegralType):
+        return f"{value} = cast(array({', '.join(map(str, UNAVAILABLE_NUMBERS))}) AS {kind.simpleString()})"
+    return None
 
 
 def why_not(name: str, wanted: DataType) -> str:
