@@ -82,6 +82,7 @@ PEER_OPTIONS = {
     "registry": ("--dist", "loadfile"),
     # 40 kills took 25 minutes on a busy machine.
     "hdfs": ("-o", "faulthandler_timeout=3600"),
+    "debezium": ("-o", "faulthandler_timeout=3600"),
 }
 
 PEER_BENCHMARKS = {

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.integration.support import mysql, postgres
+from tests.integration.support.redis_server import RedisServer, redis_server
 from tests.peers.support.apache_kafka import own_cluster
 from tests.peers.support.changed_orders import MySQLOrders, Orders, PostgresOrders
 from tests.peers.support.debian import mysql_programs
+from tests.peers.support.order_copies import Copy, DeltaCopy, IcebergCopy, RedisCopy
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +37,13 @@ def mysql_server() -> Iterator[mysql.Server]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def redis() -> Iterator[RedisServer]:
+    """A server that keeps what it acknowledges."""
+    with redis_server() as running:
+        yield running
+
+
 @pytest.fixture
 def orders(request: pytest.FixtureRequest) -> Callable[[str], Orders]:
     """Makes the table `orders`, or room for its copy, in `postgres` or `mysql`."""
@@ -42,5 +52,18 @@ def orders(request: pytest.FixtureRequest) -> Callable[[str], Orders]:
         if kind == "mysql":
             return MySQLOrders(request.getfixturevalue("mysql_server").client)
         return PostgresOrders(request.getfixturevalue("postgres_server"))
+
+    return made
+
+
+@pytest.fixture
+def copy(request: pytest.FixtureRequest, orders: Callable[[str], Orders], tmp_path: Path) -> Callable[[str], Copy]:
+    """Makes room for a copy of the table, in a database, a lake or Redis."""
+
+    def made(kind: str) -> Copy:
+        if kind == "redis":
+            return RedisCopy(request.getfixturevalue("redis"))
+        lakes = {"delta": DeltaCopy, "iceberg": IcebergCopy}
+        return lakes[kind](tmp_path) if kind in lakes else orders(kind)
 
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any, ClassVar
@@ -15,18 +15,17 @@ import pymysql
 
 from tests.integration.support import mysql, postgres
 from tests.peers.support.connect import SIGNALS, mysql_connector, postgres_connector
+from tests.peers.support.order_copies import STAYING, Copy
 
-COLUMNS = "id BIGINT, city STRING, amount DECIMAL(12,2), at TIMESTAMP, note STRING"
-"""Of the copy, as Spark has them."""
-STAYING = 50
-"""The rows that are never deleted, and whose key never changes: 0 to this number."""
 _KEYS = 400
 _VALUES = {"decimal.handling.mode": "string", "time.precision.mode": "isostring"}
 
 
-class Orders(ABC):
-    """The table in a database of its own."""
+class Orders(Copy):
+    """The table in a database of its own: the source, or a copy."""
 
+    keeps_values = True
+    pause = 0.2
     url: str
     """The database, for a sink."""
     schema: str
@@ -51,9 +50,23 @@ class Orders(ABC):
         No transaction is open.
         """
 
+    def options(self) -> dict[str, Any]:
+        # A killed worker repeats updates of rows that were deleted since, and what they keep is nowhere then.
+        return {
+            "dsn": self.url, "table": "orders", "write_mode": "changes", "key_columns": "id", "operation_column": "op",
+            "sequence_column": "seq", "sequence_kind": "kafka", "create_table": "if_missing",
+            "dead_letter_table": "refused",
+        }  # fmt: skip
+
     def rows(self) -> list[tuple[str, ...]]:
-        """Return all rows."""
         return self.read(self.rows_of)
+
+    def staying(self) -> int:
+        ((count,),) = self.read(f"SELECT count(*) FROM orders WHERE id < {STAYING}") or [("0",)]
+        return int(count)
+
+    def send_all_values(self) -> None:
+        """Let a change of the table bring all values of its row. The default is that it does."""
 
     def run(self, *statements: str) -> None:
         """Run statements in a transaction."""
@@ -66,6 +79,7 @@ class Orders(ABC):
 class PostgresOrders(Orders):
     """In PostgreSQL, whose long notes are in a table of their own: an update that does not change one leaves it out."""
 
+    sink = "postgres"
     rows_of = (
         "SELECT id, city, amount, (extract(epoch FROM at) * 1000000)::bigint,"
         " encode(sha256(convert_to(note, 'UTF8')), 'hex') FROM orders ORDER BY id"
@@ -97,6 +111,9 @@ class PostgresOrders(Orders):
             return []
         return [tuple(line.split("\t")) for line in done.stdout.splitlines()]
 
+    def send_all_values(self) -> None:
+        self.run("ALTER TABLE orders REPLICA IDENTITY FULL")
+
     def connector(self, name: str, kafka: str) -> dict[str, str]:
         # A new slot would wait for open transactions, and what is written before its publication is never delivered.
         self.run(f"CREATE PUBLICATION {name} FOR TABLE orders, debezium_signal")
@@ -109,6 +126,7 @@ class PostgresOrders(Orders):
 class MySQLOrders(Orders):
     """In MySQL."""
 
+    sink = "mysql"
     rows_of = (
         "SET time_zone = '+00:00'; SELECT id, city, amount, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', at),"
         " SHA2(note, 256) FROM orders ORDER BY id"

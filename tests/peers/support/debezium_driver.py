@@ -1,7 +1,7 @@
 """A driver that applies a topic's changes to a table, until it is killed: `python -m … OPTIONS`, as JSON.
 
-The options are `kafka`, `topic`, `columns`, `checkpoint`, `url` and `table` of the copy, `options` of the sink,
-`life` of the topic, as `TopicGeneration` takes it, and `on_truncate`.
+The options are `kafka`, `topic`, `columns`, `checkpoint`, the name of the `sink` and its `options`, whether deletes are
+`marked`, `life` of the topic, as `TopicGeneration` takes it, and `on_truncate`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,19 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from outfall.delta import DeltaSink
+from outfall.iceberg import IcebergSink
 from outfall.kafka import TopicGeneration
 from outfall.mysql import MySQLSink
 from outfall.postgres import PostgresSink
+from outfall.redis import RedisSink
 from outfall.spark import write_stream
 from outfall.spark.debezium import changes
 from tests.peers.support.jars import jars
+
+SINKS: dict[str, Any] = {
+    "postgres": PostgresSink, "mysql": MySQLSink, "delta": DeltaSink, "iceberg": IcebergSink, "redis": RedisSink,
+}  # fmt: skip
 
 
 def main(given: dict[str, Any]) -> None:
@@ -41,17 +48,12 @@ def main(given: dict[str, Any]) -> None:
         .load()
     )
     order = TopicGeneration(given["kafka"], given["topic"], **given["life"])
-    rows = changes(records, given["columns"], order=order, on_truncate=given["on_truncate"])
-    kind = MySQLSink if given["url"].startswith("mysql") else PostgresSink
-    sink = kind(
-        given["url"],
-        given["table"],
-        write_mode="changes",
-        key_columns="id",
-        operation_column="op",
-        sequence_column="seq",
-        **given["options"],
-    )
+    # A sink that keeps no values would write what stands for them.
+    unavailable = "fail" if given["marked"] else "keep"
+    rows = changes(records, given["columns"], order=order, on_truncate=given["on_truncate"], on_unavailable=unavailable)
+    if given["marked"]:
+        rows = rows.withColumn("deleted", rows.op == "d").drop("op")
+    sink = SINKS[given["sink"]](**given["options"])
     write_stream(rows, sink, checkpoint=given["checkpoint"]).start().awaitTermination()
 
 

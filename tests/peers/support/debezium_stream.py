@@ -21,8 +21,9 @@ from confluent_kafka import Consumer, TopicPartition
 from outfall.delivery_order import PER_GENERATION
 from tests.integration.conftest import spark_environment
 from tests.integration.support.waiting import until
-from tests.peers.support.changed_orders import COLUMNS, STAYING, ChangedOrders, Orders
+from tests.peers.support.changed_orders import ChangedOrders, Orders
 from tests.peers.support.connect import ConnectWorker
+from tests.peers.support.order_copies import COLUMNS, Copy
 
 _SECONDS = 240
 
@@ -45,7 +46,7 @@ class Stream:
         folder: Path,
         kafka: str,
         source: Orders,
-        target: Orders,
+        target: Copy,
         seed: int,
         *,
         exactly_once: bool = False,
@@ -54,6 +55,8 @@ class Stream:
         self.chance = random.Random(seed)
         self.table = ChangedOrders(source, self.chance)
         self.copy = target
+        if not target.keeps_values:
+            source.send_all_values()
         self.prefix = f"shop{uuid.uuid4().hex[:8]}"
         self.topic = f"{self.prefix}.{source.schema}.orders"
         self._connector = source.connector(self.prefix, kafka)
@@ -61,6 +64,12 @@ class Stream:
         self._folder = folder
         self._kafka = kafka
         self._driver: subprocess.Popen[bytes] | None = None
+        self.kills = {"driver": 0, "worker": 0}
+        """How often each ran, and was killed by `kill_driver` and `kill_worker`."""
+        self.ended = 0
+        """How often Spark ended a driver by a fault of its own, so that it was started again."""
+        self._before = -1
+        """The newest epoch when the driver was started."""
         self._log = folder / "driver.log"
         self.life: dict[str, Any] = {"generation": 1}
         """The topic, as `TopicGeneration` takes it."""
@@ -82,14 +91,11 @@ class Stream:
         given = {
             "kafka": self._kafka, "topic": self.topic, "columns": COLUMNS, "life": self.life,
             "on_truncate": on_truncate, "checkpoint": str(self._folder / f"checkpoint{self.checkpoint}"),
-            "url": self.copy.url, "table": "orders",
-            # A killed worker repeats updates of rows that were deleted since, and what they keep is nowhere then.
-            "options": {
-                "create_table": "if_missing", "sequence_kind": "kafka", "dead_letter_table": "refused",
-                # Another checkpoint may follow the first one on purpose only.
-                "on_existing": "resume" if self.checkpoint else "check",
-            },
+            "sink": self.copy.sink, "marked": not self.copy.keeps_values,
+            # Another checkpoint may follow the first one on purpose only.
+            "options": self.copy.options() | ({"on_existing": "resume"} if self.checkpoint else {}),
         }  # fmt: skip
+        self._before = self._newest()
         command = [sys.executable, "-m", "tests.peers.support.debezium_driver", json.dumps(given)]
         with self._log.open("ab") as log:
             self._driver = subprocess.Popen(
@@ -125,37 +131,57 @@ class Stream:
     def read_to_the_end(self) -> None:
         """Return when the driver has applied all that was changed."""
         ends = self.wait_for_topic()
-        folder = self._folder / f"checkpoint{self.checkpoint}"
 
         def is_read() -> bool:
             self.check_runs()
-            done = [int(path.name) for path in folder.glob("commits/[0-9]*")]
-            if not done:
+            if (done := self._newest()) < 0:
                 return False
-            read = json.loads((folder / "offsets" / str(max(done))).read_text().splitlines()[-1])[self.topic]
+            offsets = self._folder / f"checkpoint{self.checkpoint}" / "offsets" / str(done)
+            read = json.loads(offsets.read_text().splitlines()[-1])[self.topic]
             return all(read.get(str(number), 0) >= end for number, end in ends.items())
 
         until(is_read, f"the end of {self.topic} to be read", _SECONDS)
 
+    def wait_for_epoch(self) -> None:
+        """Return when the driver has completed an epoch since it was started."""
+
+        def is_done() -> bool:
+            self.check_runs()
+            return self._newest() > self._before
+
+        until(is_done, "an epoch", _SECONDS)
+
+    def _newest(self) -> int:
+        done = (self._folder / f"checkpoint{self.checkpoint}" / "commits").glob("[0-9]*")
+        return max((int(path.name) for path in done), default=-1)
+
     def repair(self) -> None:
         """Make the copy like the table again, as the recipe says it, under the next generation; the driver runs."""
+        copy = self.copy
+        assert isinstance(copy, Orders)
         least = self.life["generation"] * PER_GENERATION
         self.table.snapshot()
 
         def sent() -> bool:
             self.check_runs()
             (found,) = self.table.orders.read("SELECT count(*) FROM orders")
-            return self.copy.read(f"SELECT count(*) FROM orders WHERE seq >= {least}") == [found]
+            return copy.read(f"SELECT count(*) FROM orders WHERE seq >= {least}") == [found]
 
         until(sent, "all rows in the new generation", _SECONDS)
-        self.copy.run(f"DELETE FROM orders WHERE seq < {least}")
+        copy.run(f"DELETE FROM orders WHERE seq < {least}")
 
     def kill_driver(self) -> None:
-        """Kill the driver with its workers."""
+        """Kill the driver with its workers. It does not count if the driver had ended by itself."""
         if self._driver is not None:
+            running = self._driver.poll() is None
             with suppress(ProcessLookupError):
                 os.killpg(self._driver.pid, signal.SIGKILL)
-            self._driver.wait()
+            self.kills["driver"] += running and self._driver.wait() == -signal.SIGKILL
+
+    def kill_worker(self) -> None:
+        """Kill the worker of Kafka Connect."""
+        self.kills["worker"] += self.worker.running
+        self.worker.kill()
 
     def check_runs(self) -> None:
         """Fail if the driver has ended by itself, or the connector's task has failed."""
@@ -164,6 +190,7 @@ class Stream:
             if any("KafkaMicroBatchStream$.metrics" in line for line in lines[self._known :]):
                 # Spark 4.1.1 ends a query whose first progress comes before its source has asked for offsets.
                 self._known = len(lines)
+                self.ended += 1
                 self.drive()
                 return
             told = [line[:1000] for line in lines if "outfall" in line and "Error" in line]
@@ -205,7 +232,7 @@ class Stream:
 class StayingRows:
     """Sees whether a row disappears that the source never deletes, once it was there."""
 
-    def __init__(self, copy: Orders) -> None:
+    def __init__(self, copy: Copy) -> None:
         """Begin to look."""
         self.gone: list[int] = []
         self._copy = copy
@@ -220,9 +247,8 @@ class StayingRows:
 
     def _look(self) -> None:
         most = 0
-        while not self._ends.wait(0.2):
-            ((text,),) = self._copy.read(f"SELECT count(*) FROM orders WHERE id < {STAYING}") or [("0",)]
-            if (count := int(text)) < most:
+        while not self._ends.wait(self._copy.pause):
+            if (count := self._copy.staying()) < most:
                 self.gone.append(most - count)
             most = max(most, count)
 
