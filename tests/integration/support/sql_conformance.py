@@ -18,7 +18,7 @@ SHORT = [
     "two_attempts_finish", "second_driver", "late_zombie", "lost_reply_of_a_commit", "failed_commit_is_resumed",
     "rewound_log",
 ]  # fmt: skip
-COLUMNS_AND_KEYS = ["changed_layout", "null_in_a_key", "in_wrappers"]
+COLUMNS_AND_KEYS = ["changed_layout", "null_in_a_key", "older_row_later", "in_wrappers"]
 STALLING = ["zombie_of_an_older_generation", "concurrent_tasks"]
 """They stall at every call."""
 CLEANING = ["staged_data_is_kept", "leftovers_are_cleaned_up", "leftovers_are_listed", "failed_job", "save_modes"]

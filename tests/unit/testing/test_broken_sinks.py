@@ -45,6 +45,7 @@ def test_a_broken_sink_is_found_by_the_check_that_names_its_fault(
         (keyed.Upserts, "null_in_a_key"),
         (keyed.NullSafeUpserts, "null_in_a_key"),
         (keyed.Upserts, "in_wrappers"),
+        (keyed.ComparesVersions, "older_row_later"),
         (columns.Lines, "changed_layout"),
         (columns.StrictLines, "changed_layout"),
         (careless.ComparesIdentities, "lost_target"),

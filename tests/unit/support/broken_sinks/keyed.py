@@ -81,6 +81,11 @@ class UpsertingSink(DynamicSink[Any], SupportsWriterContext, DeclaresGuarantee):
         return self.declared
 
 
+class BoastingSink(UpsertingSink):
+    def keeps_newer_rows(self) -> bool:
+        return True
+
+
 class UndeclaredSink(UpsertingSink):
     declared = False
 
@@ -129,3 +134,21 @@ class ComparesNoVersions(Upserts):
 @found_by("in_wrappers", "the sink was in BatchingSink with across_epochs.*return True in .*replaces_rows")
 class DoesNotSayThatRowsReplaceEachOther(Upserts):
     sink = UndeclaredSink
+
+
+@found_by("older_row_later", "3 are missing in their newest version.*return False in .*keeps_newer_rows")
+class SaysThatItKeepsNewerRows(Upserts):
+    sink = BoastingSink
+
+
+class ComparingPartition(UpsertingPartition):
+    """Keeps the row with the greater version."""
+
+    def flush(self, end_of_input: bool) -> None:
+        stored = self.table.rows
+        newer = {key: row for key, row in self.rows.items() if key not in stored or stored[key]["text"] < row["text"]}
+        self.table.upsert(newer)
+
+
+class ComparesVersions(SaysThatItKeepsNewerRows):
+    partition = ComparingPartition

@@ -1,4 +1,4 @@
-"""Keys of rows: names in the target, and NULL in them."""
+"""Keys of rows: names in the target, NULL in them, and which of two rows stays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from outfall.errors import OutfallError, ValueRefusedError
 from outfall.testing.conformance.driver import RemoteTasks
 from outfall.testing.conformance.faults import ConformanceError, check, when
 from outfall.testing.conformance.harness import gives
-from outfall.testing.conformance.rows import frozen
+from outfall.testing.conformance.rows import Content, frozen
+from outfall.testing.conformance.trial import TASKS
 from outfall.testing.conformance.trials import Trials
 
 
@@ -54,6 +55,27 @@ def null_in_a_key(trials: Trials) -> None:
             f"two rows with NULL in their key are {_counted(together)} after one epoch, {_counted(apart)} after two",
             do="reject rows with NULL in a key with an outfall.errors.ValueRefusedError, or compare keys alike within"
             " an epoch and with the target",
+        )
+
+
+@check
+def older_row_later(trials: Trials) -> None:
+    """A row replaces a newer one that an earlier epoch has written, although the sink says that it keeps those."""
+    resolved = trials.resolved
+    keeps = resolved.replaces_rows() and not resolved.may_replace_newer_rows()
+    trials.needs(keeps, "the sink does not say that it keeps newer rows")
+    trials.needs_from_author("replacing_row")
+    trial = trials.new()
+    driver = trial.driver()
+    for epoch, version in enumerate((1, 0)):
+        rows = trial.replacing([(number, version) for number in range(TASKS)])
+        trial.note(driver.run_epoch(epoch, [[row] for row in rows]), Content(epoch, ()))
+    with when("each row came in an epoch, and an older one of its key in the next"):
+        trial.drain(driver)
+        trial.verify_newest(
+            [(number, 1) for number in range(TASKS)],
+            do="let the target compare each row with the stored one; or return False in"
+            " DeclaresGuarantee.keeps_newer_rows, and outfall replay rejects the sink",
         )
 
 
