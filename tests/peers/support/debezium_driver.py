@@ -49,8 +49,13 @@ def main(given: dict[str, Any]) -> None:
     )
     order = TopicGeneration(given["kafka"], given["topic"], **given["life"])
     # A sink that keeps no values would write what stands for them.
-    unavailable = "fail" if given["marked"] else "keep"
-    rows = changes(records, given["columns"], order=order, on_truncate=given["on_truncate"], on_unavailable=unavailable)
+    rows = changes(
+        records,
+        given["columns"],
+        order=order,
+        on_truncate=given["on_truncate"],
+        on_unavailable="fail" if given["marked"] else "keep",
+    )
     if given["marked"]:
         rows = rows.withColumn("deleted", rows.op == "d").drop("op")
     sink = SINKS[given["sink"]](**given["options"])
