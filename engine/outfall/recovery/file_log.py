@@ -142,7 +142,7 @@ class FileLog(RecoveryLog):
 
     def erase(self) -> None:
         with translated_errors("erasing the recovery log", self._step_id, self._where):
-            listed, self._names = self._list(self._directory), None
+            listed, self._names, self._end = self._list(self._directory), None, None
             for number in _sorted_numbers(entry_number, listed):
                 self._remove(self._path(entry_name(number)))
                 reached("log: entry erased")

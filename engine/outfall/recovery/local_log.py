@@ -48,7 +48,9 @@ class LocalLog(FileLog):
             sync_directory(self._directory)
 
     def _create_entry(self, number: int, data: bytes) -> None:
-        self._make_directory(self._directory)
+        # The writer of an entry that exists has made the directory durable before it. Each epoch has a new object.
+        if self._end is None:
+            self._make_directory(self._directory)
         temporary = self._path(temporary_name(number))
         try:
             _write_durably(temporary, data)

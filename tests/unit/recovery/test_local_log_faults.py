@@ -94,6 +94,22 @@ def test_a_directory_whose_maker_died_before_its_sync_is_synced_by_the_next(
     assert done[0] == "fsync outfall"
 
 
+def test_the_directory_of_an_entry_is_not_synced_again_by_who_has_read_the_entry(
+    local: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(local, 1)
+    log = opened(local)
+    log.read()
+    done: list[str] = []
+    watch(monkeypatch, done)
+    log.append(b"{}", after=1)
+    assert done == ["fsync of 2 bytes", "link", "fsync sink"]
+    log.erase()
+    done.clear()
+    log.append(b"{}", after=0)
+    assert done == ["fsync chk", "mkdir sink", "fsync outfall", "fsync of 2 bytes", "link", "fsync sink"]
+
+
 def test_what_was_read_is_durable(local: str, monkeypatch: pytest.MonkeyPatch) -> None:
     log = filled(local, 1)
     done: list[str] = []
