@@ -404,3 +404,33 @@ def zone(spark: SparkSession) -> Iterator[None]:
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     yield
     spark.conf.set("spark.sql.session.timeZone", before or "UTC")
+
+
+TABLES = {"public.orders": "id BIGINT, city STRING, price DECIMAL(10,2)", "public.debezium_signal": "type STRING"}
+
+
+@pytest.mark.thorough
+def test_the_changes_of_several_tables_have_the_columns_of_all_and_their_table(spark: SparkSession) -> None:
+    signals = [record for record in recorded("others") if record["topic"].endswith("signal")]
+    rows = changes(frame(spark, [*recorded("text"), *signals]), TABLES, order=3)
+    assert rows.columns == ["id", "city", "price", "type", "op", "seq", "table"]
+    orders, others = (rows.where(f"table = '{name}'") for name in TABLES)
+    alone = changes(frame(spark, recorded("text")), TABLES["public.orders"], order=3)
+    assert orders.drop("type", "table").orderBy("seq").collect() == alone.orderBy("seq").collect()
+    assert others.selectExpr("id", "type", "op", "cast(seq AS string)").orderBy("seq").collect()[0] == (
+        None, "snapshot-window-open", "c", str(3 * PER_GENERATION)
+    )  # fmt: skip
+
+
+def test_changes_of_several_tables_need_one_type_for_each_column_and_no_other_table(spark: SparkSession) -> None:
+    records = frame(spark, [envelope(0, "c", {"id": 1, "City": "Oslo"})])
+    with pytest.raises(ConfigurationError, match=r"'id' is bigint in public.orders, and string in public.b"):
+        changes(records, {"public.orders": "id BIGINT", "public.b": "id STRING"}, order=1)
+    with pytest.raises(ConfigurationError, match="table is set"):
+        changes(records, TABLES, order=1, table="public.orders")
+    # A field that only another table has may have any case.
+    several = {"public.orders": "id BIGINT", "public.b": "id BIGINT, city STRING"}
+    assert changes(records, several, order=1).first()[:2] == (1, None)  # type: ignore[index]
+    unlisted = changes(records, {"public.b": "id BIGINT"}, order=1, on_error="null").first()
+    assert unlisted is not None
+    assert (unlisted["op"], unlisted["op_error"][:43]) == (None, "it is of a table that columns does not have")

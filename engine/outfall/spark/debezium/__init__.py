@@ -3,6 +3,7 @@
 ```
 changes      the function: the records of a topic as changes of a table, and what cannot be applied
 events       which records are changes, of which row; JSON with and without schema, structs, the flat form
+tables       one table, or several with their columns
 values       a value of an event as a column of the table
 order        the place of a change in the order of delivery, as one decimal
 ```

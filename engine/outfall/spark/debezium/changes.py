@@ -16,11 +16,12 @@ from outfall.errors import ConfigurationError
 from outfall.options import in_own_case
 from outfall.spark.debezium.events import EVENT, Envelopes, Events, FlatEvents, literal, quoted
 from outfall.spark.debezium.order import DeliveryOrder, TopicLife, found, sequence
+from outfall.spark.debezium.tables import ReadTables, columns_of, tables_of
 from outfall.spark.debezium.values import Times, check_times, check_types, converted, is_unavailable, unit_of, why_not
 from outfall.values import require_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructField, StructType
 
 Form = Literal["envelope", "flat"]
@@ -33,11 +34,12 @@ _PLACE = ("topic", "partition", "offset")
 _RECORD = ("key", *_PLACE)
 _OWN = "_outfall_{}".format
 _TEXT, _OPERATION, _ROW, _REASON, _NUMBER = map(_OWN, ("text", "operation", "row", "reason", "value_{}"))
+_TABLE = _OWN("table")
 
 
 def changes(
     records: DataFrame,
-    columns: str | StructType,
+    columns: str | StructType | Mapping[str, str | StructType],
     *,
     order: int | DeliveryOrder,
     table: str | None = None,
@@ -48,21 +50,26 @@ def changes(
     on_error: OnError = "fail",
     operation_column: str = "op",
     sequence_column: str = "seq",
+    table_column: str = "table",
 ) -> DataFrame:
-    """Return the changes of one table that a topic of Debezium's has: its columns, the operation and the sequence.
+    """Return the changes of a table that a topic of Debezium's has: its columns, the operation and the sequence.
+
+    Or those of several tables, from the topics of a connector: the columns of all, and the name of the table.
 
     For streams and batch jobs, classic sessions and Spark Connect. A sink with `write_mode="changes"` applies them, in
     whatever order they arrive. Left out are tombstones, heartbeats, transaction metadata, logical messages and changes
     of the schema.
 
     Args:
-        records: The records of one topic, as Spark's Kafka source has them: `key`, `value`, `topic`, `partition` and
-            `offset`. `value` is JSON, binary or a string, with or without its schema, or a struct, which
-            `outfall.spark.deserialize` makes of messages with schemas of a registry.
+        records: The records of one topic, or of the topics of several tables, as Spark's Kafka source has them: `key`,
+            `value`, `topic`, `partition` and `offset`. `value` is JSON, binary or a string, with or without its schema,
+            or with one table a struct, which `outfall.spark.deserialize` makes of messages with schemas of a registry.
         columns: The columns of the table with Spark's types, such as `"id BIGINT, city STRING"`. Other fields of the
-            events are left out.
+            events are left out. Or several tables by name, as `{"public.orders": "id BIGINT, city STRING"}`: their rows
+            have NULL in the columns of others, and the change of another table is an error.
         order: The generation of the topic: 1, and 1 more after it was created again or got more partitions. Or an
-            object that asks the brokers, such as `outfall.kafka.TopicGeneration`.
+            object that asks the brokers, such as `outfall.kafka.TopicGeneration`. With several tables a number, and 1
+            more after any of the topics was.
         table: The table, as `schema.table`, in MySQL `database.table`, or its name alone. Changes of others are left
             out. Without it, the change of a table that the topic is not named after is an error.
         form: `envelope`, or `flat` for events of `ExtractNewRecordState` with `add.fields=op,schema,table`, in MySQL
@@ -78,6 +85,7 @@ def changes(
             the reason. `null`: NULL as the operation, and the reason in the column `<operation_column>_error`.
         operation_column: The name of the column with the operation: `c`, `r`, `u` or `d`.
         sequence_column: The name of the column with the sequence, a `decimal(38,0)`.
+        table_column: With several tables, the name of the column with the table, as `columns` has it.
 
     Raises:
         ConfigurationError: An argument is wrong, the records lack a column, or the topic is not the expected one.
@@ -87,16 +95,21 @@ def changes(
     on_truncate = _choice("on_truncate", on_truncate, ("fail", "ignore"))
     on_unavailable = _choice("on_unavailable", on_unavailable, ("keep", "fail"))
     on_error = _choice("on_error", on_error, ("fail", "null"))
-    wanted = _columns(columns, records.sparkSession)
+    session = records.sparkSession
+    several = tables_of(columns, session) if isinstance(columns, Mapping) else None
+    wanted = several.columns if several is not None else columns_of(columns, session)
     errors = f"{operation_column}_error"
-    _check_names(wanted, operation_column, sequence_column, *([errors] if on_error == "null" else []))
+    more = [*([errors] if on_error == "null" else []), *([] if several is None else [table_column])]
+    _check_names(wanted, operation_column, sequence_column, *more)
     check_types(wanted)
     check_times(times, wanted)
     require_columns(records.columns, {name: name for name in (*_RECORD, "value")})
     events = (FlatEvents if form == "flat" else Envelopes)(wanted, records.schema["value"].dataType)
     topic = found(order)
+    if several is not None:
+        _check_several(events, table, topic)
 
-    given = {name: f"{_ROW}.{quoted(name)}" for name in wanted.names}
+    given = {name: _value(name, several) for name in wanted.names}
     numbered = {name: _NUMBER.format(number) for number, name in enumerate(wanted.names)}
     of = events.row_types()
     made = [
@@ -104,16 +117,17 @@ def changes(
         for field, number in zip(wanted, numbered.values(), strict=True)
     ]
     values = _rows(records, events, table, on_truncate).selectExpr("*", *made)
-    why = [*_problems(events, topic, table), *_not_converted(wanted, given, numbered)]
-    why += [] if events.are_structs else _problems_of_json(events, wanted, given)
+    why = [*_problems(events, topic, table, several), *_not_converted(wanted, given, numbered)]
+    why += [] if events.are_structs else _problems_of_json(events, wanted, given, several)
     why += _not_sent(wanted, numbered) if on_unavailable == "fail" else []
     reasons = " ".join(f"WHEN {condition} THEN {literal(text)}" for condition, text in why)
-    judged = values.selectExpr(*_PLACE, _OPERATION, *numbered.values(), f"CASE {reasons} END AS {_REASON}")
+    judged = values.selectExpr(*_PLACE, _OPERATION, _TABLE, *numbered.values(), f"CASE {reasons} END AS {_REASON}")
     operation = f"CASE WHEN {_REASON} IS NULL THEN {_OPERATION}{_failing() if on_error == 'fail' else ''} END"
     return judged.selectExpr(
         *(f"{number} AS {quoted(name)}" for name, number in numbered.items()),
         f"{operation} AS {quoted(operation_column)}",
         f"{sequence(topic.generation, 'offset', 'partition')} AS {quoted(sequence_column)}",
+        *([] if several is None else [f"{_TABLE} AS {quoted(table_column)}"]),
         *([f"{_REASON} AS {quoted(errors)}"] if on_error == "null" else []),
     )
 
@@ -130,7 +144,8 @@ def _rows(records: DataFrame, events: Events, table: str | None, on_truncate: On
     is_change += [f"coalesce({events.operation()} <> 't', true)"] if on_truncate == "ignore" else []
     # Not by a filter: Spark would move it below, and read each event again for it.
     chosen = f"explode(CASE WHEN {' AND '.join(is_change)} THEN array({EVENT}) ELSE array() END) AS {EVENT}"
-    known = f"{events.operation()} AS {_OPERATION}", f"{events.row()} AS {_ROW}"
+    named = f"concat({events.table()[0]}, '.', {events.table()[1]}) AS {_TABLE}"
+    known = f"{events.operation()} AS {_OPERATION}", f"{events.row()} AS {_ROW}", named
     return read.selectExpr(*_RECORD, _TEXT, chosen).selectExpr(*_RECORD, _TEXT, EVENT, *known)
 
 
@@ -153,7 +168,15 @@ def _not_sent(columns: StructType, made: Mapping[str, str]) -> Iterator[tuple[st
             yield f"{_OPERATION} <> 'd' AND {condition}", remedy.format(field.name)
 
 
-def _problems_of_json(events: Events, columns: StructType, given: Mapping[str, str]) -> list[tuple[str, str]]:
+def _value(name: str, several: ReadTables | None) -> str:
+    """Return the value of a column in the event."""
+    value, has = f"{_ROW}.{quoted(name)}", None if several is None else several.has(_TABLE, name)
+    return value if has is None else f"CASE WHEN {has} THEN {value} END"
+
+
+def _problems_of_json(
+    events: Events, columns: StructType, given: Mapping[str, str], several: ReadTables | None
+) -> list[tuple[str, str]]:
     """Return the conditions under which JSON has another value than was read, or another field, with remedies."""
     lost = (
         "the value of {} is a number with more digits than a double holds: set the connector's decimal.handling.mode"
@@ -163,17 +186,18 @@ def _problems_of_json(events: Events, columns: StructType, given: Mapping[str, s
     exact = [field.name for field in columns if _may_lose(field)]
     return [
         *((_has_lost_digits(given[name]), lost.format(name)) for name in exact),
-        *((_is_misspelt(events, given[name], name), misspelt.format(name)) for name in columns.names),
+        *((_is_misspelt(events, given[name], name, several), misspelt.format(name)) for name in columns.names),
     ]
 
 
-def _is_misspelt(events: Events, value: str, name: str) -> str:
+def _is_misspelt(events: Events, value: str, name: str, several: ReadTables | None) -> str:
     """Return whether a row that was written has the field of a column in another case only."""
     exact = literal(json.dumps(name, ensure_ascii=False))
     # JSON is parsed again only where the text of the record cannot tell.
     nowhere = f"instr({_TEXT}, {exact}) = 0 AND instr(lower({_TEXT}), lower({exact})) > 0"
     fields = f"exists({events.fields(_TEXT)}, field -> lower(field) = lower({literal(name)}))"
-    return f"{value} IS NULL AND {_OPERATION} <> 'd' AND {nowhere} AND {fields}"
+    has = None if several is None else several.has(_TABLE, name)
+    return f"{f'{has} AND ' if has else ''}{value} IS NULL AND {_OPERATION} <> 'd' AND {nowhere} AND {fields}"
 
 
 def _choice(argument: str, given: T, choices: Sequence[T]) -> T:
@@ -183,16 +207,20 @@ def _choice(argument: str, given: T, choices: Sequence[T]) -> T:
     return value
 
 
-def _columns(columns: str | StructType, session: SparkSession) -> StructType:
-    from pyspark.sql.types import StructType
-
-    # Not by `StructType.fromDDL`, which Spark 3.5 does not have.
-    found = session.createDataFrame([], columns).schema if isinstance(columns, str) else columns
-    if not isinstance(found, StructType) or not found.names:
+def _check_several(events: Events, table: str | None, topic: TopicLife) -> None:
+    if events.are_structs:
         raise ConfigurationError(
-            f"columns is {columns!r}", do='pass the columns of the table, as "id BIGINT, city STRING"'
+            "columns has several tables, and the values of the records are structs",
+            why="messages of several tables have no common schema of a registry",
+            do="read JSON, or make the changes of each table by itself and join them with unionByName",
         )
-    return found
+    if table is not None:
+        raise ConfigurationError("table is set, and columns has several tables", do="leave out table")
+    if topic.name is not None:
+        raise ConfigurationError(
+            f"order is that of the topic {topic.name}, and columns has several tables, with a topic each",
+            do="pass a generation: 1, and 1 more after any of the topics was created again or got more partitions",
+        )
 
 
 def _check_names(columns: StructType, *own: str) -> None:
@@ -201,7 +229,7 @@ def _check_names(columns: StructType, *own: str) -> None:
         if name.lower() in taken:
             raise ConfigurationError(
                 f"two columns have the name {name!r}",
-                do="pass another name as operation_column or sequence_column",
+                do="pass another name as operation_column, sequence_column or table_column",
             )
         taken.add(name.lower())
 
@@ -230,7 +258,7 @@ def _has_lost_digits(text: str) -> str:
     return f"{number} AND length(regexp_replace({text}, '[^0-9]', '')) > 15 AND instr({_TEXT}, {text}) = 0"
 
 
-def _problems(events: Events, topic: TopicLife, table: str | None) -> list[tuple[str, str]]:
+def _problems(events: Events, topic: TopicLife, table: str | None, several: ReadTables | None) -> list[tuple[str, str]]:
     """Return the conditions under which a record is no change that can be applied, with reasons and remedies."""
     found_table = events.table()[1]
     problems = [(events.damaged(), "its value is no JSON object: correct the converter, or read Avro with deserialize")]
@@ -266,12 +294,15 @@ def _problems(events: Events, topic: TopicLife, table: str | None) -> list[tuple
         ),
         (f"{_ROW} IS NULL", "it has no row: check the form of the events"),
     ]
-    if table is None:
+    if several is not None:
+        unlisted = "it is of a table that columns does not have: add the table, or read only the topics of the others"
+        problems.append((f"NOT coalesce({several.is_listed(_TABLE)}, false)", unlisted))
+    elif table is None:
         # In names of topics, characters that Kafka does not take are underscores. The pattern last, since few need it.
         legal = f"regexp_replace({found_table}, '[^a-zA-Z0-9._-]', '_')"
         named = " OR ".join(f"endswith(concat('.', topic), concat('.', {name}))" for name in (found_table, legal))
-        several = "its table is not the one that the topic is named after: pass table, which leaves out others"
-        problems.append((f"NOT ({named})", several))
+        another = "its table is not the one that the topic is named after: pass table, which leaves out others"
+        problems.append((f"NOT ({named})", another))
     else:
         unknown = (
             "it does not say of which table it is: set add.fields=op,schema,table, in MySQL op,db,table, or leave out"

@@ -1,0 +1,72 @@
+"""The tables whose changes a query reads: one, or several with their columns, whose rows become rows with all columns.
+
+A row of one of several tables has NULL in the columns that only others have, whatever fields its event has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from outfall.errors import ConfigurationError
+from outfall.spark.debezium.events import literal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+
+class ReadTables:
+    """Several tables by the names that their events have: `schema.table`, in MySQL `database.table`."""
+
+    def __init__(self, tables: Mapping[str, StructType]) -> None:
+        """Keep the columns of each. Raises `ConfigurationError` if a column of two of them differs in its type."""
+        from pyspark.sql.types import StructType
+
+        self._with: dict[str, list[str]] = {}
+        self.columns = StructType()
+        """The columns of all tables, in the order of the tables."""
+        first: dict[str, tuple[str, str]] = {}
+        for table, columns in tables.items():
+            for field in columns:
+                kind = field.dataType.simpleString()
+                if field.name not in first:
+                    self.columns = self.columns.add(field.name, field.dataType)
+                former, known = first.setdefault(field.name, (table, kind))
+                if known != kind:
+                    raise ConfigurationError(
+                        f"the column {field.name!r} is {known} in {former}, and {kind} in {table}",
+                        why="the rows of all tables have one schema",
+                        do="name one type that holds the values of both, or write one of the tables by another query",
+                    )
+                self._with.setdefault(field.name, []).append(table)
+        self._names = list(tables)
+
+    def has(self, table: str, name: str) -> str | None:
+        """Return the condition that a table, an expression, has a column; `None` if each of them has it."""
+        having = self._with[name]
+        return None if having == self._names else f"{table} IN ({', '.join(map(literal, having))})"
+
+    def is_listed(self, table: str) -> str:
+        """Return the condition that a table is one of these."""
+        return f"{table} IN ({', '.join(map(literal, self._names))})"
+
+
+def columns_of(columns: object, session: SparkSession, argument: str = "columns") -> StructType:
+    """Return the columns of a table. Raises `ConfigurationError` if there are none."""
+    from pyspark.sql.types import StructType
+
+    # Not by `StructType.fromDDL`, which Spark 3.5 does not have.
+    found = session.createDataFrame([], columns).schema if isinstance(columns, str) else columns
+    if not isinstance(found, StructType) or not found.names:
+        raise ConfigurationError(
+            f"{argument} is {columns!r}", do='pass the columns of the table, as "id BIGINT, city STRING"'
+        )
+    return found
+
+
+def tables_of(columns: Mapping[str, object], session: SparkSession) -> ReadTables:
+    """Return several tables with their columns. Raises `ConfigurationError` if there are none."""
+    if not columns:
+        raise ConfigurationError("columns is empty", do='pass tables, as {"public.orders": "id BIGINT, city STRING"}')
+    return ReadTables({table: columns_of(each, session, f"columns[{table!r}]") for table, each in columns.items()})
