@@ -16,6 +16,7 @@ from benchmarks import (
     bench_file,
     bench_http,
     bench_kafka,
+    bench_many_tables,
     bench_mysql,
     bench_parts,
     bench_postgres,
@@ -144,6 +145,16 @@ def test_changes_end_alike_in_each_way(spark: SparkSession, scratch: Scratch, tm
     result = bench_changes.measure(spark, TINY, scratch)
     check(result, tmp_path)
     assert {label for line in result.lines for label in line.ratios} == {bench_changes.PIPELINE}
+
+
+@pytest.mark.long
+def test_many_tables(spark: SparkSession, scratch: Scratch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_many_tables, "EPOCH_ROWS", 100)
+    monkeypatch.setattr(bench_many_tables, "MOST", 20)
+    monkeypatch.setattr(bench_many_tables, "JOBS", {bench_many_tables.ONE: None, "one by column": 1, "20 tables": 20})
+    result = bench_many_tables.measure(spark, TINY, scratch)
+    check(result, tmp_path)
+    assert set(bench_many_tables.WANTED) == {name for line in result.lines for name in line.ratios}
 
 
 @pytest.mark.long
