@@ -53,7 +53,9 @@ def test_a_copy_becomes_like_its_table_whatever_is_killed(
         stream.catch_up()
         staying = StayingRows(stream.copy)
         try:
-            for number in range(KILLS):
+            for number in range(2 * KILLS):
+                if sum(stream.kills.values()) == KILLS:
+                    break
                 if number % 4 == 1:
                     # Else it may be killed before it has begun.
                     stream.wait_for_epoch()
@@ -66,7 +68,8 @@ def test_a_copy_becomes_like_its_table_whatever_is_killed(
                     stream.table.change(20)
                     stream.worker.start()
                 else:
-                    stream.kill_driver()
+                    if not stream.kill_driver():
+                        stream.check_end()
                     stream.table.change(20)
                     stream.drive()
             stream.catch_up()

@@ -219,7 +219,8 @@ class ChangedOrders:
             other = self._chance.randrange(STAYING, _KEYS)
             self._cursor.execute("SELECT 1 FROM orders WHERE id = %s", (other,))
             if self._cursor.fetchone() is None:
-                self._cursor.execute("UPDATE orders SET id = %s WHERE id = %s", (other, key))
+                # Else PostgreSQL would not send a long note, and nothing has the new key's.
+                self._cursor.execute("UPDATE orders SET id = %s, note = concat(note, '') WHERE id = %s", (other, key))
 
     def _upsert(self, key: int) -> None:
         values = (key, f"c{self._chance.random()}", round(self._chance.uniform(-1e6, 1e6), 2), self._note())

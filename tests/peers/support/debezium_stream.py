@@ -74,8 +74,9 @@ class Stream:
         self.life: dict[str, Any] = {"generation": 1}
         """The topic, as `TopicGeneration` takes it."""
         self.checkpoint = 0
+        self._log.touch()
         self._known = 0
-        """The lines of the log that were read before."""
+        """The lines of the log that earlier drivers have written."""
 
     def connect(self, **more: str) -> None:
         """Start the worker with the connector. `more` are settings with underscores for dots."""
@@ -95,7 +96,7 @@ class Stream:
             # Another checkpoint may follow the first one on purpose only.
             "options": self.copy.options() | ({"on_existing": "resume"} if self.checkpoint else {}),
         }  # fmt: skip
-        self._before = self._newest()
+        self._before, self._known = self._newest(), len(self._log.read_text().splitlines())
         command = [sys.executable, "-m", "tests.peers.support.debezium_driver", json.dumps(given)]
         with self._log.open("ab") as log:
             self._driver = subprocess.Popen(
@@ -106,9 +107,7 @@ class Stream:
         """Return what the driver says when it has ended by itself."""
         assert self._driver is not None
         self._driver.wait(_SECONDS)
-        lines = self._log.read_text().splitlines()
-        told, self._known = lines[self._known :], len(lines)
-        return "\n".join(told)
+        return "\n".join(self._log.read_text().splitlines()[self._known :])
 
     def wait_for_topic(self) -> dict[int, int]:
         """Return the ends of the topic's partitions when all that was changed is in it."""
@@ -170,13 +169,16 @@ class Stream:
         until(sent, "all rows in the new generation", _SECONDS)
         copy.run(f"DELETE FROM orders WHERE seq < {least}")
 
-    def kill_driver(self) -> None:
-        """Kill the driver with its workers. It does not count if the driver had ended by itself."""
-        if self._driver is not None:
-            running = self._driver.poll() is None
-            with suppress(ProcessLookupError):
-                os.killpg(self._driver.pid, signal.SIGKILL)
-            self.kills["driver"] += running and self._driver.wait() == -signal.SIGKILL
+    def kill_driver(self) -> bool:
+        """Kill the driver with its workers; return whether it had not ended by itself before."""
+        if self._driver is None:
+            return False
+        running = self._driver.poll() is None
+        with suppress(ProcessLookupError):
+            os.killpg(self._driver.pid, signal.SIGKILL)
+        killed = running and self._driver.wait() == -signal.SIGKILL
+        self.kills["driver"] += killed
+        return killed
 
     def kill_worker(self) -> None:
         """Kill the worker of Kafka Connect."""
@@ -184,19 +186,21 @@ class Stream:
         self.worker.kill()
 
     def check_runs(self) -> None:
-        """Fail if the driver has ended by itself, or the connector's task has failed."""
+        """Fail if the driver has ended by itself, or the connector's task has failed. Spark's own fault is mended."""
         if self._driver is not None and self._driver.poll() is not None:
-            lines = self._log.read_text().splitlines()
-            if any("KafkaMicroBatchStream$.metrics" in line for line in lines[self._known :]):
-                # Spark 4.1.1 ends a query whose first progress comes before its source has asked for offsets.
-                self._known = len(lines)
-                self.ended += 1
-                self.drive()
-                return
-            told = [line[:1000] for line in lines if "outfall" in line and "Error" in line]
-            pytest.fail("the driver ended:\n" + "\n".join([*told[-5:], *lines[-20:]]), pytrace=False)
+            self.check_end()
+            self.drive()
         if (state := self.worker.state(self.prefix)).startswith("FAILED"):
             pytest.fail(state, pytrace=False)
+
+    def check_end(self) -> None:
+        """Fail if the driver, which has ended, did so by another fault than one of Spark."""
+        lines = self._log.read_text().splitlines()[self._known :]
+        if not any("KafkaMicroBatchStream$.metrics" in line for line in lines):
+            told = [line[:1000] for line in lines if "outfall" in line and "Error" in line]
+            pytest.fail("the driver ended:\n" + "\n".join([*told[-5:], *lines[-20:]]), pytrace=False)
+        # Spark 4.1.1 ends a query whose first progress comes before its source has asked for offsets.
+        self.ended += 1
 
     def wait_for(self, rows: int) -> None:
         """Return when the copy has so many rows."""
