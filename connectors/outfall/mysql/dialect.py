@@ -30,7 +30,7 @@ from outfall.mysql.tombstones import MySQLTombstones
 from outfall.mysql.types import KEY_LENGTH, arrow_type, new_column_type, why_no_sequence, why_not
 from outfall.mysql.words import MySQLWords
 from outfall.sql.database import Result
-from outfall.sql.dialect import Dialect, Found, SqlName, among, compose, staging_name
+from outfall.sql.dialect import Dialect, Found, SqlName, among, compose, ledger_name, staging_name
 from outfall.sql.keyed import Move, PositionedRows
 from outfall.sql.ledger import MANY, StepLedger
 from outfall.sql.options import STAGE
@@ -131,7 +131,7 @@ class MySQLDialect(Dialect):
         named = MANY
         if self.options.table is not None:
             table = self.parse(self.options.table)
-            named = f"{table.schema or self.database.database_name()}.{table.name}"
+            named = ledger_name(table.schema or self.database.database_name(), table.name)
         own = MySQLName(self.options.metadata_schema, "ledger")
         return StepLedger(self, own, named, incarnation, step_id)
 

@@ -10,7 +10,7 @@ from psycopg import sql
 
 from outfall.errors import ConfigurationError
 from outfall.postgres.options import LONGEST
-from outfall.sql.dialect import SqlName
+from outfall.sql.dialect import SqlName, ledger_name
 from outfall.sql.words import doubled
 
 _PART = re.compile(r'"(?:[^"]|"")+"|[^".]+')
@@ -43,7 +43,7 @@ class TableName(SqlName):
 
     def in_ledger(self, schema: str | None) -> str:
         """Return the name in the ledger, for any spelling. `schema` is the table's; `None` if it does not exist."""
-        return self.name if schema in (None, "public") else f"{schema}.{self.name}"
+        return ledger_name(None if schema == "public" else schema, self.name)
 
     def identifier(self) -> sql.Identifier:
         """Return the name as SQL, quoted."""

@@ -128,13 +128,20 @@ class SqlName(ABC):
 Name = TypeVar("Name", bound=SqlName)
 
 
+def ledger_name(schema: str | None, name: str) -> str:
+    """Return the name of a table in the ledger: parts with a dot are quoted, since two tables would have one name."""
+    parts = [name] if schema is None else [schema, name]
+    # A table may also have the name that stands for all tables of a step.
+    return ".".join('"' + part.replace('"', '""') + '"' if re.search(r'[."*]', part) else part for part in parts)
+
+
 def staging_name(metadata_schema: str, table: Name, step_id: str, extra: Sequence[str] = ()) -> Name:
     """Return the name of the staging table of a step and a table. It is deterministic, so that a DBA can create it.
 
     `table` is the target, as returned by `found_in`. `extra` are optional columns: queries with different ones would
     otherwise drop each other's table.
     """
-    text = "/".join([f"{table.schema or ''}.{table.name}", step_id, *extra])
+    text = "/".join([ledger_name(table.schema or "", table.name), step_id, *extra])
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     readable = re.sub(r"[^A-Za-z0-9_]", "_", f"{table.name}_{step_id}")[:40]
     return table.sibling(metadata_schema, f"staging_{readable}_{digest}")
@@ -330,8 +337,7 @@ class Dialect(ABC):
 
     def in_ledger(self, found: Found) -> str:
         """Return the name in the ledger of a table that the server has found."""
-        schema, name = found
-        return name if schema is None else f"{schema}.{name}"
+        return ledger_name(*found)
 
     def exists(self, session: Any, table: SqlName) -> bool:
         """Return whether a table exists."""

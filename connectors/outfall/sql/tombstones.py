@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from outfall.errors import TargetError
-from outfall.sql.dialect import Found, SqlName, compose
+from outfall.sql.dialect import Found, SqlName, compose, ledger_name
 from outfall.sql.options import DELETED, SEQUENCE
 from outfall.sql.statements import tombstones_ddl
 
@@ -98,7 +98,7 @@ def tombstones_name(dialect: Dialect, target: SqlName, found: Found | None = Non
     target is spelled. Other keys have another table, because a delete is known by its key.
     """
     schema, name = found or target.found or (target.schema, target.name)
-    text = "/".join([f"{schema or ''}.{name}", *sorted(dialect.options.key_columns)])
+    text = "/".join([ledger_name(schema or "", name), *sorted(dialect.options.key_columns)])
     digest = hashlib.sha256(text.encode()).hexdigest()[:12]
     readable = re.sub(r"[^A-Za-z0-9_]", "_", name)[:38]
     return target.sibling(dialect.options.metadata_schema, f"tombstones_{readable}_{digest}")

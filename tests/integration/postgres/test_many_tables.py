@@ -1,4 +1,4 @@
-"""Many tables in PostgreSQL: the room for locks that a server has."""
+"""Many tables in PostgreSQL: the room for locks that a server has, and names that look alike."""
 
 from __future__ import annotations
 
@@ -36,3 +36,11 @@ def test_tables_for_whose_locks_the_server_has_no_room_are_refused_before_the_ep
         # Nothing of it is recorded, so smaller epochs go on.
         assert run(sink, recovery, 1, [{**row, "id": 2} for row in few]).counts["rows"] == 40
         assert target.count("t39") == 2
+
+
+def test_a_dot_in_a_name_does_not_make_two_tables_one(target: Target, recovery: str) -> None:
+    for name in ("ax.y", '"ax.y"'):
+        target.run(f"CREATE SCHEMA IF NOT EXISTS ax; CREATE TABLE {name} (id bigint); INSERT INTO {name} VALUES (7)")
+    sink = target.sink(table=None, table_column="place", allowed_tables=["a*", "ax.*"], on_existing="overwrite")
+    run(sink, recovery, 0, [{"place": "ax.y", "id": 1}, {"place": '"ax.y"', "id": 2}])
+    assert [target.run(f"SELECT id FROM {name}") for name in ("ax.y", '"ax.y"')] == [[(1,)], [(2,)]]

@@ -9,8 +9,8 @@ import pytest
 
 from outfall.capabilities import CommitterInitContext, SealContext, TargetContext
 from outfall.errors import FencedError, TargetLostError
-from outfall.sql.dialect import StagedRows
-from outfall.sql.ledger import LedgerRow
+from outfall.sql.dialect import StagedRows, ledger_name
+from outfall.sql.ledger import MANY, LedgerRow
 from outfall.target_record import TargetRecord
 from tests.unit.support.sqlite_tables import EPOCH, GENERATION, OTHERS, OURS, SqliteStep
 
@@ -141,3 +141,11 @@ def test_another_error_is_not_taken_for_a_ledger_without_our_row() -> None:
     step.execute("ALTER TABLE outfall.ledger DROP COLUMN revoked")
     with pytest.raises(step.dialect.database.errors, match="no such column"):
         read_published(step, STAGED)
+
+
+def test_each_table_has_a_name_of_its_own_in_the_ledger() -> None:
+    tables = [(None, "t"), ("s", "t"), (None, "s.t"), ("s", "t.u"), ("s.t", "u"), (None, '"s.t"'), (None, "*")]
+    names = [ledger_name(schema, name) for schema, name in tables]
+    assert names[:2] == ["t", "s.t"]
+    # The row of a step with many tables has the name *.
+    assert len({*names, MANY}) == len(tables) + 1
