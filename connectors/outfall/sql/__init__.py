@@ -13,6 +13,7 @@ delivery        the base of a sink: checks and opens the table before an epoch; 
   first_tables  the first contact with tables that rows name, before their epoch is recorded
   publish       publishes an epoch from staging in one transaction
     epoch_tables  the tables of an epoch, and which of its rows go to each
+    table_move  moves the rows for one table; those that it rejects become dead letters
     keyed       moves the rows of an epoch from staging into the table, all or some
     moving      finds by bisection those that the table accepts
 parts/          by parts: tasks publish their rows independently, and the ledger has a row for each part

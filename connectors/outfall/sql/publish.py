@@ -1,33 +1,29 @@
 """Publishes an epoch: one transaction moves its rows from staging into the table, and updates the ledger.
 
-The dialect moves all rows with one statement. If it rejects some, `moving` moves the others, and the rejected ones
-become dead letters.
+The dialect moves all rows with one statement, those of many tables with few round trips. If it rejects some,
+`table_move` moves the rows of one table after another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from outfall.capabilities import CommitRequest, Committer, CommitterInitContext
 from outfall.errors import CommitRefusedError, FencedError, LostCommittableError, OutfallError, TargetError
 from outfall.row_logging import RowLog
-from outfall.sql.changes import MOVED
 from outfall.sql.database import ExpectedTables, Session
-from outfall.sql.dead_letters import DeadLetterTable, row_log, too_many
+from outfall.sql.dead_letters import DeadLetterTable
 from outfall.sql.dialect import Refusal, SqlName, StagedRows
 from outfall.sql.epoch_tables import EpochTable, alike, in_two_places, merged, tables_of
 from outfall.sql.keyed import Move
 from outfall.sql.ledger import LedgerRow
-from outfall.sql.moving import SortingMove, SwappedRowsError
-from outfall.sql.table import Table, dropped
+from outfall.sql.moving import SortingMove
+from outfall.sql.table import Table, dropped, dropped_early
+from outfall.sql.table_move import MovedRows, RejectedRowError, RowsLostError, TableMove, staged_row_name
 from outfall.sql.target import StepTables
 from outfall.sql.tombstones import Tombstones
 from outfall.trace_points import reached
-
-_MOST_OUT_OF_ORDER = 1000
-"""Rows that may wait for others of their epoch without dead letters."""
 
 Request = CommitRequest[StagedRows]
 T = TypeVar("T")
@@ -57,27 +53,6 @@ class StagedCommitter(Committer[StagedRows]):
         return True
 
 
-@dataclass(frozen=True)
-class _Moved:
-    """The result of moving the rows of an epoch."""
-
-    changed: int
-    dead_letters: int = 0
-    """The number of rows that publishing rejected. Tasks count those that staging rejected."""
-    skipped: int = 0
-    """The number of rows that a trigger or a rule skipped, as far as the server reports it."""
-    stale: int = 0
-    """The number of changes that were older than what was applied before, or the same."""
-
-    def __add__(self, other: _Moved) -> _Moved:
-        return _Moved(
-            self.changed + other.changed,
-            self.dead_letters + other.dead_letters,
-            self.skipped + other.skipped,
-            self.stale + other.stale,
-        )
-
-
 class EpochCommitter(StagedCommitter):
     """Moves the rows of winning attempts from staging into their tables, and records the epoch, in one transaction.
 
@@ -89,7 +64,7 @@ class EpochCommitter(StagedCommitter):
         super().__init__(tables, context)
         self._options = tables.options
         self._dead_letters = tables.dead_letters
-        self._moved: _Moved | None = None
+        self._moved: MovedRows | None = None
         self._moving: EpochTable | None = None
         """The table into which rows are moved one table after another, or were when an error was raised."""
         self._tries = 0
@@ -104,9 +79,9 @@ class EpochCommitter(StagedCommitter):
                 foreseen=[self._ledger.reading()],
                 looks=self._options.by_key or self._tables.are_many,
             )
-        except _RowsLostError:
+        except RowsLostError:
             self._signal_lost(requests)
-        except _RefusedRowError as error:
+        except RejectedRowError as error:
             refusal = self._refused(error.table, error.name, error.why, error.do)
             for request in requests:
                 request.signal_failed_with_known_reason(refusal)
@@ -124,7 +99,7 @@ class EpochCommitter(StagedCommitter):
             elif known := self.explain(requests, error):
                 raise known from error
             elif "table" in faults and (missing := self._dropped(requests)) is not None:
-                raise dropped(missing, self._context.step_id) from error
+                raise missing from error
             else:
                 doing = f"publishing to {self._named()}"
                 raise self._tables.database.translated(doing, error, self._context.step_id) from error
@@ -251,11 +226,11 @@ class EpochCommitter(StagedCommitter):
             if table.tables.tombstones is not None:
                 table.tables.tombstones.clear(session)
 
-    def _move(self, session: Session, requests: Sequence[Request], tables: Sequence[EpochTable]) -> _Moved:
+    def _move(self, session: Session, requests: Sequence[Request], tables: Sequence[EpochTable]) -> MovedRows:
         moves = [self.move_of(table) for table in tables]
         self._hold(session, moves)
         if self._unfit(session, tables):
-            raise _RowsLostError
+            raise RowsLostError
         reached("sql: moving")
         staged = {request.committable.stage: request.committable.letters for request in requests}
         waiting = sum(staged.values())
@@ -264,15 +239,16 @@ class EpochCommitter(StagedCommitter):
         else:
             self._dead_letters.check_bound(session, staged, epoch=self._context.epoch, step=self._context.step_id)
             if waiting and self._dead_letters.publish(session, list(staged)) != waiting:
-                raise _RowsLostError
+                raise RowsLostError
         if self._tables.are_many and self._options.write_mode != "append":
             self._check_counts(session, tables)
         moved = self._move_together(session, moves)
         if moved is None:
-            moved = _Moved(0)
+            moved = MovedRows(0)
             for table, move in zip(tables, moves, strict=True):
                 self._moving = table
-                moved += self._move_one(session, table, move, waiting + moved.dead_letters)
+                there = waiting + moved.dead_letters
+                moved += TableMove(session, table, move, self._dead_letters, there, self._context).run()
         settled = moved.changed + moved.dead_letters + moved.skipped
         if self._tables.are_many and self._options.write_mode == "append":
             rows = sum(table.rows for table in tables)
@@ -307,9 +283,9 @@ class EpochCommitter(StagedCommitter):
         for each in {table.attempts[0].stage: table for table in tables}.values():
             expected = {attempt.stage: attempt.rows for attempt in each.attempts}
             if each.tables.staging.counts(session, expected) != expected:
-                raise _RowsLostError
+                raise RowsLostError
 
-    def _move_together(self, session: Session, moves: Sequence[Move]) -> _Moved | None:
+    def _move_together(self, session: Session, moves: Sequence[Move]) -> MovedRows | None:
         """Move the rows of many tables with few round trips; return `None` if that moves none."""
         if len(moves) < 2:
             return None
@@ -329,136 +305,7 @@ class EpochCommitter(StagedCommitter):
             return None
         rows = sum(move.count for move in moves)
         skipped = max(rows - changed, 0) if self._options.write_mode == "append" else 0
-        return _Moved(changed, skipped=skipped)
-
-    def _move_one(self, session: Session, table: EpochTable, move: Move, waiting: int) -> _Moved:
-        """Move the rows of one table. There are dead letters already: `waiting`."""
-        if self._dead_letters is None:
-            problem, places = move.inapplicable(session, 1)
-            for place in places:
-                name = self.row_name(session, move, place)
-                raise _RefusedRowError(table.tables.target, name, problem.reason, problem.do)
-            moved = self._move_accepted(session, move)
-            for place in self._moved_keys(session, move, 1):
-                name = self.row_name(session, move, place)
-                raise _RefusedRowError(table.tables.target, name, MOVED.reason, MOVED.do)
-            self._check_all_there(session, move, moved)
-            return _Moved(moved, skipped=self._skipped(move, moved), stale=move.stale)
-        aside = self._set_ties_aside(session, move, self._dead_letters, waiting)
-        changed: int | None = None
-        try:
-            with session.savepoint():
-                # A constraint that fails at COMMIT would name no row.
-                changed = move.whole(session, at_once=True)
-        except self._dialect.database.errors as error:
-            faults = self._dialect.faults(error)
-            # If the table no longer fits any staged row, no row is a dead letter.
-            if "rows" not in faults or ("mismatch" in faults and self._find_lost_of(session, [table])):
-                raise
-        if changed is None:  # not within the handler, whose error would appear in every traceback, with the row
-            return self._move_sorting(session, move, self._dead_letters, waiting, aside)
-        aside += self._set_moved_aside(session, move, self._dead_letters, waiting + aside)
-        self._check_all_there(session, move, changed)
-        return _Moved(changed, aside, self._skipped(move, changed), move.stale)
-
-    def _move_accepted(self, session: Session, move: Move) -> int:
-        """Move all rows, in an order in which the table accepts them if it does not accept them at once."""
-        try:
-            with session.savepoint():
-                return move.whole(session)
-        except self._dialect.database.errors as error:
-            ordered = "rows" in self._dialect.faults(error) and self._dialect.refusal(error).may_be_accepted_later
-            if not (ordered and self._options.by_key):
-                raise
-            refused = error
-        sorting = SortingMove(session, move.dialect, move.positioned_rows(session))
-        for _ in self._sorted(session, move, sorting):
-            if len(sorting.refused) > _MOST_OUT_OF_ORDER:
-                break
-        if sorting.refused:
-            raise refused
-        return sorting.changed
-
-    def _sorted(self, session: Session, move: Move, sorting: SortingMove) -> Iterator[Refusal]:
-        """Move all accepted rows. Yields each rejection."""
-        try:
-            yield from sorting.run()
-        except SwappedRowsError as error:
-            name, log = self.row_name(session, move, error.place), RowLog(self._options.log_rows)
-            raise _RefusedRowError(
-                move.table,
-                name,
-                f"it exchanges values with another row of the epoch under a unique constraint, which the server checks"
-                f" row by row: {error.refusal.summary(log)}",
-                "make the constraint deferrable, such as ALTER TABLE … DROP CONSTRAINT c, ADD CONSTRAINT c UNIQUE (…)"
-                " DEFERRABLE INITIALLY DEFERRED, or the index non-unique; then start the query again, which publishes"
-                " the recorded epoch",
-            ) from None
-
-    def _set_ties_aside(self, session: Session, move: Move, dead_letters: DeadLetterTable, already: int) -> int:
-        """Write changes that nothing orders, or whose values are not known, as dead letters; return their number.
-
-        Without them, older changes of their keys are the newest, and may be tied too.
-        """
-        count = 0
-        while (found := move.inapplicable(session, dead_letters.most - already - count + 1))[1]:
-            problem, places = found
-            refusal = self._dialect.stored_refusal(problem.reason, None, None)
-            if already + count + len(places) > dead_letters.most:
-                raise self._too_many(session, move, places[-1], refusal)
-            self._check_all_there(session, move, None)
-            for place in places:
-                row = move.row_text(session, place)
-                dead_letters.add(session, row, refusal, step=self._context.step_id, epoch=self._context.epoch)
-            move.leave_out(session, places)
-            count += len(places)
-        return count
-
-    def _moved_keys(self, session: Session, move: Move, most: int) -> Sequence[str]:
-        return move.moved_keys(session, most) if self._options.sequence_kind == "kafka" else ()
-
-    def _set_moved_aside(self, session: Session, move: Move, dead_letters: DeadLetterTable, already: int) -> int:
-        """Write changes of keys that have moved to another partition as dead letters; return their number.
-
-        They changed nothing, because they seem older than what is applied.
-        """
-        refusal = self._dialect.stored_refusal(MOVED.reason, None, None)
-        places = self._moved_keys(session, move, dead_letters.most - already + 1)
-        if already + len(places) > dead_letters.most:
-            raise self._too_many(session, move, places[-1], refusal)
-        for place in places:
-            row = move.row_text(session, place)
-            dead_letters.add(session, row, refusal, step=self._context.step_id, epoch=self._context.epoch)
-        return len(places)
-
-    def _move_sorting(
-        self, session: Session, move: Move, dead_letters: DeadLetterTable, waiting: int, aside: int
-    ) -> _Moved:
-        """Move the accepted rows, and write the rejected ones as dead letters.
-
-        There are dead letters already: from tasks (`waiting`), and from before the move (`aside`).
-        """
-        self._check_all_there(session, move, None)
-        sorting = SortingMove(session, move.dialect, move.positioned_rows(session))
-        for refusal in self._sorted(session, move, sorting):
-            if waiting + aside + len(sorting.refused) > dead_letters.most:
-                raise self._too_many(session, move, list(sorting.refused)[-1], refusal)
-        for place, refusal in sorting.refused.items():
-            row = move.row_text(session, place)
-            dead_letters.add(session, row, refusal, step=self._context.step_id, epoch=self._context.epoch)
-        aside += self._set_moved_aside(session, move, dead_letters, waiting + aside + len(sorting.refused))
-        reached("sql: set aside")
-        refused = len(sorting.refused)
-        return _Moved(sorting.changed, aside + refused, self._skipped(move, sorting.changed + refused), move.stale)
-
-    def _too_many(self, session: Session, move: Move, place: str, refusal: Refusal) -> OutfallError:
-        name, log = self.row_name(session, move, place), row_log(session, self._dialect)
-        most, context = self._options.max_dead_letters, self._context
-        return too_many(most, name, refusal, log, step=context.step_id, epoch=context.epoch)
-
-    def _skipped(self, move: Move, settled: int) -> int:
-        """Return how many rows of an append a trigger or a rule of the table has skipped."""
-        return max(move.count - settled, 0) if self._options.write_mode == "append" else 0
+        return MovedRows(changed, skipped=skipped)
 
     def _check_no_dead_letters(self, count: int) -> None:
         if count:
@@ -468,14 +315,6 @@ class EpochCommitter(StagedCommitter):
                 epoch=self._context.epoch,
                 do="set dead_letter_table again, at least until this epoch is published",
             )
-
-    def _check_all_there(self, session: Session, move: Move, changed: int | None) -> None:
-        if move.is_one_of_many:
-            return  # all tables together
-        # For appends, the row count shows that no row was lost, unless triggers or rules of the table skip rows.
-        known = self._options.write_mode == "append" and changed == sum(move.expected.values())
-        if not known and self._staging.counts(session, move.expected) != move.expected:
-            raise _RowsLostError
 
     def _refusal(self, requests: Sequence[Request], error: Exception) -> OutfallError:
         table, name, refusal = self._find_refused(requests) or (
@@ -504,24 +343,22 @@ class EpochCommitter(StagedCommitter):
 
         def find(session: Session, move: Move) -> tuple[SqlName, str, Refusal] | None:
             found = SortingMove(session, move.dialect, move.positioned_rows(session)).first()
-            return None if found is None else (move.table, self.row_name(session, move, found[0]), found[1])
+            return None if found is None else (move.table, staged_row_name(session, move, found[0]), found[1])
 
         return self.move_again(requests, find)
 
-    def row_name(self, session: Session, move: Move, place: str) -> str:
-        """Return a description of a staged row, as `log_rows` permits."""
-        found = session.execute(move.row_text(session, place)).fetchone()
-        # A server may have no text for a row that is too large.
-        return row_log(session, move.dialect).name("a row", (found and found[0]) or "")
+    def _dropped(self, requests: Sequence[Request]) -> OutfallError | None:
+        """Return the error of a table that is missing; `None` if none is."""
+        step, epoch, many = self._context.step_id, self._context.epoch, self._tables.are_many
 
-    def _dropped(self, requests: Sequence[Request]) -> SqlName | None:
-        """Return a table that is missing, although rows of this query were in it; `None` if there is none."""
-
-        def find(session: Session) -> SqlName | None:
+        def find(session: Session) -> OutfallError | None:
             row, tables = self._row(session, requests), tables_of(self._tables, attempts_of(requests))
             new = self._new(session, row, tables)
-            written = [table.tables.target for table in tables if table not in new]
-            return next((name for name in written if not self._dialect.columns(session, name)), None)
+            for table in tables:
+                name = table.tables.target
+                if not self._dialect.columns(session, name):
+                    return dropped_early(name, step, epoch) if table in new else dropped(name, step, one_of_many=many)
+            return None
 
         return self._tables.run("checking", find)
 
@@ -605,21 +442,6 @@ class EpochCommitter(StagedCommitter):
             why="a newer driver found that some of them were lost, and writes the epoch again",
             do="nothing, if the newer driver is the intended one",
         )
-
-
-class _RowsLostError(Exception):
-    """Staging has fewer rows than were recorded, so the transaction must not commit."""
-
-
-class _RefusedRowError(Exception):
-    """A row of a table can be neither applied nor set aside. `name` describes it."""
-
-    def __init__(self, table: SqlName, name: str, why: str, do: str) -> None:
-        super().__init__(name)
-        self.table = table
-        self.name = name
-        self.why = why
-        self.do = do
 
 
 class _RevokedError(Exception):

@@ -228,7 +228,7 @@ class Router:
         """Raise `TargetLostError` for a table that is missing, although this query has written to it."""
         named = {self._dialect.in_ledger(found): name for name, found in absent.items()}
         for target in self._tables.ledger.known_tables(self._session, list(named)):
-            raise dropped(self._dialect.parse(named[target]), self._tables.step_id)
+            raise dropped(self._dialect.parse(named[target]), self._tables.step_id, one_of_many=True)
 
     def _made(self, name: str, found: Found) -> bool:
         """Create a missing table or column, as the options allow; return whether anything was missing.

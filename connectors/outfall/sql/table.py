@@ -239,11 +239,24 @@ def missing(name: SqlName) -> TargetError:
     return TargetError(f"there is no table {name}", do='create it, or set create_table="if_missing"')
 
 
-def dropped(name: SqlName, step_id: str) -> TargetLostError:
+def dropped(name: SqlName, step_id: str, *, one_of_many: bool = False) -> TargetLostError:
     """Return the error of a missing table to which the query has written."""
     return TargetLostError(
         f"the table {name} is missing, but this query has written to it",
         step=step_id,
         why="it was dropped or renamed, or the sink now looks for it elsewhere",
-        do="restore the table, or start the query with a new checkpoint",
+        do="restore the table, or create it without rows if its rows are not wanted any more, and start the query again"
+        if one_of_many
+        else "restore the table, or start the query with a new checkpoint",
+    )
+
+
+def dropped_early(name: SqlName, step_id: str, epoch: int) -> TargetError:
+    """Return the error of a missing table for which an epoch has its first rows."""
+    return TargetError(
+        f"the table {name} is missing, but its rows are recorded",
+        step=step_id,
+        epoch=epoch,
+        why="it was dropped or renamed after its rows were staged",
+        do="create it again with the same columns, or rename it back, and start the query again",
     )

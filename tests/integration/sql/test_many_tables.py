@@ -11,7 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from outfall.errors import CommitRefusedError, ConfigurationError, OutfallError, TargetLostError, TargetNotEmptyError
+from outfall.errors import (
+    CommitRefusedError,
+    ConfigurationError,
+    OutfallError,
+    TargetError,
+    TargetLostError,
+    TargetNotEmptyError,
+)
 from outfall.recovery import history
 from outfall.testing import LocalDriver
 from outfall.testing.crash_points import crash_at
@@ -207,6 +214,23 @@ def test_a_table_that_was_dropped_is_not_created_again(tables: Table, recovery: 
     with pytest.raises(TargetLostError, match="the table a0 is missing, but this query has written to it"):
         run(sink, recovery, 1, [row("a1", 2), row("a0", 2)])
     assert ids(tables, "a1") == [1]
+    tables.run("CREATE TABLE a0 " + LAYOUT)
+    run(sink, recovery, 1, [row("a1", 2), row("a0", 2)])
+    assert all_ids(tables, ("a0", "a1")) == [[2], [1, 2]]
+
+
+@ON_EACH
+def test_a_table_that_is_missing_under_its_first_recorded_epoch_is_named(tables: Table, recovery: str) -> None:
+    sink, rows = tables.sink(**MANY), [row("a0", 1), row("a1", 1)]
+    with crash_at("sql: publishing"):
+        run(sink, recovery, 0, rows)
+    tables.run("ALTER TABLE a1 RENAME TO z1")
+    with pytest.raises(TargetError, match=r"epoch 0\] the table a1 is missing, but its rows are recorded") as raised:
+        run(sink, recovery, 0, rows)
+    assert raised.value.do == "create it again with the same columns, or rename it back, and start the query again"
+    tables.run("CREATE TABLE a1 " + LAYOUT)
+    run(sink, recovery, 0, rows)
+    assert all_ids(tables, ("a0", "a1")) == [[1], [1]]
 
 
 def test_what_a_table_holds_is_looked_at_when_rows_first_name_it(tables: Table, recovery: str, tmp_path: Path) -> None:

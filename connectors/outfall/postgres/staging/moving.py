@@ -20,6 +20,7 @@ from outfall.postgres.words import RANKS, PostgresWords, pass_over, ranked, rank
 from outfall.sql.dialect import SqlName, compose
 from outfall.sql.keyed import Move, PositionedRows
 from outfall.sql.publish import EpochCommitter, Request
+from outfall.sql.table_move import staged_row_name
 from outfall.sql.words import Selection
 
 _PAGE_HEADER = 24
@@ -137,7 +138,7 @@ class PostgresCommitter(EpochCommitter):
             return None
 
         def find(session: PostgresConnection, move: Move) -> list[str]:
-            return [self.row_name(session, move, place) for place in _clash(session, move.positioned_rows(session))]
+            return [staged_row_name(session, move, place) for place in _clash(session, move.positioned_rows(session))]
 
         def find_all(session: PostgresConnection, move: Move) -> tuple[SqlName, list[str]] | None:
             names = find(session, move)
