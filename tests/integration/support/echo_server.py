@@ -94,8 +94,9 @@ class _Handler(socketserver.BaseRequestHandler):
 @contextmanager
 def echoing(statuses: Sequence[int]) -> Iterator[dict[int, int]]:
     """Run the program; yield the port of each status."""
-    command = [sys.executable, str(Path(__file__)), *map(str, statuses)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+    command = [sys.executable, "-m", "tests.integration.support.echo_server", *map(str, statuses)]
+    root = Path(__file__).parents[3]
+    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         yield dict(zip(statuses, json.loads(program.stdout.readline()), strict=True))
         program.communicate()
