@@ -15,7 +15,8 @@ from outfall.mysql.errors import means
 from outfall.mysql.names import quote
 from outfall.mysql.options import MySQLOptions
 from outfall.sql.database import Means, Session
-from outfall.sql.dialect import Found, SqlName, compose
+from outfall.sql.dialect import compose
+from outfall.sql.names import Found, SqlName
 
 _COLUMNS = """
 SELECT column_name, data_type, column_type, is_nullable = 'YES', extra, column_default IS NOT NULL,

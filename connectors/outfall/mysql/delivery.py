@@ -15,8 +15,9 @@ from outfall.mysql.names import MySQLName
 from outfall.mysql.options import MySQLOptions
 from outfall.possession.possession import check_same_name, find_moved
 from outfall.sql.delivery import SqlDelivery, StagedEpochs
-from outfall.sql.dialect import Found, SqlName, compose
+from outfall.sql.dialect import compose
 from outfall.sql.ledger import StepLedger
+from outfall.sql.names import Found, SqlName
 from outfall.sql.parts.delivery import PartDelivery
 from outfall.sql.parts.ledger import PartLedger
 from outfall.sql.target import SqlTarget, StepTables

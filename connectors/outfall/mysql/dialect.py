@@ -30,9 +30,10 @@ from outfall.mysql.tombstones import MySQLTombstones
 from outfall.mysql.types import KEY_LENGTH, arrow_type, new_column_type, why_no_sequence, why_not
 from outfall.mysql.words import MySQLWords
 from outfall.sql.database import Result
-from outfall.sql.dialect import Dialect, Found, SqlName, among, compose, ledger_name, staging_name
+from outfall.sql.dialect import Dialect, among, compose
 from outfall.sql.keyed import Move, PositionedRows
 from outfall.sql.ledger import MANY, StepLedger
+from outfall.sql.names import Found, SqlName, ledger_name, staging_name
 from outfall.sql.options import STAGE
 from outfall.sql.staging import Staging
 
@@ -78,10 +79,6 @@ class MySQLDialect(Dialect):
         # Names that differ only in case may be one table, depending on the server's lower_case_table_names.
         both = session.execute(query.format(which), given).fetchone()[0]
         return bool(both and read_columns(session, table) and read_columns(session, other))
-
-    def row_key(self, session: MySQLSession) -> Sequence[str]:
-        table = self.options.table
-        return self.options.key_columns or ([] if table is None else read_primary_key(session, self.parse(table)))
 
     def check_relation(self, session: MySQLSession, table: SqlName) -> None:
         check_relation(session, table)

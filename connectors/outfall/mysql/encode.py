@@ -11,7 +11,8 @@ from outfall.formats.types import is_bytes
 from outfall.mysql.json_text import json_text
 from outfall.mysql.names import quote
 from outfall.mysql.types import is_text
-from outfall.sql.dialect import SqlName, compose
+from outfall.sql.dialect import compose
+from outfall.sql.names import SqlName
 
 _TEXT = pa.large_string()
 

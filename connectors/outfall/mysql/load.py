@@ -24,7 +24,8 @@ from outfall.mysql.types import mismatches
 from outfall.row_logging import RowLog
 from outfall.sql.changes import keeps, removals
 from outfall.sql.dead_letters import batch_row_name, row_log, table_of
-from outfall.sql.dialect import Load, SqlName, isolate
+from outfall.sql.dialect import Load, isolate
+from outfall.sql.names import SqlName
 from outfall.sql.writer import set_aside, staging_columns
 from outfall.trace_points import reached
 

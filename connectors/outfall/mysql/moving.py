@@ -14,8 +14,9 @@ from outfall.mysql.database import MySQLSession
 from outfall.mysql.names import quote
 from outfall.mysql.types import json_value
 from outfall.mysql.words import address_of
-from outfall.sql.dialect import SqlName, compose
+from outfall.sql.dialect import compose
 from outfall.sql.keyed import Move, PositionedRows, RowsByOrder
+from outfall.sql.names import SqlName
 from outfall.sql.options import MARKER, ROW, STAGE
 from outfall.sql.words import Selection
 

@@ -8,7 +8,7 @@ from typing import Self
 
 from outfall.errors import ConfigurationError
 from outfall.mysql.options import LONGEST
-from outfall.sql.dialect import SqlName
+from outfall.sql.names import SqlName
 
 _PART = re.compile(r"`(?:[^`]|``)+`|[^`.]+")
 

@@ -15,7 +15,7 @@ from outfall.mysql.database import MySQLSession
 from outfall.mysql.encode import RowEncoder
 from outfall.mysql.errors import MySQLRefusal, means
 from outfall.sql.database import Means
-from outfall.sql.dialect import SqlName
+from outfall.sql.names import SqlName
 
 _ROOM = 4 << 10
 """Bytes of `max_allowed_packet` that a statement leaves."""

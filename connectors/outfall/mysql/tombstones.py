@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from outfall.mysql.database import MySQLSession
 from outfall.mysql.names import quote
-from outfall.sql.dialect import SqlName, compose
+from outfall.sql.dialect import compose
+from outfall.sql.names import SqlName
 from outfall.sql.options import DELETED, SEQUENCE
 from outfall.sql.tombstones import Tombstones, tombstones_name
 

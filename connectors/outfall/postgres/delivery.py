@@ -16,7 +16,7 @@ from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging.moving import PostgresCommitter
 from outfall.sql.delivery import SqlDelivery, StagedEpochs
-from outfall.sql.dialect import Found
+from outfall.sql.names import Found
 from outfall.sql.parts.delivery import PartDelivery
 from outfall.sql.parts.target import PartTarget
 from outfall.sql.target import SqlTarget

@@ -15,7 +15,6 @@ from outfall.postgres.catalogue.columns import (
     primary_key,
     read_ahead,
     read_columns,
-    read_primary_key,
     schemas_of,
 )
 from outfall.postgres.catalogue.conflict import conflicts
@@ -33,9 +32,10 @@ from outfall.postgres.staging.load import SortingCopy, StagingCopy, StreamingCop
 from outfall.postgres.staging.moving import positioned_rows, row_text
 from outfall.postgres.staging.truncation import emptied
 from outfall.postgres.words import PostgresWords
-from outfall.sql.dialect import Dialect, Found, SqlName, compose, staging_name
+from outfall.sql.dialect import Dialect, compose
 from outfall.sql.keyed import Move, PositionedRows
 from outfall.sql.ledger import MANY, StepLedger
+from outfall.sql.names import Found, SqlName, staging_name
 from outfall.sql.session import Statement
 from outfall.sql.staging import Staging
 from outfall.sql.tombstones import Tombstones
@@ -88,8 +88,7 @@ class PostgresDialect(Dialect):
         return bool(found and found[0])
 
     def row_key(self, session: PostgresConnection) -> Sequence[str]:
-        named = self.options.key_columns or self.options.offset_columns
-        return named or ([] if (table := self.options.table) is None else read_primary_key(session, self.parse(table)))
+        return self.options.key_columns or self.options.offset_columns or super().row_key(session)
 
     def check_relation(self, session: PostgresConnection, table: Any) -> None:
         check_relation(self.options, session, table)

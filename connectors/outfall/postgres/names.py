@@ -10,7 +10,7 @@ from psycopg import sql
 
 from outfall.errors import ConfigurationError
 from outfall.postgres.options import LONGEST
-from outfall.sql.dialect import SqlName, ledger_name
+from outfall.sql.names import SqlName, ledger_name
 from outfall.sql.words import doubled
 
 _PART = re.compile(r'"(?:[^"]|"")+"|[^".]+')

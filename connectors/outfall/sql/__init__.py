@@ -28,6 +28,7 @@ A database implements:
 database        the port, for rows and log: where it is, connections, what errors mean
 session         a connection of it: statements that are sent together, and what the catalogue says, until it changes
 dialect         names, catalogue, types, loading, the addresses of staged rows, errors
+names           names of tables: as spelled, as the server has them, in the ledger, and of the sink's own tables
 words           what differs as text
 ```
 

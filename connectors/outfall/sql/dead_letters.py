@@ -22,7 +22,8 @@ from outfall.errors import ConfigurationError, OutfallError, ValueRefusedError
 from outfall.formats.row_text import row_texts
 from outfall.row_logging import RowLog
 from outfall.sql.database import Session
-from outfall.sql.dialect import Dialect, Refusal, SqlName, among, compose, count_by_stage
+from outfall.sql.dialect import Dialect, Refusal, among, compose, count_by_stage
+from outfall.sql.names import SqlName
 from outfall.sql.options import STAGE, SqlOptions
 
 _NAMES = DEAD_LETTER_SCHEMA.names

@@ -38,10 +38,11 @@ from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink, Sink
 from outfall.sql.database import SqlDatabase
 from outfall.sql.dead_letters import DeadLetterTable, dead_letters
-from outfall.sql.dialect import Dialect, Found, SqlName, StagedRows, is_own, staging_prefix
+from outfall.sql.dialect import Dialect, StagedRows
 from outfall.sql.epoch_tables import recorded_once
 from outfall.sql.first_tables import MetTables
 from outfall.sql.ledger import MANY
+from outfall.sql.names import Found, SqlName, is_own, staging_prefix
 from outfall.sql.options import SqlOptions
 from outfall.sql.publish import EpochCommitter
 from outfall.sql.staging import Staging, new_stage
@@ -387,9 +388,9 @@ class StagedDelivery(SqlDelivery, DynamicSink[Any], SupportsCommitter[StagedRows
             tables.run("ending the ledger of", tables.ledger.end)
 
         def clean(session: Any) -> int:
-            each = tables.staging.all_of_step(session) if tables.are_many else []
-            count = sum(staging.forget_older(session, context) for staging in [tables.staging, *each])
-            for staging in each if tables.are_many else [tables.staging]:
+            every = tables.all_staging(session)
+            count = sum(staging.forget_older(session, context) for staging in dict.fromkeys([tables.staging, *every]))
+            for staging in every:
                 staging.clear(session)
             if tables.dead_letters is not None:
                 tables.dead_letters.clear(session)
@@ -397,15 +398,14 @@ class StagedDelivery(SqlDelivery, DynamicSink[Any], SupportsCommitter[StagedRows
 
         return tables.run("cleaning up staging of", clean, foreseen=[tables.staging.reading_older(context)])
 
-    def _leftovers(self, session: Any, tables: StepTables[Any], context: CleanUpContext) -> list[str]:
-        each = tables.staging.all_of_step(session) if tables.are_many else []
-        return [text for staging in [tables.staging, *each] for text in staging.older(session, context)]
-
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         tables = self._tables(context, starting=True)
-        return tables.run(
-            "reading staging of", lambda session: self._leftovers(session, tables, context), starting=True
-        )
+
+        def find(session: Any) -> list[str]:
+            every = dict.fromkeys([tables.staging, *tables.all_staging(session)])
+            return [text for staging in every for text in staging.older(session, context)]
+
+        return tables.run("reading staging of", find, starting=True)
 
 
 class StagedEpochs(StagedDelivery, SupportsPreCommitTopology[StagedRows, StagedRows]):

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outfall.sql.dialect import Found, StagedRows, StagedTable
+from outfall.sql.dialect import StagedRows, StagedTable
 from outfall.sql.keyed import Move
+from outfall.sql.names import Found
 from outfall.sql.target import StepTables
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 from outfall.errors import TargetError
 from outfall.sql.database import ExpectedTables
-from outfall.sql.dialect import Found, StagedRows
+from outfall.sql.dialect import StagedRows
 from outfall.sql.epoch_tables import EpochTable, tables_of
+from outfall.sql.names import Found
 from outfall.sql.target import SqlTarget, StepTables
 
 

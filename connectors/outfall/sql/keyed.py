@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from outfall.sql.changes import KEPT, MOVED, UNKNOWN, Problem, tied
-from outfall.sql.dialect import Dialect, SqlName, StagedRows, StagedTable, compose
+from outfall.sql.dialect import Dialect, StagedRows, StagedTable, compose
+from outfall.sql.names import SqlName
 from outfall.sql.options import ROW, STAGE
 from outfall.sql.session import Statement
 from outfall.sql.statements import Statements

@@ -18,7 +18,8 @@ from typing import Any, ClassVar
 from outfall.capabilities import CommitterInitContext, SealContext, TargetContext
 from outfall.errors import TargetLostError
 from outfall.sql.database import Session
-from outfall.sql.dialect import Dialect, SqlName, StagedRows, compose
+from outfall.sql.dialect import Dialect, StagedRows, compose
+from outfall.sql.names import SqlName
 from outfall.sql.session import Statement
 from outfall.sql.statements import ledger_ddl
 from outfall.target_record import TargetRecord, check_publishing

@@ -14,11 +14,12 @@ from outfall.errors import CommitRefusedError, FencedError, LostCommittableError
 from outfall.row_logging import RowLog
 from outfall.sql.database import ExpectedTables, Session
 from outfall.sql.dead_letters import DeadLetterTable
-from outfall.sql.dialect import Refusal, SqlName, StagedRows
+from outfall.sql.dialect import Refusal, StagedRows
 from outfall.sql.epoch_tables import EpochTable, alike, in_two_places, merged, tables_of
 from outfall.sql.keyed import Move
 from outfall.sql.ledger import LedgerRow
 from outfall.sql.moving import SortingMove
+from outfall.sql.names import SqlName
 from outfall.sql.table import Table, dropped, dropped_early
 from outfall.sql.table_move import MovedRows, RejectedRowError, RowsLostError, TableMove, staged_row_name
 from outfall.sql.target import StepTables

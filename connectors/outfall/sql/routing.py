@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 from outfall.errors import ConfigurationError, TargetError
 from outfall.sql.changes import Problem
 from outfall.sql.database import ExpectedTables
-from outfall.sql.dialect import Column, Found, SqlName, is_own
+from outfall.sql.dialect import Column
+from outfall.sql.names import Found, SqlName, is_own
 from outfall.sql.table import Table, dropped, missing
 from outfall.sql.target import StepTables, layout_of
 

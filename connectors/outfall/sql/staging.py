@@ -16,7 +16,8 @@ from typing import Any
 from outfall.capabilities import CleanUpContext, WriterInitContext
 from outfall.sql.database import Session
 from outfall.sql.dead_letters import DeadLetterTable
-from outfall.sql.dialect import Column, Dialect, SqlName, StagedRows, among, compose, count_by_stage
+from outfall.sql.dialect import Column, Dialect, StagedRows, among, compose, count_by_stage
+from outfall.sql.names import SqlName
 from outfall.sql.options import STAGE
 from outfall.sql.session import Statement
 from outfall.sql.statements import staging_ddl, staging_index_ddl

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 
 from outfall.delivery_order import PER_GENERATION, PER_OFFSET
 from outfall.sql.changes import REMOVALS
-from outfall.sql.dialect import SqlName, compose
+from outfall.sql.dialect import compose
+from outfall.sql.names import SqlName
 from outfall.sql.options import DELETED, MARKER, NUMBER, OPERATION, REMOVED, SEQUENCE, STAGE, TABLE, SqlOptions
 from outfall.sql.words import NO_CONFLICTS, Conflicts, Selection, Words, doubled
 

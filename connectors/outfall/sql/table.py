@@ -11,7 +11,8 @@ import pyarrow as pa
 from outfall.errors import ConfigurationError, TargetError, TargetLostError
 from outfall.sql.changes import KAFKA_SEQUENCE, why_no_operation, why_no_sequence
 from outfall.sql.database import Session
-from outfall.sql.dialect import Column, Dialect, SqlName, compose
+from outfall.sql.dialect import Column, Dialect, compose
+from outfall.sql.names import SqlName
 from outfall.values import require_columns, spark_type
 
 _log = logging.getLogger(__name__)

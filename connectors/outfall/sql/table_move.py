@@ -11,10 +11,11 @@ from outfall.errors import OutfallError
 from outfall.row_logging import RowLog
 from outfall.sql.changes import MOVED, Problem
 from outfall.sql.dead_letters import DeadLetterTable, row_log, too_many
-from outfall.sql.dialect import Refusal, SqlName
+from outfall.sql.dialect import Refusal
 from outfall.sql.epoch_tables import EpochTable
 from outfall.sql.keyed import Move
 from outfall.sql.moving import SortingMove, SwappedRowsError
+from outfall.sql.names import SqlName
 from outfall.trace_points import reached
 
 _MOST_OUT_OF_ORDER = 1000

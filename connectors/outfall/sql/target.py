@@ -15,8 +15,9 @@ from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError
 from outfall.possession.possession import Change, FoundRecord, RecordPort, open_target
 from outfall.sql.database import ExpectedTables, Session, SqlDatabase
 from outfall.sql.dead_letters import DeadLetterTable
-from outfall.sql.dialect import Column, Dialect, Found, SqlName, layout_name
+from outfall.sql.dialect import Column, Dialect
 from outfall.sql.ledger import LedgerRow, StepLedger
+from outfall.sql.names import Found, SqlName, layout_name
 from outfall.sql.options import SqlOptions
 from outfall.sql.staging import Staging
 from outfall.sql.table import Table, dropped
@@ -81,6 +82,10 @@ class StepTables(Generic[D]):
             staging=Staging(dialect, name, target, layout),
             tombstones=dialect.tombstones(target) if self.options.write_mode == "changes" else None,
         )
+
+    def all_staging(self, session: Session) -> list[Staging]:
+        """Return the staging tables of the step: its own, or those that there are for many tables."""
+        return self.staging.all_of_step(session) if self.are_many else [self.staging]
 
     @property
     def database(self) -> SqlDatabase:

@@ -21,7 +21,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from outfall.errors import TargetError
-from outfall.sql.dialect import Found, SqlName, compose, ledger_name
+from outfall.sql.dialect import compose
+from outfall.sql.names import Found, SqlName, ledger_name
 from outfall.sql.options import DELETED, SEQUENCE
 from outfall.sql.statements import tombstones_ddl
 

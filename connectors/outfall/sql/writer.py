@@ -20,7 +20,8 @@ from outfall.sinks import StatelessSinkPartition
 from outfall.sql.changes import ChangeCheck, Problem, keeping, only_keys_of_removals
 from outfall.sql.database import ExpectedTables, Session
 from outfall.sql.dead_letters import batch_row_name, row_log, table_of, too_many
-from outfall.sql.dialect import Dialect, Found, Load, Refusal, SqlName, StagedRows, StagedTable
+from outfall.sql.dialect import Dialect, Load, Refusal, StagedRows, StagedTable
+from outfall.sql.names import Found, SqlName
 from outfall.sql.routing import Router
 from outfall.sql.staging import new_stage
 from outfall.sql.target import StepTables

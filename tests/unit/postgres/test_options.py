@@ -23,7 +23,8 @@ from outfall.postgres.names import TableName
 from outfall.postgres.words import PostgresWords
 from outfall.serde import ModelSerializer
 from outfall.source_options import make_sink
-from outfall.sql.dialect import StagedRows, staging_name
+from outfall.sql.dialect import StagedRows
+from outfall.sql.names import staging_name
 from outfall.sql.parts.rows import PartRows
 from outfall.sql.statements import Statements
 from outfall.tls import system_authorities

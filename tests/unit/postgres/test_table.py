@@ -14,7 +14,7 @@ from outfall.postgres.dialect import PostgresDialect
 from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 from outfall.sql.database import Session
-from outfall.sql.dialect import is_own
+from outfall.sql.names import is_own
 from outfall.sql.table import Table
 
 

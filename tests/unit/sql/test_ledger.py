@@ -9,8 +9,9 @@ import pytest
 
 from outfall.capabilities import CommitterInitContext, SealContext, TargetContext
 from outfall.errors import FencedError, TargetLostError
-from outfall.sql.dialect import StagedRows, ledger_name
+from outfall.sql.dialect import StagedRows
 from outfall.sql.ledger import MANY, LedgerRow
+from outfall.sql.names import ledger_name
 from outfall.target_record import TargetRecord
 from tests.unit.support.sqlite_tables import EPOCH, GENERATION, OTHERS, OURS, SqliteStep
 

@@ -12,8 +12,9 @@ from outfall.mysql import MySQLSink
 from outfall.mysql.names import MySQLName
 from outfall.postgres import PostgresSink
 from outfall.postgres.names import TableName
-from outfall.sql.dialect import Found, StagedRows, StagedTable
+from outfall.sql.dialect import StagedRows, StagedTable
 from outfall.sql.epoch_tables import EpochTable, alike, in_two_places, merged, recorded_once
+from outfall.sql.names import Found
 from outfall.sql.routing import AllowedTables
 
 DSN = "postgresql://localhost/d"

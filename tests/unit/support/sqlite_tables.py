@@ -21,10 +21,11 @@ from outfall.row_logging import RowLog
 from outfall.sql.changes import Problem, tied
 from outfall.sql.database import Means, SqlDatabase
 from outfall.sql.dead_letters import dead_letters
-from outfall.sql.dialect import Dialect, SqlName, StagedRows, among, compose
+from outfall.sql.dialect import Dialect, StagedRows, among, compose
 from outfall.sql.epoch_tables import EpochTable
 from outfall.sql.keyed import Move, PositionedRows
 from outfall.sql.ledger import StepLedger
+from outfall.sql.names import SqlName
 from outfall.sql.options import MARKER, OPERATION, ROW, STAGE, SqlOptions
 from outfall.sql.publish import EpochCommitter
 from outfall.sql.session import BatchingSession, Fetched, Statement
@@ -272,7 +273,7 @@ class SqliteDialect(Dialect):
     def is_same(self, session: Any, table: SqlName, other: SqlName) -> bool:
         return table == other
 
-    def row_key(self, session: Any) -> Sequence[str]:
+    def primary_key(self, session: Any, table: Any) -> Sequence[str]:
         return ["id"]
 
     def new_type(self, kind: pa.DataType, name: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from outfall.sql.database import Session
-from outfall.sql.dialect import Found, SqlName
+from outfall.sql.names import Found, SqlName
 
 _QUERY = """
 WITH RECURSIVE tables (name, attrelid) AS (
@@ -184,18 +184,6 @@ def schemas_of(connection: Session, tables: Sequence[SqlName]) -> list[Found]:
     connection.look_ahead(_SCHEMAS, _given, names)
     found = {name: connection.look(_SCHEMAS, _given([name]), name)[0][1] for name in names}
     return [(table.schema or found[table.quoted], table.name) for table in tables]
-
-
-def read_primary_key(connection: psycopg.Connection[Any], table: SqlName) -> tuple[str, ...]:
-    """Return the columns of a table's primary key; empty if it has none."""
-    found = connection.execute(
-        "SELECT a.attname FROM pg_catalog.pg_index AS i"
-        " CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k (attnum, place)"
-        " JOIN pg_catalog.pg_attribute AS a ON a.attrelid = i.indrelid AND a.attnum = k.attnum"
-        " WHERE i.indrelid = to_regclass(%s) AND i.indisprimary ORDER BY k.place",
-        (table.quoted,),
-    )
-    return tuple(name for (name,) in found.fetchall())
 
 
 def _column(row: tuple[Any, ...]) -> TableColumn:

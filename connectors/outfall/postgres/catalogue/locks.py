@@ -12,7 +12,7 @@ import psycopg
 from outfall.errors import TargetError
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.connection.errors import describe
-from outfall.sql.dialect import SqlName
+from outfall.sql.names import SqlName
 from outfall.sql.session import Statement
 
 _ROOM = """

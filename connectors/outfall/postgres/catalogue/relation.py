@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from outfall.postgres.connection.versions import BENEATH
 from outfall.sql.database import Session
-from outfall.sql.dialect import SqlName, compose
+from outfall.sql.dialect import compose
+from outfall.sql.names import SqlName
 
 # A trigger's type is a bit mask: 1 row, 2 BEFORE, 4 INSERT, 8 DELETE, 16 UPDATE, 64 INSTEAD OF (catalog/pg_trigger.h).
 _QUERY = compose(

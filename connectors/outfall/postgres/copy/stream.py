@@ -22,7 +22,7 @@ from outfall.formats.strings import TEXT, concat, data_of, literal
 from outfall.postgres.catalogue.columns import Kind, TableColumn
 from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.copy.values import EPOCH, UUID, ValueContext, fitted
-from outfall.sql.dialect import SqlName
+from outfall.sql.names import SqlName
 from outfall.trace_points import reached
 
 _AS_TEXT = frozenset({"textrecv", "varcharrecv", "bpcharrecv", "citextrecv", "enum_recv", "json_recv", "jsonb_recv"})

@@ -17,8 +17,9 @@ from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.connection.errors import describe
 from outfall.postgres.names import quote
 from outfall.postgres.words import RANKS, PostgresWords, pass_over, ranked, ranks
-from outfall.sql.dialect import SqlName, compose
+from outfall.sql.dialect import compose
 from outfall.sql.keyed import Move, PositionedRows
+from outfall.sql.names import SqlName
 from outfall.sql.publish import EpochCommitter, Request
 from outfall.sql.table_move import staged_row_name
 from outfall.sql.words import Selection

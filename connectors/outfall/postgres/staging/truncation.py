@@ -5,7 +5,8 @@ from __future__ import annotations
 import psycopg
 
 from outfall.postgres.connection.database import PostgresConnection
-from outfall.sql.dialect import SqlName, compose
+from outfall.sql.dialect import compose
+from outfall.sql.names import SqlName
 
 _TRUNCATE_BYTES = 8 << 20
 """A staging table of at most this size is cleared with DELETE. TRUNCATE creates a new file and locks the table."""
