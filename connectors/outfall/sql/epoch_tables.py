@@ -88,3 +88,19 @@ def in_two_places(tables: Sequence[EpochTable]) -> Mapping[int, str]:
             why = f"the columns of {table.tables.target} changed while its rows were staged"
             lost |= {attempt.stage: why for attempt in (*other.attempts, *table.attempts)}
     return lost
+
+
+def with_other_keys(session: Any, tables: Sequence[EpochTable]) -> Mapping[int, str]:
+    """Return the attempts with rows of a table that has another primary key than they were staged for, with the reason.
+
+    Of rows with one key, only the newest is moved, so the key must be that of the table.
+    """
+    lost: dict[int, str] = {}
+    for table in tables:
+        staged = table.attempts[0].keys if table.only is not None else ()
+        dialect, target = table.tables.dialect, table.tables.target
+        # A missing table is an error of its own.
+        if staged and set(dialect.primary_key(session, target)) != set(staged) and dialect.columns(session, target):
+            why = f"the primary key of {target} changed while its rows were staged"
+            lost |= {attempt.stage: why for attempt in table.attempts}
+    return lost

@@ -15,7 +15,7 @@ from outfall.row_logging import RowLog
 from outfall.sql.database import ExpectedTables, Session
 from outfall.sql.dead_letters import DeadLetterTable
 from outfall.sql.dialect import Refusal, StagedRows
-from outfall.sql.epoch_tables import EpochTable, alike, in_two_places, merged, tables_of
+from outfall.sql.epoch_tables import EpochTable, alike, in_two_places, merged, tables_of, with_other_keys
 from outfall.sql.keyed import Move
 from outfall.sql.ledger import LedgerRow
 from outfall.sql.moving import SortingMove
@@ -277,7 +277,7 @@ class EpochCommitter(StagedCommitter):
             some = list({attempt.columns: attempt for attempt in each.attempts}.values())
             if any(each.tables.staging.unfit(session, some).values()):
                 return True
-        return bool(in_two_places(tables))
+        return bool(in_two_places(tables) or with_other_keys(session, tables))
 
     def _check_counts(self, session: Session, tables: Sequence[EpochTable]) -> None:
         """Check that staging has the rows of all attempts."""
@@ -429,7 +429,7 @@ class EpochCommitter(StagedCommitter):
         return found
 
     def _find_lost_of(self, session: Session, tables: Sequence[EpochTable]) -> Mapping[int, str]:
-        found: dict[int, str] = dict(in_two_places(tables))
+        found: dict[int, str] = {**in_two_places(tables), **with_other_keys(session, tables)}
         for table in tables:
             found |= table.tables.staging.find_lost(session, table.attempts, self._dead_letters)
         return found

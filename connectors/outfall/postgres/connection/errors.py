@@ -25,7 +25,7 @@ _MEANS = {
     Means.PASSES: _PASSING,
     Means.ROW: ("22", *_QUOTING),
     Means.TAKEN: ("23505",),
-    Means.MISMATCH: ("42P01", "42703", "42804", "42883", "428C9", "23502"),
+    Means.MISMATCH: ("42P01", "42P10", "42703", "42804", "42883", "428C9", "23502"),
     Means.ABSENT: ("42P01", "3F000"),
     Means.LOCKED: ("55P03",),
 }
