@@ -41,6 +41,11 @@ _INDEXES = """
 SELECT index_name, column_name, sub_part FROM information_schema.statistics
 WHERE table_schema = coalesce(%s, database()) AND table_name = %s AND non_unique = 0 ORDER BY index_name, seq_in_index
 """
+_CASCADES = """
+SELECT constraint_name, table_name FROM information_schema.referential_constraints
+WHERE unique_constraint_schema = coalesce(%s, database()) AND referenced_table_name = %s
+AND delete_rule IN ('CASCADE', 'SET NULL') LIMIT 1
+"""
 _WIDTH = re.compile(r"^((?:tiny|small|medium|big)?int)\(\d+\)")
 _WORDS = re.compile(r"'((?:[^'\\]|''|\\.)*)'")
 _ESCAPED = re.compile(r"''|\\(.)")
@@ -162,6 +167,12 @@ def _column(
 def read_primary_key(session: Session, table: SqlName) -> list[str]:
     """Return the columns of a table's primary key; empty if it has none."""
     return [name for name, _ in _unique(session, table).get("PRIMARY", [])]
+
+
+def deletes_elsewhere(session: Session, table: SqlName) -> str | None:
+    """Return why a DELETE of all rows of a table can reach rows of other tables; `None` if it cannot."""
+    found = session.execute(_CASCADES, (table.place, table.name)).fetchone()
+    return f"the foreign key {found[0]} of {found[1]} refers to it" if found else None
 
 
 def check_relation(session: MySQLSession, table: SqlName) -> None:

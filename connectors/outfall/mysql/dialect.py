@@ -14,6 +14,7 @@ from outfall.mysql.columns import (
     check_keys,
     check_one_transaction,
     check_relation,
+    deletes_elsewhere,
     exists,
     find_table,
     read_columns,
@@ -68,6 +69,9 @@ class MySQLDialect(Dialect):
 
     def find_all(self, session: MySQLSession, tables: Sequence[MySQLName]) -> Sequence[Found]:
         return [find_table(session, table) for table in tables]
+
+    def deletes_elsewhere(self, session: MySQLSession, table: SqlName) -> str | None:
+        return deletes_elsewhere(session, table)
 
     def exists(self, session: MySQLSession, table: SqlName) -> bool:
         return exists(session, table)

@@ -20,7 +20,7 @@ from outfall.postgres.catalogue.columns import (
 from outfall.postgres.catalogue.conflict import conflicts
 from outfall.postgres.catalogue.locks import check_locks
 from outfall.postgres.catalogue.privileges import OWN_RIGHTS, check_granted
-from outfall.postgres.catalogue.relation import read_relation
+from outfall.postgres.catalogue.relation import deletes_elsewhere, read_relation
 from outfall.postgres.catalogue.table import check_keys, check_relation
 from outfall.postgres.catalogue.types import arrow_type, new_column_type, why_no_sequence, why_not
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
@@ -68,6 +68,9 @@ class PostgresDialect(Dialect):
 
     def find_all(self, session: PostgresConnection, tables: Sequence[Any]) -> Sequence[Found]:
         return schemas_of(session, tables)
+
+    def deletes_elsewhere(self, session: PostgresConnection, table: SqlName) -> str | None:
+        return deletes_elsewhere(session, table)
 
     def read_ahead(self, session: PostgresConnection, tables: Sequence[Any]) -> None:
         read_ahead(session, tables, keys=self.options.keys_are_primary)

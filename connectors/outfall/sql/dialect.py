@@ -228,11 +228,15 @@ class Dialect(ABC):
         """Read the columns of a table, in their order; none if it is missing."""
 
     def with_options(self, options: Any) -> Self:
-        """Return the dialect with other options of the same sink. Needed for `table_column` only, as the next two."""
+        """Return the dialect with other options of the same sink. Needed for `table_column` only, as the next three."""
         raise NotImplementedError
 
     def find_all(self, session: Any, tables: Sequence[Any]) -> Sequence[Found]:
         """Return schema and name of tables as the server's catalogue has them, or would have them."""
+        raise NotImplementedError
+
+    def deletes_elsewhere(self, session: Any, table: Any) -> str | None:
+        """Return why a DELETE of all rows of a table can reach rows of other tables; `None` if it cannot."""
         raise NotImplementedError
 
     def read_ahead(self, session: Any, tables: Sequence[Any]) -> None:

@@ -13,6 +13,7 @@ from outfall.sql.database import ExpectedTables
 from outfall.sql.dialect import StagedRows
 from outfall.sql.epoch_tables import EpochTable, tables_of
 from outfall.sql.names import Found
+from outfall.sql.table import Table
 from outfall.sql.target import SqlTarget, StepTables
 
 
@@ -28,7 +29,7 @@ class MetTables:
         """Check the tables of an epoch that are new, and create what they need.
 
         Raises `TargetError` if the sink cannot find the rows of a key in one, if one loses rows, if it holds rows that
-        `on_existing` does not allow, or if the server cannot lock so many in one transaction.
+        `on_existing` does not allow or may not delete, or if the server cannot lock so many in one transaction.
         """
         every = [(table, table.only.found) for table in tables_of(tables, attempts) if table.only is not None]
         new = [table for table, found in every if found not in self._found]
@@ -65,10 +66,30 @@ def _check(
         dialect.check_together(session, [table.move() for table in more])
     named = {str(table.tables.ledger.key["target"]): table.tables for table in new}
     known = tables.ledger.known_tables(session, list(named))
-    for name, own in named.items():
-        if name not in known:
-            SqlTarget(own, None, session).check_rows(own.step_id)
+    unknown = [own for name, own in named.items() if name not in known]
+    for own in unknown:
+        SqlTarget(own, None, session).check_rows(own.step_id)
+    _check_overwrite(session, tables, unknown)
     return []
+
+
+def _check_overwrite(session: Any, tables: StepTables[Any], unknown: Sequence[StepTables[Any]]) -> None:
+    """Reject new tables of which `on_existing="overwrite"` may delete rows of earlier epochs together with theirs."""
+    if not unknown or tables.options.existing.others != "delete":
+        return
+    row = tables.ledger.read(session)
+    if row is None or row.epoch is None:
+        return  # All rows are deleted before the first ones are written.
+    for own in unknown:
+        held = Table(own.dialect, own.target).holds_rows(session)
+        why = own.dialect.deletes_elsewhere(session, own.target) if held else None
+        if why is not None:
+            raise TargetError(
+                f"{own.target} holds rows, and to delete them may delete rows of other tables, written by this query",
+                step=own.step_id,
+                why=f"on_existing is 'overwrite', an earlier epoch had no row for the table, and {why}",
+                do='set on_existing="resume", which keeps what this table and those that rows name later hold',
+            )
 
 
 def _lacks_tombstones(session: Any, table: EpochTable) -> bool:

@@ -44,3 +44,13 @@ def test_a_dot_in_a_name_does_not_make_two_tables_one(target: Target, recovery: 
     sink = target.sink(table=None, table_column="place", allowed_tables=["a*", "ax.*"], on_existing="overwrite")
     run(sink, recovery, 0, [{"place": "ax.y", "id": 1}, {"place": '"ax.y"', "id": 2}])
     assert [target.run(f"SELECT id FROM {name}") for name in ("ax.y", '"ax.y"')] == [[(1,)], [(2,)]]
+
+
+def test_a_partition_that_rows_name_later_is_not_emptied_of_rows_of_the_query(target: Target, recovery: str) -> None:
+    target.run("CREATE TABLE p (id bigint) PARTITION BY RANGE (id); CREATE TABLE p1 PARTITION OF p DEFAULT")
+    target.run("INSERT INTO p VALUES (7)")
+    sink = target.sink(table=None, table_column="place", allowed_tables="p*", on_existing="overwrite")
+    run(sink, recovery, 0, [{"place": "p", "id": 1}])
+    with pytest.raises(TargetError, match="it is a partition or a child of p"):
+        run(sink, recovery, 1, [{"place": "p1", "id": 2}])
+    assert target.run("SELECT id FROM p") == [(1,)]

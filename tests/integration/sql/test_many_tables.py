@@ -250,6 +250,30 @@ def test_what_a_table_holds_is_looked_at_when_rows_first_name_it(tables: Table, 
     assert all_ids(tables) == [[9], [], [1, 2]]
 
 
+@ON_EACH
+def test_a_later_table_is_not_emptied_if_that_reaches_rows_of_the_query(tables: Table, recovery: str) -> None:
+    tables.run("ALTER TABLE a1 ADD FOREIGN KEY (id) REFERENCES a0 (id) ON DELETE CASCADE")
+    tables.run("INSERT INTO a0 VALUES (1, 'x')")
+    over = tables.sink(**MANY, on_existing="overwrite")
+    run(over, recovery, 0, [row("a1", 1)])
+    with pytest.raises(TargetError, match=r"'overwrite', .* the foreign key \S+ of a1 refers to it"):
+        run(over, recovery, 1, [row("a0", 2)])
+    run(tables.sink(**MANY, on_existing="resume"), recovery, 1, [row("a0", 2)])
+    assert all_ids(tables, ("a0", "a1")) == [[1, 2], [1]]
+
+
+@ON_EACH
+def test_an_epoch_is_written_again_if_a_primary_key_changed_under_it(tables: Table, recovery: str) -> None:
+    tables.run("CREATE TABLE a2 (id bigint, name varchar(9), PRIMARY KEY (id, name))")
+    sink = tables.sink(**MANY, **{**UPSERT, "key_columns": ()})
+    with crash_at("after COMMITTING"):
+        run(sink, recovery, 0, [row("a2", 1, "x"), row("a2", 1, "y")])
+    drop = "DROP CONSTRAINT a2_pkey" if tables.connector == "postgres" else "DROP PRIMARY KEY"
+    tables.run(f"ALTER TABLE a2 {drop}, ADD PRIMARY KEY (id)")
+    run(sink, recovery, 0, [row("a2", 2)])
+    assert ids(tables, "a2") == [2]
+
+
 def test_a_table_that_is_altered_under_a_recorded_epoch_gets_the_rows_again(tables: Table, recovery: str) -> None:
     local = LocalDriver(tables.sink(**MANY), recovery)
     coordinator = local.coordinator()

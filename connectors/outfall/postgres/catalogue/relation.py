@@ -122,3 +122,24 @@ def read_relation(session: Session, table: SqlName) -> Relation | None:
     """Read a table, partitioned table, view or foreign table; `None` if it does not exist."""
     found = session.look(_QUERY, {"table": table.quoted}, table.quoted)
     return Relation(*found[0]) if found else None
+
+
+_ELSEWHERE = """
+SELECT 'it is a view' FROM pg_catalog.pg_class WHERE oid = to_regclass(%(table)s) AND relkind = 'v'
+UNION ALL
+SELECT 'it is a partition or a child of ' || inhparent::regclass FROM pg_catalog.pg_inherits
+WHERE inhrelid = to_regclass(%(table)s)
+UNION ALL
+SELECT 'it has the partition or child ' || inhrelid::regclass FROM pg_catalog.pg_inherits
+WHERE inhparent = to_regclass(%(table)s)
+UNION ALL
+SELECT format('the foreign key %%I of %%s refers to it', conname, conrelid::regclass) FROM pg_catalog.pg_constraint
+WHERE contype = 'f' AND confrelid = to_regclass(%(table)s) AND confdeltype IN ('c', 'n', 'd')
+LIMIT 1
+"""
+
+
+def deletes_elsewhere(session: Session, table: SqlName) -> str | None:
+    """Return why a DELETE of all rows of a table can reach rows of other tables; `None` if it cannot."""
+    found = session.execute(_ELSEWHERE, {"table": table.quoted}).fetchone()
+    return found[0] if found else None
