@@ -82,6 +82,10 @@ class KafkaDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Decla
     def requires(self) -> Sequence[str]:
         return ("topics with min.insync.replicas of 2 or more, and no unclean leader election",)
 
+    def replaces_rows(self) -> bool:
+        # The newest record of a key is the last one, for compaction and for readers of a table.
+        return self.options.value_format is None or self.options.key_column is not None
+
     def check_schema(self, schema: pa.Schema) -> None:
         """Reject columns that cannot become records. The registry is waited for only by `check_target`."""
         self._unchecked = schema
@@ -232,10 +236,6 @@ class KafkaStream(KafkaDelivery, DynamicSink[Any], SupportsDeadLetterSink):
 
     def guarantee(self) -> Guarantee:
         return Guarantee.AT_LEAST_ONCE
-
-    def replaces_rows(self) -> bool:
-        # The newest record of a key is the last one, for compaction and for readers of a table.
-        return self.options.value_format is None or self.options.key_column is not None
 
     def max_dead_letters(self) -> int:
         return self.options.max_dead_letters

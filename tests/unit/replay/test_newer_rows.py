@@ -58,6 +58,7 @@ KEEPING = [
     HttpSink("https://api.example.com/rows"),
     KinesisSink("rows"),
     KafkaSink("broker:9092", "rows", value_format="json"),
+    KafkaSink("broker:9092", "rows", value_format="json", parts=4),
     FILES,
     FanOutSink([FILES, TABLES[0](**ORDERED)]),
     DeadLetteringSink(
@@ -73,6 +74,8 @@ REPLACING = [
     *(make(order_column="version") for make in STORES),
     HttpSink("https://api.example.com/rows/{id}", method="PUT", body="record"),
     KafkaSink("broker:9092", "rows", value_format="json", key_column="id"),
+    KafkaSink("broker:9092", "rows", value_format="json", key_column="id", parts=4),
+    KafkaSink("broker:9092", "rows", parts=4),
     FanOutSink([FILES, TABLES[0](**UPSERT)]),
     DeadLetteringSink(STORES[0](), FILES),
     BatchingSink(DATABASES[0](**UPSERT)),
