@@ -70,6 +70,7 @@ def test_values_in_the_forms_that_need_no_unit_become_the_columns_of_the_table(s
                if name not in ("id", "op", "seq"))  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_the_order_is_that_of_delivery_also_for_keys_that_changed_and_incremental_snapshots(
     spark: SparkSession,
 ) -> None:

@@ -250,6 +250,7 @@ def test_what_the_check_of_a_connection_says(dynamo: Dynamo, name: str) -> None:
     assert "tombstones of deleted items are never removed" in said[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("transactions", [False, True])
 @pytest.mark.parametrize("trial", TRIALS, ids=lambda trial: trial.__name__)
 def test_a_sequence_orders_all_rows_of_a_key(

@@ -30,6 +30,7 @@ def found(dynamo: Dynamo, name: str) -> dict[int, dict[str, Any]]:
     return {int(row["id"]): row for row in dynamo.rows(name)}
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("dynamo")  # the credentials
 def test_a_stopped_driver_that_continues_after_a_later_epoch_overwrites_nothing(name: str, tmp_path: Path) -> None:
     with (

@@ -25,9 +25,8 @@ def rows(spark: SparkSession) -> DataFrame:
     )
 
 
-@pytest.mark.parametrize(
-    "format", ["parquet", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("jsonl", "csv"))]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("format", ["parquet", "jsonl", "csv"])
 def test_a_batch_comes_back_with_its_bucket_columns(rows: DataFrame, tmp_path: Path, format: str) -> None:
     sink = FileSink(
         tmp_path / "out",
@@ -59,6 +58,7 @@ def test_a_stream_through_options_writes_buckets(rows: DataFrame, tmp_path: Path
     assert sorted(back.select("id", "carrier", "at").collect()) == sorted(rows.collect())
 
 
+@pytest.mark.thorough
 def test_a_stream_of_objects_writes_buckets(rows: DataFrame, tmp_path: Path) -> None:
     spark = rows.sparkSession
     rows.write.parquet(str(tmp_path / "source"))

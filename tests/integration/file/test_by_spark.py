@@ -119,6 +119,7 @@ def test_avro_without_its_package_is_refused_before_a_row_moves(
     assert files(tmp_path / "out") == []
 
 
+@pytest.mark.thorough
 @pytest.mark.faults
 def test_a_full_disk_fails_the_epoch_and_more_room_lets_it_run(spark: SparkSession, tmp_path: Path) -> None:
     rows, log = spark.range(1_000_000), str(tmp_path / "log")

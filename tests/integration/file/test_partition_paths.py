@@ -132,6 +132,7 @@ def test_values_of_every_type_are_the_text_of_sparks_cast(spark: SparkSession, t
     assert_as_spark(spark, df, tmp_path, [f"c{number}" for number in range(len(COLUMNS))])
 
 
+@pytest.mark.thorough
 def test_several_columns_are_levels_in_their_order_with_escaped_names(spark: SparkSession, tmp_path: Path) -> None:
     rows = [("AA", 1, 0.5), ("AA", 2, 0.6), ("", 1, 0.7), ("b/b", 1, 0.8), ("AA", 1, 0.9)]
     df = spark.createDataFrame(rows, "`a/b=%` string, _n int, v double")

@@ -102,6 +102,7 @@ def assert_same(sent: DataFrame, found: DataFrame) -> None:
     assert sent.exceptAll(found).union(found.exceptAll(sent)).collect() == []
 
 
+@pytest.mark.thorough
 def test_json_lines_of_every_type_that_is_not_refused_are_read_back(
     spark: SparkSession, tmp_path: Path, zone: str
 ) -> None:

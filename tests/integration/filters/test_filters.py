@@ -32,6 +32,7 @@ from tests.integration.support.filtering import Counts
 from tests.integration.support.iceberg_epochs import NAME, Lake
 from tests.integration.support.iceberg_reader import metadata_location
 from tests.integration.support.s3 import S3
+from tests.one_each import thorough
 
 SINKS = ["file", pytest.param("s3", marks=pytest.mark.thorough)]
 EVERY = [False, pytest.param(True, marks=pytest.mark.thorough)]
@@ -177,9 +178,9 @@ def test_duckdb_finds_in_parquet_what_is_there(parquet: list[str], duck: Duck, e
 @pytest.mark.parametrize(
     ("target", "every", "one_in"),
     [
-        ("file_target", False, 4),
-        pytest.param("file_target", True, 4, marks=pytest.mark.thorough),
-        pytest.param("s3_target", False, 4, marks=pytest.mark.thorough),
+        thorough("file_target", False, 4),
+        thorough("file_target", True, 4),
+        thorough("s3_target", False, 4),
         pytest.param("file_target", True, 1, marks=pytest.mark.long),
     ],
 )
@@ -256,6 +257,7 @@ def test_duckdb_finds_in_iceberg_what_is_there(iceberg_target: Lake, duck: Duck,
     assert misled(lambda given: filtering.by_duck(duck, scan, given), chosen(ICEBERG, every)) == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("every", EVERY)
 def test_pyiceberg_finds_what_is_there(iceberg_target: Lake, every: bool) -> None:
     given = [each for each in chosen(ICEBERG, every) if not (has_no_literal(each) or is_in_with_zero(each))]

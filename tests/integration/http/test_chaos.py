@@ -241,6 +241,7 @@ def test_fifty_megabytes_and_a_server_that_refuses_them(receiver: HttpReceiver, 
     assert max(len(request.body) for request in receiver.targets[name].requests) > 2 * size
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("idempotency", ["row", "content"])
 def test_nothing_is_lost_or_doubled_in_a_storm_where_keys_are_kept(
     trial: Trial, tmp_path: Path, idempotency: Any

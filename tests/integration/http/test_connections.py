@@ -40,6 +40,7 @@ def test_connections_are_kept_between_requests_and_epochs(trial: Trial) -> None:
     assert trial.receiver.connections - before == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("manner", "way"), one_each(["dribble", "silent"], WAYS))
 def test_a_server_that_answers_too_slowly_is_left_in_time(
     trial: Trial, silence: Callable[[Received], Reply], manner: str, way: dict[str, Any]

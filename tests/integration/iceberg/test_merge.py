@@ -60,6 +60,7 @@ START = datetime(1969, 12, 31, 23, tzinfo=UTC)
 MORE_TERMS = ["hour: t", "month: t", "year: t", "bucket[4]: t", "t", "k", "truncate[2]: k"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("term", ["day: t", *map(thorough, MORE_TERMS), "bucket[3]: k"])
 @pytest.mark.parametrize("seed", [0, thorough(1)])
 def test_keys_are_found_in_partitions_of_each_transform_and_in_those_of_former_specs(

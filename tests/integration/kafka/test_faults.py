@@ -107,6 +107,7 @@ def test_a_lost_confirmation_leaves_the_entry_there_once(model: ModelBroker) -> 
     assert [record.value for record in model.topics["p-progress"].records] == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.thorough
 def test_a_confirmation_that_never_comes_is_settled_by_reading_back(
     model: ModelBroker,
 ) -> None:

@@ -174,6 +174,7 @@ def test_a_producer_without_statistics_is_not_used_again(
     assert topic.holds(*map(rows_of, range(3)))
 
 
+@pytest.mark.thorough
 def test_a_driver_that_registers_again_finds_that_another_one_has_begun(model: ModelBroker, tmp_path: Path) -> None:
     """It has no cached producer that would be fenced, so it reads who was last."""
     topic = PartsTopic(model.address, tmp_path)

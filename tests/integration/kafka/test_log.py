@@ -46,6 +46,7 @@ def test_a_closed_log_is_kept_connected_for_who_opens_it_next(config: MakeConfig
     assert there.open("sink") is log
 
 
+@pytest.mark.thorough
 def test_steps_are_listed_and_erased(config: MakeConfig) -> None:
     there = config()
     assert there.steps() == []

@@ -100,6 +100,7 @@ def polled(address: str, topic: str) -> tuple[list[bytes | None], int]:
     raise AssertionError("the end was not reached")
 
 
+@pytest.mark.thorough
 def test_an_open_transaction_hides_what_is_behind_it_and_the_high_watermark_tells(address: str, topic: str) -> None:
     first = send(producer(address, f"{topic}-a"), topic, "first")
     send(producer(address, f"{topic}-b"), topic, "behind").commit_transaction(10)

@@ -116,6 +116,7 @@ def test_a_queue_that_stays_full_ends_in_time(model: ModelBroker) -> None:
     made.shut()
 
 
+@pytest.mark.thorough
 def test_what_the_brokers_do_not_confirm_in_time_is_an_error_and_the_next_producer_is_well(model: ModelBroker) -> None:
     model_topic(model, "t")
     kept = Producers()

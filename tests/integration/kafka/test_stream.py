@@ -184,6 +184,7 @@ def test_a_broker_that_is_gone_fails_the_epoch_and_the_next_run_makes_it_good(
     assert {record.value for record in model.topics["t"].records} == {f"v{number}".encode() for number in range(6)}
 
 
+@pytest.mark.thorough
 def test_a_partition_that_is_added_between_epochs_is_written_to(model: ModelBroker, tmp_path: Path) -> None:
     model.topics["t"] = ModelTopic(1, {})
     made = sink(model.address, "t")

@@ -132,6 +132,7 @@ def test_compaction_takes_nothing_that_counts(model: ModelBroker) -> None:
             there.open("sink").append(b"late", after=after - 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("deleted", [False, thorough(True)], ids=["emptied", "deleted"])
 def test_a_topic_that_lost_its_records_is_noticed_once_and_then_begun_anew(
     model: ModelBroker, deleted: bool, monkeypatch: pytest.MonkeyPatch

@@ -21,8 +21,6 @@ ROWS = [
     for number, carrier in enumerate(["UA", "AA", "B6", "DL"] * 5)
 ]
 README = PAGES[0]
-SHORT = "apis.md"
-"""Beside the README the one page in the default run."""
 OTHERS = [
     page
     for page in PAGES[1:]
@@ -36,11 +34,8 @@ def runs_here(block: Block) -> bool:
     return "bytewax" not in block.code or find_spec("bytewax") is not None
 
 
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=[] if page_name(page) == SHORT else [pytest.mark.thorough]) for page in OTHERS],
-    ids=page_name,
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("page", OTHERS, ids=page_name)
 def test_blocks_run(page: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_blocks(page, spark, tmp_path, monkeypatch)
 

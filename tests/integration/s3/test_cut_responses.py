@@ -125,6 +125,7 @@ def test_a_response_that_is_cut_off_once_is_asked_for_again(cut_off: CutOff, off
                 assert (kind, count, ask(store)) == (kind, count, expected)
 
 
+@pytest.mark.thorough
 def test_a_response_that_is_cut_off_each_time_is_an_error(cut_off: CutOff) -> None:
     """Within its head; of a head without a body the status is enough where it says that there is nothing."""
     store = cut_off.sink(retry_deadline=0.1).store

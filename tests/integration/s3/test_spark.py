@@ -27,6 +27,7 @@ def sent(spark: SparkSession, source: Path) -> list[int]:
     return sorted(row["id"] for row in spark.read.json(str(source)).select("id").collect())
 
 
+@pytest.mark.thorough
 def test_a_stream_of_objects_is_once_in_the_bucket_also_when_an_epoch_is_replayed(
     spark_with_s3: SparkSession, target: Target, tmp_path: Path
 ) -> None:

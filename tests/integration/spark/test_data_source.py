@@ -53,12 +53,11 @@ def test_an_epoch_is_applied_once_when_spark_lost_its_commit_entry(
     assert sum(item.skipped for item in history(str(tmp_path / "checkpoint"))) == 10
 
 
-MORE_STEPS = ["after BEGIN", "file: published", "before COMPLETED"]
+STEPS = ["after BEGIN", "after PREPARED", "file: published", "before COMPLETED"]
 
 
-@pytest.mark.parametrize(
-    "step", ["after PREPARED", *(pytest.param(step, marks=pytest.mark.thorough) for step in MORE_STEPS)]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("step", STEPS)
 def test_an_epoch_whose_process_died_is_applied_once(
     crashing_spark: CrashingSpark, tmp_path: Path, source: Path, step: str
 ) -> None:
@@ -258,6 +257,7 @@ def test_a_relative_checkpoint_is_refused(spark: SparkSession, tmp_path: Path, s
     assert not visible(tmp_path / "out")
 
 
+@pytest.mark.thorough
 def test_complete_mode_is_refused_with_the_way_out(spark: SparkSession, tmp_path: Path, source: Path) -> None:
     options = {"sink": "file", "path": str(tmp_path / "out"), "checkpointLocation": str(tmp_path / "checkpoint")}
     counts = read_stream(spark, source).groupBy("k").count()
@@ -265,6 +265,7 @@ def test_complete_mode_is_refused_with_the_way_out(spark: SparkSession, tmp_path
         run(counts.writeStream.format("outfall").options(**options).outputMode("complete"))
 
 
+@pytest.mark.thorough
 def test_a_continuous_trigger_is_refused_before_anything_is_committed(spark: SparkSession, tmp_path: Path) -> None:
     source, checkpoint = spark.readStream.format("rate").load(), tmp_path / "checkpoint"
     options = {"sink": "file", "path": str(tmp_path / "out"), "checkpointLocation": str(checkpoint)}

@@ -66,6 +66,7 @@ def test_a_job_that_failed_can_be_run_again(
     assert found_ids(out) == list(range(8))
 
 
+@pytest.mark.thorough
 def test_a_job_that_was_recorded_when_it_failed_says_how_it_is_finished(
     spark: SparkSession, tmp_path: Path, logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def test_each_part_is_written_by_exactly_one_task(spark: SparkSession, out: Path
     }
 
 
+@pytest.mark.thorough
 def test_a_stable_order_is_kept_within_each_part(spark: SparkSession, out: Path) -> None:
     df = spark.range(1000).selectExpr("cast(id as int) as id", "cast(id % 3 as string) as k").repartition(5)
     write(df, FileSink(out, parts=2), key="k", order_by=["id"], workers=2)
@@ -47,6 +48,7 @@ def test_a_stable_order_is_kept_within_each_part(spark: SparkSession, out: Path)
     assert found_ids(out) == list(range(1000))
 
 
+@pytest.mark.thorough
 def test_a_null_key_is_refused_unless_it_counts_as_empty(spark: SparkSession, out: Path) -> None:
     df = spark.createDataFrame([(1, "a"), (2, None)], "id int, k string")
     # Also an error of a task has its class, its step and its epoch, and not the traceback of the task.

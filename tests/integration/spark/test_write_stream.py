@@ -226,6 +226,7 @@ def test_rows_that_come_again_are_refused_by_a_sink_that_only_adds(
     assert not out.exists()
 
 
+@pytest.mark.thorough
 def test_in_complete_mode_a_function_may_hand_on_rows_of_its_own(
     spark: SparkSession, source: Path, out: Path, checkpoint: Path
 ) -> None:
@@ -264,6 +265,7 @@ def test_two_writes_of_one_step_in_one_epoch_are_an_error(
         run(query.option("checkpointLocation", str(checkpoint)))
 
 
+@pytest.mark.thorough
 def test_two_steps_in_one_epoch_are_both_written(
     spark: SparkSession, source: Path, out: Path, checkpoint: Path
 ) -> None:
@@ -338,6 +340,7 @@ def test_a_write_on_a_thread_that_does_not_know_the_query_is_refused(
     assert not visible(out)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("steps", [("a", "b"), ("a", "a")])
 def test_writes_on_threads_that_inherit_the_query_are_as_those_on_the_streams_own(
     spark: SparkSession, source: Path, out: Path, checkpoint: Path, steps: tuple[str, str]
@@ -358,6 +361,7 @@ def test_writes_on_threads_that_inherit_the_query_are_as_those_on_the_streams_ow
         assert found_ids(out / "a") == found_ids(out / "b") == list(range(20))
 
 
+@pytest.mark.thorough
 def test_a_job_group_of_the_users_own_does_not_stand_for_the_run(
     spark: SparkSession, source: Path, out: Path, checkpoint: Path
 ) -> None:

@@ -325,6 +325,7 @@ def _watching(target: Table, wrong: list[Any]) -> Iterator[None]:
 BY_DEFAULT = ["sql: before COMMIT#2"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", mostly_thorough(STEPS, BY_DEFAULT))
 def test_a_driver_that_dies_anywhere_leaves_an_epoch_in_all_tables_or_in_none(
     make: Make, recovery: str, step: str

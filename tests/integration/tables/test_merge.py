@@ -43,6 +43,7 @@ def arrive(table: dict[Any, Row], given: Row, keys: Sequence[str]) -> None:
         table[key] = {name: value for name, value in given.items() if name != "gone"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("keys", [["id"], thorough(["id", "part"]), thorough(["part", "id"])], ids=str)
 @pytest.mark.parametrize("partitioned", [thorough(()), ("part",)], ids=["unpartitioned", "partitioned"])
 @pytest.mark.parametrize("seed", [0, thorough(1)])

@@ -188,6 +188,7 @@ def test_a_process_that_has_the_code_alone_runs_a_task(third_party: Path, tmp_pa
     assert rows_in(directory) == [1, 2, 3]
 
 
+@pytest.mark.thorough
 def test_a_format_of_another_distribution_is_written_by_a_process_that_has_the_code_alone(
     third_party: Path, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ def test_importing_the_module_that_spark_looks_into_never_fails_and_loads_no_con
     assert (run.returncode, run.stdout) == (0, "[]\n")
 
 
+@pytest.mark.thorough
 def test_everything_but_the_spark_package_works_without_pyspark() -> None:
     run = run_without_pyspark("import outfall.file, outfall.testing, outfall.recovery, outfall.protocol.coordinator")
     assert run.returncode == 0, run.stderr

@@ -121,6 +121,7 @@ def test_a_host_is_held_until_the_latest_moment_asked_for() -> None:
 # The budget.
 
 
+@pytest.mark.thorough
 @given(st.integers(0, 500), st.integers(0, 200), st.randoms(use_true_random=False))
 def test_retries_that_come_to_nothing_are_at_most_a_tenth_and_what_was_advanced(
     firsts: int, retries: int, chance: random.Random
@@ -184,6 +185,7 @@ def test_a_short_outage_ends_in_recovery_with_everything_delivered_once() -> Non
     assert destination.events.now() < 90
 
 
+@pytest.mark.thorough
 def test_ten_minutes_of_outage_hold_memory_flat_and_cost_a_tenth_of_the_requests() -> None:
     partition, destination = opened(
         max_in_flight_requests=8,

@@ -236,6 +236,7 @@ def test_a_misspelled_command_gets_a_suggestion() -> None:
     assert "No such command 'xyzzy'." in failed("xyzzy", code=2)
 
 
+@pytest.mark.thorough
 def test_it_runs_as_a_process_without_pyspark(step: FileStep) -> None:
     step.write(0)
     code = "import sys; sys.modules['pyspark'] = None; from outfall.cli import main; main()"

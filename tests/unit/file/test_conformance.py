@@ -104,10 +104,6 @@ class InShort(Files):
     test_crash_at_every_line = test_killed_at_every_step = None
 
 
-class TestGrowingFilesInShort(InShort, GrowingFiles):
-    pass
-
-
 class TestWholeFilesInShort(InShort, WholeFiles):
     pass
 
@@ -129,14 +125,6 @@ class CsvFiles(WholeFiles):
 
 def test_csv_files_whose_columns_change(tmp_path: Path) -> None:
     report = run_conformance(CsvFiles(), tmp_path, checks=["one_epoch", "changed_layout"])
-    assert report.passed, report
-
-
-# What crashes leave open.
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_files_by_spark_in_short(tmp_path: Path) -> None:
-    checks = ["one_epoch", "two_attempts_finish", "lost_before_committing", "late_zombie", "leftovers_are_cleaned_up"]
-    report = run_conformance(FilesBySpark(), tmp_path, checks=checks)
     assert report.passed, report
 
 

@@ -207,6 +207,7 @@ def test_much_data_is_written_before_the_end_and_little_is_held_back(driver: Gro
     assert part.snapshot().offset == (out / PART).stat().st_size
 
 
+@pytest.mark.thorough
 def test_many_epochs_leave_no_more_behind_than_one(driver: GrowingDriver, out: Path) -> None:
     driver.run({PART: rows(0), "part-00001.jsonl": rows(0)})
     names, files = len(list(out.rglob("*"))), open_files(out)

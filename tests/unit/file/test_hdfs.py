@@ -174,6 +174,7 @@ with hdfs_on_disk():
 """
 
 
+@pytest.mark.thorough
 def test_a_process_ends_though_python_frees_last_what_asks_hdfs() -> None:
     done = subprocess.run(
         [sys.executable, "-c", ASKS_LAST], cwd=ROOT, timeout=60, capture_output=True, text=True, check=False

@@ -108,6 +108,7 @@ SCALARS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", [{}, {"null_value": "-"}, {"quote_all": True}, {"timestamp_format": "yyyy"}])
 @settings(deadline=None, max_examples=30)
 @drawn(

@@ -83,6 +83,7 @@ TIMES = {"instant": pa.timestamp("us", "UTC"), "local": pa.timestamp("us"), "ms"
 MOMENTS = st.none() | st.datetimes()
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.tuples(ROWS.map(lambda rows: rows[:1]), *[MOMENTS] * len(TIMES)), min_size=1, max_size=4),
@@ -96,6 +97,7 @@ def test_repeated_values_are_written_as_single_ones(rows: list[Any], order: list
     assert encode(pa.concat_batches([batch] * repeats)) == encode(batch) * repeats
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(st.lists(st.none() | st.dictionaries(st.text('k"\n', max_size=3), st.none() | st.integers(0, 9))))
 def test_maps_are_objects_whose_null_values_stay(maps: list[dict[str, int | None] | None]) -> None:

@@ -27,6 +27,7 @@ def test_bytes_are_base64(values: list[bytes | None], skipped: int) -> None:
     assert column([values], pa.list_(pa.binary())) == [expected]
 
 
+@pytest.mark.thorough
 @settings(deadline=None)
 @given(ROWS)
 def test_with_null_fields_every_field_of_every_object_is_there(rows: list[dict[str, Any]]) -> None:

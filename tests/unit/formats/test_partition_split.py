@@ -52,6 +52,7 @@ KINDS = [pa.string(), pa.int32(), pa.bool_(), pa.date32(), pa.timestamp("us", "E
 NAMES = ["s", "i", "b", "d", "t"]
 
 
+@pytest.mark.thorough
 @settings(deadline=None, max_examples=200)
 @given(
     st.lists(ROW, max_size=30),

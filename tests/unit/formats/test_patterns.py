@@ -27,6 +27,7 @@ INSTANTS = st.datetimes(
 )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("pattern", list(KNOWN))
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.none() | MOMENTS, min_size=1, max_size=5))

@@ -18,6 +18,7 @@ from outfall.recovery import recovery_config
 SECRET = "hunter2"
 
 
+@pytest.mark.thorough
 def test_recovery_is_imported_without_the_client() -> None:
     code = "import sys, outfall.kafka, outfall.recovery; sys.exit('confluent_kafka' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -168,6 +168,7 @@ def test_the_end_of_a_transaction_that_comes_behind_its_repetition_commits_no_ot
     assert every_schedule(repeated) > 5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fate", FATES)
 def test_two_attempts_of_a_part_commit_its_rows_once(fate: str) -> None:
     at_random(partial(two_attempts, fate=fate), 60)
@@ -179,6 +180,7 @@ def test_two_attempts_of_a_part_in_every_order_of_their_steps(fate: str) -> None
     assert every_schedule(partial(two_attempts, fate=fate)) > 500
 
 
+@pytest.mark.thorough
 def test_a_task_of_a_driver_that_is_overtaken_doubles_nothing() -> None:
     at_random(overtaken, 100)
 
@@ -259,6 +261,7 @@ def other_parts(choose: Callable[[int], int]) -> None:
     assert values(broker) == [7]
 
 
+@pytest.mark.thorough
 def test_a_task_that_wakes_after_the_query_was_started_with_other_parts_doubles_nothing() -> None:
     at_random(other_parts, 200)
 
@@ -295,6 +298,7 @@ def resumed(choose: Callable[[int], int]) -> None:
     assert isinstance(again, FencedError) or broker.marks[0]
 
 
+@pytest.mark.thorough
 def test_a_task_that_wakes_after_another_checkpoint_resumed_writes_nothing() -> None:
     at_random(resumed, 150)
 

@@ -166,6 +166,7 @@ def test_two_drivers_in_every_order_of_their_steps() -> None:
     assert every_schedule(run) > 1_000
 
 
+@pytest.mark.thorough
 def test_a_reader_beside_a_driver_that_sweeps_and_a_broker_that_compacts_in_every_order() -> None:
     def run(choose: Callable[[int], int]) -> None:
         story = Story(chunk=100)

@@ -116,6 +116,7 @@ def test_of_two_calls_that_failed_together_one_renews() -> None:
     assert len(made) == 2
 
 
+@pytest.mark.thorough
 def test_who_looks_at_a_stream_hears_of_stale_credentials_and_has_new_ones_the_next_time(account: Account) -> None:
     account.refusals = ["ExpiredTokenException"]
     made = sink()

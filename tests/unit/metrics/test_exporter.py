@@ -301,6 +301,7 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path, serving: Callable[...,
     assert f"cannot listen on 127.0.0.1:{taken}" in failed("export", tmp_path, "--port", taken)
 
 
+@pytest.mark.thorough
 def test_an_exporter_loads_nothing_for_other_commands() -> None:
     code = (
         "import sys; from outfall.cli.commands.app import outfall; outfall(['export', '--help'], standalone_mode=False)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from outfall.sql.dialect import isolate
 REFUSAL = RowRefusal("no", "23514", "a detail")
 
 
+@pytest.mark.thorough
 @given(st.integers(0, 3000), st.sets(st.integers(0, 2999), max_size=12))
 def test_the_refused_are_found_in_order_and_the_others_applied_once(count: int, bad: set[int]) -> None:
     applied: list[int] = []

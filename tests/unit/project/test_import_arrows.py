@@ -161,12 +161,18 @@ BROUGHT = {
 """Modules of distributions that another one requires."""
 
 
+@cache
+def installed_modules() -> dict[str, set[str]]:
+    """The distributions that bring each module."""
+    return {module: {each.lower() for each in names} for module, names in packages_distributions().items()}
+
+
 @pytest.mark.parametrize("name", [destination.removeprefix("outfall.") for destination in DESTINATIONS])
 def test_an_extra_brings_what_its_package_imports(name: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *project["optional-dependencies"][name]]
     installed = {Requirement(line).name.lower() for line in lines}
-    known = {module: {each.lower() for each in names} for module, names in packages_distributions().items()}
+    known = installed_modules()
     ours = {*sys.stdlib_module_names, "outfall", ""}
     needed = {module.partition(".")[0] for module in loaded(f"outfall.{name}")} - ours
     assert {module for module in needed if not known[BROUGHT.get(module, module)] & installed} == set()
@@ -196,6 +202,7 @@ def test_pandas_is_never_needed() -> None:
     assert [line for root in (CORE, ENGINE, CONNECTORS, TOOLS) for line in offences(root, ("pandas",))] == []
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Every module of the distribution by its name."""
     found = {}
@@ -234,9 +241,10 @@ def test_no_class_is_made_or_exchanged_while_the_program_runs() -> None:
         if isinstance(node, ast.FunctionDef):
             return node.name == "__new__" or any(isinstance(inner, ast.ClassDef) for inner in ast.walk(node))
         if isinstance(node, ast.Assign):
-            return any(ast.unparse(target).endswith(".__class__") for target in node.targets)
+            return any(isinstance(target, ast.Attribute) and target.attr == "__class__" for target in node.targets)
         if isinstance(node, ast.Call):
-            makes = ast.unparse(node.func) in {"type", "types.new_class"} and len(node.args) > 1
+            called = getattr(node.func, "id", None) or getattr(node.func, "attr", None)
+            makes = called in {"type", "new_class"} and len(node.args) > 1
             return makes or any(isinstance(given, ast.Constant) and given.value == "__class__" for given in node.args)
         return False
 

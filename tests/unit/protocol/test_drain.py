@@ -156,6 +156,7 @@ drain(lambda: EpochCoordinator(setup.sink(), "drained", recovery_config(sys.argv
 """
 
 
+@pytest.mark.thorough
 def test_a_driver_that_ends_warns_of_rows_that_wait(tmp_path: Path) -> None:
     place, link = tmp_path / "chk", tmp_path / "link"
     link.symlink_to(place)

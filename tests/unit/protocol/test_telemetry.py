@@ -129,6 +129,7 @@ def test_epochs_are_told_of_as_counters_and_as_spans_with_their_errors(tmp_path:
     assert counted.keys() <= {counter.name for counter in (*STEP_COUNTERS, PHASE_SECONDS, SINK_COUNTER)}
 
 
+@pytest.mark.thorough
 def test_without_opentelemetry_nothing_of_it_is_imported(tmp_path: Path) -> None:
     absent = "import sys, json; from contextlib import closing; sys.modules['opentelemetry'] = None\n"
     say = "\nwrite(0)\nprint(json.dumps([name for name in sys.modules if name.startswith('opentelemetry')]))"

@@ -93,6 +93,7 @@ def test_a_driver_in_the_middle_of_an_epoch_is_fenced(tmp_path: Path) -> None:
     step.check(new)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("target", STORES)
 @pytest.mark.parametrize("point", ["copy: MOVED", "log: state durable#2", "log: entry restored", "copy: restored"])
 def test_a_copy_that_died_is_not_taken_for_a_log_and_can_be_made_again(target: str, point: str, tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ def test_clean_up_keeps_what_it_is_told_and_everything_newer(location: str) -> N
     assert numbers(log) == [], "what to keep is the caller's word"
 
 
+@pytest.mark.thorough
 def test_what_is_kept_is_bounded(location: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     log, most, descriptors = opened(location), 0, len(os.listdir("/proc/self/fd"))

@@ -19,6 +19,7 @@ APPENDING = [
 MADE = "log: directory made"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("before", "action", "expected"),
     [

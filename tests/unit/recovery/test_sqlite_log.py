@@ -103,6 +103,7 @@ def test_a_locked_database_is_waited_for_and_then_an_error_that_says_how_long(pa
             assert log.append(b"x", after=3) == 4
 
 
+@pytest.mark.thorough
 def test_several_that_open_what_none_has_made_yet_are_not_in_each_others_way(tmp_path: Path) -> None:
     level = threading.Barrier(4, timeout=60)
 

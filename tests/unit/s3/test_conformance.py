@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
-from tests.one_each import thorough
 from tests.unit.support.conforming import saved
 from tests.unit.support.fake_s3 import FakeS3, answer
 
@@ -75,18 +74,16 @@ SHORT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("most_cases", [2, thorough(None)])
-def test_uploads_in_short(tmp_path: Path, most_cases: int | None) -> None:
-    uploads = Uploads()
-    uploads.most_cases = most_cases
-    report = run_conformance(uploads, tmp_path, checks=SHORT)
+@pytest.mark.thorough
+def test_uploads_in_short(tmp_path: Path) -> None:
+    report = run_conformance(Uploads(), tmp_path, checks=SHORT)
     assert report.passed, report
 
 
-@pytest.mark.parametrize("most_cases", [2, thorough(8)])
-def test_copies_of_the_log_in_short(tmp_path: Path, most_cases: int) -> None:
+@pytest.mark.thorough
+def test_copies_of_the_log_in_short(tmp_path: Path) -> None:
     uploads = Uploads()
-    uploads.most_cases = most_cases
+    uploads.most_cases = 8
     report = run_conformance(uploads, tmp_path, checks=["copied_log", "log_copied_during_an_epoch"])
     assert report.passed, report
 

@@ -85,6 +85,7 @@ def test_zero_rows_make_no_object() -> None:
     assert fake.calls == []
 
 
+@pytest.mark.thorough
 def test_compressed_members_and_row_groups_are_whole_across_parts() -> None:
     import gzip
     import random

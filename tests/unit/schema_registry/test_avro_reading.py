@@ -132,6 +132,7 @@ def alike(one: Any, other: Any) -> bool:
     return bool(one == other) or (one in ([], {}) and other in ([], {}))
 
 
+@pytest.mark.thorough
 @given(st.data())
 def test_both_libraries_read_what_the_reference_reads(data: st.DataObject) -> None:
     check_reading(data)

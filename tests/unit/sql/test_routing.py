@@ -125,6 +125,7 @@ def test_a_table_whose_columns_changed_among_the_tasks_is_found() -> None:
     assert not in_two_places(found[1:])
 
 
+@pytest.mark.thorough
 def test_a_thousand_tables_are_some_kilobytes_of_the_record() -> None:
     names = {f"tenant_{number:04d}": ((f"tenant_{number:04d}",), 100) for number in range(1000)}
     recorded = recorded_once([_attempt(stage, "x", **names) for stage in range(50)])

@@ -284,6 +284,7 @@ def test_drivers_zombies_and_others_who_do_no_harm(seed: int) -> None:
     play_at_random(seed, HARMLESS)
 
 
+@pytest.mark.thorough
 @settings(max_examples=6)
 @given(SEEDS)
 def test_what_is_lost_before_it_is_committed_is_written_anew(seed: int) -> None:

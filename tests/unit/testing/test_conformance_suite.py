@@ -139,6 +139,7 @@ def test_what_cannot_be_seen_of_a_disk_in_memory_is_not_tried(tmp_path: Path, mo
     assert "os.fsync was never called" in result.text
 
 
+@pytest.mark.thorough
 def test_what_c_code_syncs_is_seen(tmp_path: Path) -> None:
     """A database of SQLite, which makes no call through `os`."""
 
@@ -285,6 +286,7 @@ class TakingItsTimeSink(DynamicSink[Any]):
         return TakingItsTime(self._path)
 
 
+@pytest.mark.thorough
 def test_a_thread_may_take_a_moment_to_end(tmp_path: Path) -> None:
     class Harness(SinkHarness):
         def new_target(self, directory: Path) -> Path:
@@ -431,6 +433,7 @@ def test_a_sound_sink_stands_a_schedule_of_everything(harness: Any, tmp_path: Pa
     play(harness(), [Write(), *sleepers, *faults], tmp_path)
 
 
+@pytest.mark.thorough
 def test_a_dead_driver_holds_no_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its objects refer to each other: only the collector closes it."""
     # Waiting for the disk was nine tenths of the time of this test.
@@ -475,6 +478,7 @@ def test_a_suspended_task_wakes_within_an_epoch_of_a_schedule(tmp_path: Path) ->
     play(databases.Database(), [*schedule, wakes_within], tmp_path)
 
 
+@pytest.mark.thorough
 def test_without_the_extra_the_class_is_an_import_error_that_names_it() -> None:
     code = """
 import sys

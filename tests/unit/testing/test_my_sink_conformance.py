@@ -116,10 +116,6 @@ class BytewaxDirectory(SinkConformance):
         return f"row {number}: ä€𝄞"
 
 
-class TestBytewaxDirectoryInShort(BytewaxDirectory, InShort):
-    pass
-
-
 @pytest.mark.thorough
 class TestBytewaxDirectory(BytewaxDirectory):
     pass

@@ -79,6 +79,7 @@ def test_the_suite_fails_if_the_store_ignores_versions(tmp_path: Path, monkeypat
     assert re.search("missing in their newest version.*before write", str(report), re.DOTALL), report
 
 
+@pytest.mark.thorough
 def test_the_newest_run_and_the_highest_rank_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = imported(CODE, tmp_path, monkeypatch)
     store = page.TestStoreSink.store

@@ -412,7 +412,7 @@ class OpeningSink(DatabaseSink, SupportsTarget[Any]):
             db.execute("DELETE FROM staged WHERE name LIKE ? AND name NOT LIKE ?", [ours, mine])
 
 
-@found_by("old_driver_wakes", "suspended at 'sink: before open_target#1'")
+@found_by("old_driver_wakes", "suspended at 'sink: before open_target#1'", thorough=True)
 class RemovesNewerRowsAtOpen(Database):
     sink = OpeningSink
     not_claimed = Renaming.not_claimed | dict.fromkeys(

@@ -188,7 +188,7 @@ class HoardingSink(RenamingSink):
 
 
 @found_by("memory_over_epochs", "each ten epochs of sixty rows left", thorough=True)
-@found_by("memory_of_a_task", "its limit is")
+@found_by("memory_of_a_task", "its limit is", thorough=True)
 class HoardsRows(Renaming):
     sink = HoardingSink
 
