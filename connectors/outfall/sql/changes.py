@@ -29,6 +29,8 @@ from outfall.values import spark_type, without_values
 WRITES = ("c", "r", "u", "i", "insert", "update", "upsert")
 """The operations that write a row, in lower case."""
 
+_INSERTS = ("c", "i", "insert")
+
 REMOVALS = ("d", "delete")
 """The operations that remove a row, in lower case."""
 
@@ -45,6 +47,13 @@ class Problem:
 
     reason: str
     do: str
+    afterwards: str = ""
+    """What to do about the row once it is a dead letter, if anything."""
+
+    @property
+    def of_letter(self) -> str:
+        """The reason that a dead letter has."""
+        return f"{self.reason}: {self.afterwards}" if self.afterwards else self.reason
 
 
 _NO_OPERATION = Problem(
@@ -80,11 +89,32 @@ _NOT_KAFKAS = Problem(
 KAFKA_SEQUENCE = pa.decimal128(38, 0)
 """The type of the sequences of `outfall.spark.debezium.changes`."""
 
+_ONCE_MORE = (
+    "have the source send the row once more, for example by an incremental snapshot of this key by Debezium; in"
+    " PostgreSQL, ALTER TABLE … REPLICA IDENTITY FULL makes it send all values from then on"
+)
+_KEEP = f"set dead_letter_table, which keeps such changes, so that the query goes on; then {_ONCE_MORE}"
+
 UNKNOWN = Problem(
     "a value that the update did not change is neither in the table nor in an older change of this epoch",
-    "have the source send all values (in PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL), then the row once more, for"
-    " example by an incremental snapshot of Debezium; until then, dead_letter_table keeps such changes",
+    _KEEP,
+    _ONCE_MORE,
 )
+
+KEY_CHANGED = Problem(
+    "the key of its row was changed, and its source did not send a value that was left as it was, which nothing has"
+    " under the new key",
+    _KEEP,
+    _ONCE_MORE,
+)
+
+
+def is_creation(operation: str) -> bool:
+    """Return whether an operation in staging inserts a row, so that a value can be missing only if its key changed.
+
+    Debezium sends the new key as an insert, and the old one as a delete.
+    """
+    return operation.partition(KEPT)[0].lower() in _INSERTS
 
 
 def tied(options: SqlOptions) -> Problem:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from outfall.sql.changes import KEPT, MOVED, UNKNOWN, Problem, tied
+from outfall.sql.changes import KEPT, KEY_CHANGED, MOVED, UNKNOWN, Problem, is_creation, tied
 from outfall.sql.dialect import Dialect, StagedRows, StagedTable, compose
 from outfall.sql.names import SqlName
 from outfall.sql.options import ROW, STAGE
@@ -172,8 +172,11 @@ class Move:
         for column in self._kept:
             query = statements.unknown(self.all, column)
             given = {**self.all.given, "most": most, "kept": _between(column)}
-            if places := self._found(session, query, given):
-                return UNKNOWN, places
+            found = session.execute(query, given).fetchall()
+            created = [row for row in found if is_creation(row[2])]
+            if some := created or found:
+                self._set_aside |= {place: stage for place, stage, _ in some}
+                return KEY_CHANGED if created else UNKNOWN, [place for place, _, _ in some]
         if self._kept and self.dialect.options.sequence_kind == "kafka":
             # Such a row may have replaced the value of the table that a newer one of its key keeps.
             query = statements.moved(self.all, stored=True)

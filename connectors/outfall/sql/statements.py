@@ -241,20 +241,20 @@ class Statements:
         return self.filled(self.words.keep, query=query, same=same, column=self.words.quote(column))
 
     def unknown(self, rows: Selection, column: str) -> str:
-        """Return the query for the addresses and attempts of the newest changes whose value is not known.
+        """Return the query for the addresses, attempts and operations of the newest changes whose value is not known.
 
         Changes that are older than a tombstone are not among them. The parameters are `kept` and `most`.
         """
         places = [f"_outfall_place_{number}" for number in range(len(self.words.address))]
         same = " AND ".join(f"held.{self.words.quote(key)} = newest.{self.words.quote(key)}" for key in self.keys)
-        query = self._keeping(rows, column, "newest.{stage} AS {stage}")
+        query = self._keeping(rows, column, "newest.{stage} AS {stage}, newest.{operation} AS {operation}")
         query += self.filled(
             " AND newest.{number} = 1 AND known.{sequence} IS NULL AND target.{first} IS NULL"
             " AND NOT EXISTS (SELECT 1 FROM {tombstones} AS held WHERE {same} AND held.{buried} >= newest.{sequence})",
             first=self._first(), same=same,
         )  # fmt: skip
         return self.filled(
-            "SELECT {place}, {stage} FROM ({query}) AS found ORDER BY {places} LIMIT %(most)s",
+            "SELECT {place}, {stage}, {operation} FROM ({query}) AS found ORDER BY {places} LIMIT %(most)s",
             query=query, place=self.words.place.format(*places), places=", ".join(places),
         )  # fmt: skip
 

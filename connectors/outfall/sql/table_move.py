@@ -204,7 +204,7 @@ class TableMove:
         move = self._move
         while (found := move.inapplicable(self._session, dead_letters.most - self._waiting + 1))[1]:
             problem, places = found
-            refusal = self._dialect.stored_refusal(problem.reason, None, None)
+            refusal = self._dialect.stored_refusal(problem.of_letter, None, None)
             if self._waiting + len(places) > dead_letters.most:
                 raise self._too_many(places[-1], refusal)
             self._check_all_there(None)

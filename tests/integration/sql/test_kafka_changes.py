@@ -212,6 +212,28 @@ def test_an_update_that_keeps_what_is_nowhere_is_rejected_and_its_dead_letter_ca
     assert kept(target)[0] == (1, "b", {}, b"r", 60)
 
 
+@pytest.mark.thorough
+def test_a_changed_key_whose_value_is_not_sent_is_rejected_until_its_row_comes_once_more(
+    make: Make, recovery: str
+) -> None:
+    target = make(OF_KAFKA)
+    sink = target.sink(**CHANGES, sequence_kind="kafka")
+    run(sink, recovery, 0, [kafka("c", 1, "long", 1, 0)])
+    changed = [kafka("d", 1, None, 2, 0), kafka("c", 2, GONE, 7, 1)]
+    with pytest.raises(CommitRefusedError, match=r"key of its row was changed.*set dead_letter_table.* snapshot"):
+        run(sink, recovery, 1, changed)
+    letters = target.sink(**CHANGES, sequence_kind="kafka", dead_letter_table="dead")
+    run(letters, recovery, 1, [])
+    run(letters, recovery, 2, [kafka("u", 2, GONE, 8, 1)])
+    assert target.rows("id, name") == []
+    assert [reason.partition(" of its row")[0].partition(" that")[0] for _, reason in target.letters()] == [
+        "the key", "a value"
+    ]  # fmt: skip
+    assert all("incremental snapshot of this key" in reason for _, reason in target.letters())
+    run(letters, recovery, 3, [kafka("r", 2, "long", 9, 1), kafka("u", 2, GONE, 10, 1)])
+    assert target.rows("id, name") == [(2, "long")]
+
+
 def test_an_update_keeps_no_value_that_an_older_one_of_its_epoch_may_have_replaced(make: Make, recovery: str) -> None:
     """The keys moved to partition 4, where both updates came, of which the first only seems older than what is there.
 

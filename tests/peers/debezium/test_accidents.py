@@ -123,6 +123,32 @@ def test_a_truncation(start: Start, source: str, target: str) -> None:
         stream.catch_up()
 
 
+@pytest.mark.parametrize("target", ["postgres", "mysql"])
+def test_a_changed_key_whose_long_value_is_not_sent(start: Start, target: str) -> None:
+    with closing(start("postgres", target)) as stream:
+        copy, source = stream.copy, stream.table.orders
+        assert isinstance(copy, Orders)
+        source.run("INSERT INTO orders VALUES (900, 'a', 1, now(), repeat('long', 1000))")
+        stream.catch_up()
+        source.run("UPDATE orders SET id = 901 WHERE id = 900", "UPDATE orders SET city = 'b' WHERE id = 901")
+
+        def refused() -> list[str]:
+            stream.check_runs()
+            return sorted(reason for (reason,) in copy.read("SELECT reason FROM refused"))
+
+        until(lambda: len(refused()) == 2, "two dead letters", _SECONDS)
+        update, creation = refused()
+        assert update.startswith("a value that the update did not change is neither in the table")
+        assert creation.startswith("the key of its row was changed")
+        assert "incremental snapshot of this key" in creation
+        stream.table.snapshot("id = 901")
+        stream.catch_up()
+        source.send_all_values()
+        source.run("UPDATE orders SET id = 902 WHERE id = 901")
+        stream.catch_up()
+        assert len(refused()) == 2
+
+
 @pytest.mark.parametrize(("source", "target"), WAYS)
 def test_records_that_are_gone_before_they_are_read(start: Start, brokers: str, source: str, target: str) -> None:
     with closing(start(source, target)) as stream:

@@ -196,9 +196,13 @@ class ChangedOrders:
             else:
                 self._connection.commit()
 
-    def snapshot(self) -> None:
-        """Ask the connector for an incremental snapshot."""
-        data = json.dumps({"data-collections": [f"{self.orders.schema}.orders"], "type": "incremental"})
+    def snapshot(self, condition: str | None = None) -> None:
+        """Ask the connector for an incremental snapshot of all rows, or of those that meet a condition."""
+        table = f"{self.orders.schema}.orders"
+        given: dict[str, Any] = {"data-collections": [table], "type": "incremental"}
+        if condition is not None:
+            given["additional-conditions"] = [{"data-collection": table, "filter": condition}]
+        data = json.dumps(given)
         name = f"s{self._chance.random()}"
         self._cursor.execute("INSERT INTO debezium_signal VALUES (%s, 'execute-snapshot', %s)", (name, data))
         self._connection.commit()
