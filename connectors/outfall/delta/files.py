@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -24,6 +24,7 @@ from outfall.location import LOCAL, Location
 from outfall.options import known_values, resolve_secret
 from outfall.redaction import Redaction
 from outfall.store_errors import Operation, explained
+from outfall.tables.allowed import pattern_of
 from outfall.tables.area import DataArea
 
 LOG = "_delta_log"
@@ -114,6 +115,47 @@ class TableLocation:
         text = " ".join(_NOISE.sub(" ", str(error)).split())[:_LONGEST]
         return f"{type(error).__name__}: {Redaction(known_values(*self.storage_options.values())).hide(text)}"
 
+    def directories(self, entry: Sequence[str]) -> Iterator[str]:
+        """Yield the directories below this one that match an entry of `allowed_tables`; links are left out.
+
+        Raises `TransientError` if the store cannot be reached.
+        """
+        filesystem, root = self.open()
+        found = [""]
+        for part in entry:
+            wanted, above, found = pattern_of(part), found, []
+            for place in above:
+                with self.translated_errors("listing"):
+                    listed = filesystem.get_file_info(pafs.FileSelector(f"{root}/{place}", allow_not_found=True))
+                found += [
+                    f"{place}{info.base_name}/"
+                    for info in listed
+                    if info.type == pafs.FileType.Directory
+                    and wanted.fullmatch(info.base_name)
+                    and not (self.is_disk and os.path.islink(info.path))
+                ]
+        yield from (name.rstrip("/") for name in found)
+
+    def has_log(self, path: str) -> bool:
+        """Return whether a directory below this one is a table, also one that cannot be read.
+
+        Raises `TransientError` if the store cannot be reached.
+        """
+        filesystem, root = self.open()
+        with self.translated_errors("listing"):
+            return bool(filesystem.get_file_info(pafs.FileSelector(f"{root}/{path}{LOG}", allow_not_found=True)))
+
+    def table_within(self) -> str | None:
+        """Return a table below this directory, which is not a table; `None` if there is none.
+
+        Raises `TransientError` if the store cannot be reached.
+        """
+        filesystem, root = self.open()
+        with self.translated_errors("listing"):
+            found = filesystem.get_file_info(pafs.FileSelector(root or "/", allow_not_found=True, recursive=True))
+        inner = (info.path.removeprefix(root).strip("/").rpartition(f"/{LOG}/")[0] for info in found)
+        return next((path for path in inner if path), None)
+
     # --- the log
 
     def entry(self, version: int) -> bytes | None:
@@ -162,6 +204,22 @@ class TableLocation:
         """Create the directories of a new table, on a disk."""
         if self.is_disk:
             make_durably(str(Path(self.location.path, LOG)))
+
+
+def check_no_links(base: str | None, parts: Sequence[str]) -> None:
+    """Reject a directory below `base`, on a disk, that a link leads to: it may be anywhere.
+
+    Raises `TargetError`.
+    """
+    path = base
+    for part in parts if path is not None else ():
+        path = f"{path}/{part}"
+        if os.path.islink(path):
+            raise TargetError(
+                f"{path} is a link",
+                why="rows name tables below a directory, and a link may lead out of it",
+                do="give the table a directory, or name the one that the link leads to in path",
+            )
 
 
 @lru_cache(maxsize=8)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from outfall.delta.features import check_configuration
 from outfall.delta.files import TableLocation
 from outfall.errors import ConfigurationError
+from outfall.formats.partition_paths.directory_names import check_level
 from outfall.location import Location, Purpose
 from outfall.options import Pairs, SinkOptions, resolve_secret
 from outfall.tables.key_options import KeyArguments, KeyOptions
@@ -60,7 +61,8 @@ class _DeltaLocation(SinkOptions):
 
     path: str = Field(
         description="The directory of the table: an absolute path or a URL (`file:`, `s3://`, `gs://`, `abfss://`,"
-        " `az://`). It must be the same on the driver and on all executors."
+        " `az://`). It must be the same on the driver and on all executors. With `table_column`, the directory that has"
+        " those of the tables."
     )
     storage_options: Pairs = Field(
         default={},
@@ -78,6 +80,8 @@ class _DeltaLocation(SinkOptions):
 class DeltaOptions(KeyOptions, _DeltaLocation):
     """The options of `DeltaSink`, in its constructor and in Spark."""
 
+    separator: ClassVar[str | None] = "/"
+
     @property
     def place(self) -> TableLocation:
         """The location of the table."""
@@ -92,6 +96,21 @@ class DeltaOptions(KeyOptions, _DeltaLocation):
     def overwrites(self) -> bool:
         """Whether commits may remove files."""
         return self.write_mode != "append" or self.on_existing == "overwrite"
+
+    def parts_of(self, name: str) -> tuple[str, ...]:
+        parts = super().parts_of(name)
+        for part in parts:
+            check_level(None, part)
+        return parts
+
+    def of_table(self, name: str) -> Self:
+        return super().of_table(name).model_copy(update={"path": f"{self.path.rstrip('/')}/{name}"})
+
+    @model_validator(mode="after")
+    def _apart(self) -> Self:
+        if len({entry.count("/") for entry in self.allowed_tables}) > 1:
+            raise ValueError("allowed_tables has names of different depths, so that one table could be within another")
+        return self
 
     @field_validator("path")
     @classmethod

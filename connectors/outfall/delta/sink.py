@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
-from typing import Unpack
+from collections.abc import Iterator, Sequence
+from typing import Self, Unpack
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from outfall.delta.columns import new_schema
 from outfall.delta.features import check_table_features
+from outfall.delta.files import check_no_links
 from outfall.delta.options import DeltaArguments, DeltaOptions, check_environment
 from outfall.delta.partition_values import check_partitioning
 from outfall.delta.table import LoadedDelta
@@ -40,7 +41,7 @@ class DeltaSink(KeyedTableSink):
     conditional puts, see `requires()`.
 
     Args:
-        path: the table's directory, an absolute path or a URL.
+        path: the table's directory, an absolute path or a URL; with `table_column`, the directory of all tables.
         options: the options of `DeltaOptions`: `write_mode`, `create_table`, `storage_options`, …
 
     Raises:
@@ -60,7 +61,8 @@ class DeltaSink(KeyedTableSink):
         return "delta"
 
     def target(self) -> str:
-        return self.options.place.url
+        url = self.options.place.url
+        return f"{url}, {self.options.described}" if self.options.are_many else url
 
     def place(self) -> str:
         place = self.options.place
@@ -100,7 +102,19 @@ class DeltaSink(KeyedTableSink):
         check_partitioning(new_schema(rows), self.options.partition_by)
 
     def create(self, rows: pa.Schema) -> None:
+        """Create the table, unless another driver has just created it.
+
+        Raises:
+            ConfigurationError: it is one of many, and its directory has another table.
+        """
         place = self.options.place
+        within = place.table_within() if self._name is not None else None
+        if within is not None:
+            raise ConfigurationError(
+                f"{place.url} cannot become a table, because its directory has the table {within!r}",
+                why="VACUUM of a table removes the files of tables in its directory",
+                do="correct the row, or give each table a directory outside of the others",
+            )
         place.make_durably()
         with place.translated_errors("creating"):
             try:
@@ -112,13 +126,53 @@ class DeltaSink(KeyedTableSink):
                     # Spark's default: loading a table reads the commits since its last checkpoint.
                     configuration={"delta.checkpointInterval": "10"} | self.options.properties,
                     storage_options=place.options(),
+                    # A retry would replace the schema and the id of a table that another process has just created.
+                    commit_properties=CommitProperties(max_commit_retries=0),
                 )
             except DeltaError:
                 if place.load() is None:  # otherwise another driver has just created it
                     raise
         place.make_durable(0)
 
+    def of_table(self, name: str) -> Self:
+        place = self.options.place
+        check_no_links(place.location.path if place.is_disk else None, self.options.parts_of(name))
+        return super().of_table(name)
+
+    def check_apart(self, name: str, checked: set[str]) -> None:
+        above = ""
+        for part in self.options.parts_of(name)[:-1]:
+            above = f"{above}{part}/"
+            if above not in checked and self.options.place.has_log(above):
+                raise ConfigurationError(
+                    f"{self.options.place.url}/{name} is within the table {self.options.place.url}/{above.rstrip('/')}",
+                    why="VACUUM of that table removes the files of tables in its directory",
+                    do="correct the row, or give each table a directory outside of the others",
+                )
+            checked.add(above)
+
+    def reach(self) -> None:
+        """Check the directory of the tables.
+
+        Raises:
+            ConfigurationError: it is a table itself.
+        """
+        place = self.options.place
+        check_environment(place)
+        if place.load() is not None:
+            raise ConfigurationError(
+                f"{place.url} is a table",
+                why="its directory would contain those of other tables, whose files its VACUUM removes",
+                do="give the directory above that of the tables, or leave out table_column",
+            )
+
+    def existing(self) -> Iterator[str]:
+        for entry in self.options.allowed_parts:
+            yield from self.options.place.directories(entry)
+
     def check_connection(self) -> Sequence[str]:
+        if self.options.are_many:
+            return self.check_tables(f"{self.options.place.url} can be reached")
         table = self.load()
         if table is None:
             if self.options.create_table == "never":

@@ -258,6 +258,13 @@ class LoadedDelta(KeyedTable):
     def has_rows(self) -> bool:
         return bool(self._active().num_rows)
 
+    def never_had_rows(self) -> bool:
+        entries = map(self._place.entry, range(self._version + 1))
+        return not self.has_rows() and all(
+            entry is not None and not any("add" in action or "remove" in action for action in _actions(entry))
+            for entry in entries
+        )
+
     def named(self, candidates: Collection[str]) -> Collection[str]:
         """Check the newest version, and the log back to the time at which the oldest of the files was written.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,6 +13,7 @@ from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
     ForbiddenError,
+    NoSuchNamespaceError,
     NoSuchTableError,
     NotInstalledError,
     OAuthError,
@@ -32,6 +33,7 @@ from outfall.iceberg.files import DURABLE_IO, is_local
 from outfall.options import known_values, resolve_secret
 from outfall.redaction import Redaction
 from outfall.store_errors import Operation, explained
+from outfall.tables.allowed import pattern_of
 from outfall.urls import MASK, masked
 
 _SECRET = re.compile(r"(secret|password|token|credential|key|sas|auth|header|cert)", re.IGNORECASE)
@@ -100,6 +102,46 @@ class Catalogue:
                 return self.opened.load_table(identifier)
             except NoSuchTableError:
                 return None
+
+    def tables(self, entry: Sequence[str]) -> Iterator[str]:
+        """Yield the tables that exist under a name, in whose parts `*` stands for any characters.
+
+        Namespaces are listed only where an entry leaves them open. Errors are those of pyiceberg.
+        """
+        *namespace, table = entry
+        places: list[tuple[str, ...]] = [()]
+        for part in namespace:
+            wanted = pattern_of(part)
+            places = [
+                (*place, name)
+                for place in places
+                for name in (self._namespaces(place) if "*" in part else [part])
+                if wanted.fullmatch(name)
+            ]
+        wanted = pattern_of(table)
+        for place in places:
+            if "*" not in table:
+                yield ".".join((*place, table))
+                continue
+            with suppress(NoSuchNamespaceError):
+                for name in self.opened.list_tables(place):
+                    if wanted.fullmatch(name[-1]):
+                        yield ".".join(name)
+
+    def _namespaces(self, place: tuple[str, ...]) -> list[str]:
+        try:
+            return [found[len(place)] for found in self.opened.list_namespaces(place) if len(found) > len(place)]
+        except NoSuchNamespaceError:
+            return []
+
+    def with_configuration(self) -> Catalogue:
+        """Return the same catalog with what this process knows of it, for tasks: their hosts have no configuration.
+
+        Secrets that were given by reference stay references.
+        """
+        configured: Mapping[str, Any] = Config().get_catalog_config(self.name) or {}
+        known = {name: SecretStr(value) for name, value in configured.items() if isinstance(value, str)}
+        return Catalogue(self.name, {**known, **self._options})
 
     def forget_open(self) -> None:
         """Open the catalog again at the next use, for example after a connection error."""

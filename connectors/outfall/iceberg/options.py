@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
@@ -104,7 +104,11 @@ class IcebergArguments(UnencryptedSecretsSettings, CommonArguments, KeyArguments
 class IcebergOptions(UnencryptedSecrets, KeyOptions):
     """The options of `IcebergSink`, in its constructor and in Spark."""
 
-    table: str = Field(description="The table with its namespace: `namespace.table`.")
+    separator: ClassVar[str | None] = "."
+
+    table: str | None = Field(
+        default=None, description="The table with its namespace: `namespace.table`. Either this or `table_column`."
+    )
     catalog: str = Field(
         default="default",
         description="The name of the catalog. pyiceberg uses it to find its configuration on the driver"
@@ -149,10 +153,9 @@ class IcebergOptions(UnencryptedSecrets, KeyOptions):
 
     @field_validator("table")
     @classmethod
-    def _has_namespace(cls, value: str) -> str:
-        parts = value.split(".")
-        if len(parts) < 2 or not all(part.strip() for part in parts):
-            raise ValueError("must include the namespace, as 'namespace.table'")
+    def _has_namespace(cls, value: str | None) -> str | None:
+        if value is not None:
+            parts_of(value)
         return value
 
     @field_validator("snapshot_properties")
@@ -162,6 +165,24 @@ class IcebergOptions(UnencryptedSecrets, KeyOptions):
         if reserved:
             raise ValueError(f"{', '.join(reserved)} {'is' if len(reserved) == 1 else 'are'} filled in by the commit")
         return value
+
+    def parts_of(self, name: str) -> tuple[str, ...]:
+        parts_of(name)
+        return super().parts_of(name)  # A catalog makes the location of a new table from its name.
+
+    def of_table(self, name: str) -> Self:
+        return super().of_table(name).model_copy(update={"table": name})
+
+    @property
+    def identifier(self) -> str:
+        """The table with its namespace, or what names the tables."""
+        return self.table or self.described
+
+    @model_validator(mode="after")
+    def _one_or_many(self) -> Self:
+        if (self.table is None) == (self.table_column is None):
+            raise ValueError("set either table or table_column")
+        return self
 
     @model_validator(mode="after")
     def _has_a_beginning(self) -> Self:
@@ -178,3 +199,11 @@ class IcebergOptions(UnencryptedSecrets, KeyOptions):
     def on(self) -> str:
         """The name of the branch."""
         return self.branch or MAIN
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """Return the parts of a table's name: its namespace, and the table. `ValueError`: it has no namespace."""
+    parts = tuple(name.split("."))
+    if len(parts) < 2 or not all(part.strip() for part in parts):
+        raise ValueError("must include the namespace, as 'namespace.table'")
+    return parts

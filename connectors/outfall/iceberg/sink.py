@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import pyarrow as pa
 
+from outfall.capabilities import changed
 from outfall.errors import ConfigurationError, TargetError, TransientError
 from outfall.iceberg.options import MAIN, IcebergArguments, IcebergOptions
 from outfall.options import make_options, names_arguments
@@ -41,7 +42,8 @@ class IcebergSink(KeyedTableSink):
     Guarantee: exactly once, with retries, killed processes, zombies and lost responses.
 
     Args:
-        table: the table with its namespace, as `namespace.table`. See `IcebergOptions`, also for the other arguments.
+        table: the table with its namespace, as `namespace.table`; omitted with `table_column`. See `IcebergOptions`,
+            also for the other arguments.
         catalog: the name of the catalog in pyiceberg's configuration.
         catalog_options: pyiceberg properties: `uri`, `warehouse`, `credential`, `s3.endpoint`, …
         branch: the branch to commit to; `None` for `main`.
@@ -58,7 +60,7 @@ class IcebergSink(KeyedTableSink):
     @names_arguments
     def __init__(
         self,
-        table: str,
+        table: str | None = None,
         *,
         catalog: str = "default",
         catalog_options: Mapping[str, Any] | None = None,
@@ -79,7 +81,7 @@ class IcebergSink(KeyedTableSink):
         self._catalogue: Catalogue | None = None
 
     def __repr__(self) -> str:
-        return f"IcebergSink({self.options.table!r}, catalog={self.options.catalog!r}, branch={self.options.on!r})"
+        return f"IcebergSink({self.options.identifier!r}, catalog={self.options.catalog!r}, branch={self.options.on!r})"
 
     def kind(self) -> str:
         return "iceberg"
@@ -89,7 +91,7 @@ class IcebergSink(KeyedTableSink):
         # A named catalog may move to another server; without a name, only the server distinguishes catalogs.
         named = self.options.catalog != type(self.options).model_fields["catalog"].default
         catalog = self.options.catalog if named else self.catalogue.place
-        return f"{catalog} {self.options.table}{branch}"
+        return f"{catalog} {self.options.identifier}{branch}"
 
     def find_moved(self, context: TargetContext[Any], recorded: str) -> TargetRecord | None:
         # The record is one of the table, with all its branches.
@@ -97,10 +99,13 @@ class IcebergSink(KeyedTableSink):
         return super().find_moved(context, recorded)
 
     def place(self) -> str:
-        return f"{self.catalogue.place} {self.options.table} {self.options.on}"
+        # Rows may name any table of the catalog, as far as it is known before they come.
+        here = f"{self.catalogue.place} /"
+        return here if self.options.are_many else f"{here} {self.options.table} {self.options.on}"
 
     def requires(self) -> Sequence[str]:
         return (
+            *(("tasks reach the catalog, with the configuration of the driver",) if self.options.are_many else ()),
             "a catalog that changes a table only if its head is the expected one",
             "orphan removal that keeps files younger than the longest standstill of the query",
             "table properties that begin with outfall.step must not be removed",
@@ -117,7 +122,7 @@ class IcebergSink(KeyedTableSink):
         return self._catalogue
 
     def load(self) -> IcebergTable | None:
-        loaded = self.catalogue.load(self.options.table)
+        loaded = self.catalogue.load(self.options.identifier)
         if loaded is None:
             return None
         version, refs, on = loaded.metadata.format_version, loaded.metadata.refs, self.options.on
@@ -130,7 +135,7 @@ class IcebergSink(KeyedTableSink):
             )  # fmt: skip
         if on != MAIN and (on not in refs or refs[on].snapshot_ref_type != "branch"):
             raise TargetError(
-                f"{self.options.table} has {'a tag' if on in refs else 'no branch'} {on!r}",
+                f"{self.options.identifier} has {'a tag' if on in refs else 'no branch'} {on!r}",
                 why="the sink creates no branch, because readers would not find a misspelled one",
                 do=f"create the branch (Spark: ALTER TABLE … CREATE BRANCH {on}), or set another one",
             )
@@ -143,7 +148,7 @@ class IcebergSink(KeyedTableSink):
         return table
 
     def newest(self) -> IcebergTable | None:
-        loaded = self.catalogue.load(self.options.table)
+        loaded = self.catalogue.load(self.options.identifier)
         return None if loaded is None else self._table(loaded)
 
     def _table(self, loaded: Any) -> IcebergTable:
@@ -172,11 +177,12 @@ class IcebergSink(KeyedTableSink):
         from pyiceberg.exceptions import TableAlreadyExistsError
 
         schema, spec = self._described(rows)
-        namespace = tuple(self.options.table.split(".")[:-1])
+        name = self.options.identifier
+        namespace = tuple(name.split(".")[:-1])
         with self.catalogue.translated_errors(f"{self.target()} could not be created"):
             self.catalogue.opened.create_namespace_if_not_exists(namespace)
             try:
-                self.catalogue.opened.create_table(self.options.table, schema, partition_spec=spec)
+                self.catalogue.opened.create_table(name, schema, partition_spec=spec)
             except TableAlreadyExistsError:
                 return
             self.catalogue.make_durable()
@@ -201,18 +207,36 @@ class IcebergSink(KeyedTableSink):
             if expire(table.loaded, age):
                 self.catalogue.make_durable()
 
+    def of_table(self, name: str) -> Self:
+        _ = self.catalogue  # opened once for all tables
+        return super().of_table(name)
+
+    def reach(self) -> None:
+        with self.catalogue.translated_errors(f"the catalog {self.options.catalog!r} cannot be reached"):
+            _ = self.catalogue.opened
+
+    def for_tasks(self) -> Self:
+        return changed(self, _catalogue=self.catalogue.with_configuration())
+
+    def existing(self) -> Iterator[str]:
+        with self.catalogue.translated_errors(f"the tables of the catalog {self.options.catalog!r} cannot be listed"):
+            for entry in self.options.allowed_tables:
+                yield from self.catalogue.tables(entry.split("."))
+
     def check_connection(self) -> Sequence[str]:
+        if self.options.are_many:
+            return self.check_tables(f"the catalog {self.options.catalog!r} responds")
         table = self.load()
         found = [f"the catalog {self.options.catalog!r} responds"]
         if table is None:
             if self.options.create_table == "never":
                 raise self._missing()
-            return [*found, f"{self.options.table} does not exist and will be created"]
+            return [*found, f"{self.options.identifier} does not exist and will be created"]
         area = table.files.area
         with self.catalogue.translated_errors(f"{area.root} cannot be listed"):
             area.names("outfall")
         return [
             *found,
-            f"{self.options.table} exists, with branch {self.options.on!r}",
+            f"{self.options.identifier} exists, with branch {self.options.on!r}",
             f"{area.root} can be listed from here; write access was not tested",
         ]

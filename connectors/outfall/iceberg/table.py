@@ -196,6 +196,15 @@ class IcebergTable(KeyedTable):
         live = (self._entries(each) for each in self._manifests(self.head) if each.content == ManifestContent.DATA)
         return any(entry.data_file.record_count > 0 for entries in live for entry in entries)
 
+    def never_had_rows(self) -> bool:
+        # The number counts the snapshots of all branches, also expired ones.
+        snapshots, numbered = self.metadata.snapshots, getattr(self.metadata, "last_sequence_number", None)
+        return numbered == len(snapshots) and all(
+            each.summary is not None
+            and not any(int(each.summary[name] or 0) for name in ("added-data-files", "total-data-files"))
+            for each in snapshots
+        )
+
     def forget(self, incarnation: str) -> None:
         name = f"{RECORD}{incarnation}"
 

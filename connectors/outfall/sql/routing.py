@@ -6,7 +6,6 @@ one table. A task asks once about each name. Rows of all tables with the same co
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +20,7 @@ from outfall.sql.dialect import Column
 from outfall.sql.names import Found, SqlName, is_own
 from outfall.sql.table import Table, dropped, missing
 from outfall.sql.target import StepTables, layout_of
+from outfall.tables.allowed import AllowedNames
 
 _NO_TABLE = Problem("its table is NULL", "give each row a table, or leave it out with a filter")
 
@@ -57,23 +57,17 @@ class AllowedTables:
 
     def __init__(self, entries: Sequence[SqlName], default: str | None) -> None:
         self._default = default
-        self._entries = [
-            (None if entry.schema is None else _pattern(entry.schema), _pattern(entry.name)) for entry in entries
-        ]
+        self._names = AllowedNames([_parts(entry.schema, entry.name) for entry in entries])
 
     def allows(self, named: SqlName, found: Found) -> bool:
         """Return whether a row may name a table, which the server has found."""
         # A name without schema stands for the table that the server finds, as in the option `table`.
         elsewhere = named.schema is not None and found[0] != self._default
-        return any(
-            name.fullmatch(found[1]) and (not elsewhere if schema is None else schema.fullmatch(found[0] or ""))
-            for schema, name in self._entries
-        )
+        return self._names.allows((found[0] or "", found[1])) or (not elsewhere and self._names.allows((found[1],)))
 
 
-def _pattern(part: str) -> re.Pattern[str]:
-    # A part of a name has no dot that separates, so no entry lets a row choose a schema.
-    return re.compile(".*".join(map(re.escape, part.split("*"))), re.DOTALL)
+def _parts(schema: str | None, name: str) -> tuple[str, ...]:
+    return (name,) if schema is None else (schema, name)
 
 
 class Router:

@@ -64,12 +64,8 @@ class AttemptWriter(AllOrBroken, StatelessSinkPartition[Any], Generic[K, C]):
     def write_record_batch(self, batch: pa.RecordBatch) -> None:
         """Write each row to its partition."""
         with self._translated_errors(), self._all_or_broken():
-            for count, (key, rows) in enumerate(self._split(batch) if batch.num_rows else (), 1):
-                self._write(key, rows)
-                if count % _LOOK_AFTER == 0:
-                    self._bound_held()
-            self._bound_kept()
-            self._bound_held()
+            if batch.num_rows:
+                self._take(batch)
 
     def prepare_commit(self) -> list[C]:
         """Make all rows durable, and return them as committables."""
@@ -83,6 +79,15 @@ class AttemptWriter(AllOrBroken, StatelessSinkPartition[Any], Generic[K, C]):
         if not self._closed:
             self._closed = True
             self._release(failed=not self._handed_over)
+
+    def _take(self, batch: pa.RecordBatch) -> None:
+        """Write the rows of a batch, of which there is at least one."""
+        for count, (key, rows) in enumerate(self._split(batch), 1):
+            self._write(key, rows)
+            if count % _LOOK_AFTER == 0:
+                self._bound_held()
+        self._bound_kept()
+        self._bound_held()
 
     @abstractmethod
     def _write(self, key: K, rows: pa.RecordBatch) -> None:

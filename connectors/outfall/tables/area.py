@@ -6,10 +6,14 @@
 
 The directory therefore identifies the files of a failed driver, and the name those of a failed attempt, without a query
 for the files of the table. No path contains the value of a row.
+
+Of many tables in one epoch, each has directories of its own, with `mark_of` the table behind the token: tables may
+share a root, and clean-up by one must not find the files of another one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -24,12 +28,20 @@ import pyarrow.fs as pafs
 from outfall.filesystems import make_durably, sync_directory
 
 _OURS = "outfall"
-_BEGUN = re.compile(r"g(\d+)-([0-9a-f]*)")
+_BEGUN = re.compile(r"g(\d+)-[0-9a-f]*(?:-([0-9a-f]{16}))?")
 
 
-def directory_of(incarnation: str, generation: int, token: str) -> str:
-    """Return the directory of one BEGIN, relative to the root."""
-    return f"{_OURS}/{incarnation}/g{generation}-{token}"
+def mark_of(name: str, table: str) -> str:
+    """Return what distinguishes the directories of one of many tables: by its name in rows, and its own id.
+
+    Either may come again: a name by a table that is created again, an id by a table that a catalog has twice.
+    """
+    return hashlib.sha256(f"{table}/{name}".encode()).hexdigest()[:16]
+
+
+def directory_of(incarnation: str, generation: int, token: str, mark: str = "") -> str:
+    """Return the directory of one BEGIN, relative to the root; with `mark`, that of one of many tables."""
+    return f"{_OURS}/{incarnation}/g{generation}-{token}" + (f"-{mark}" if mark else "")
 
 
 @dataclass(frozen=True)
@@ -95,12 +107,12 @@ class DataArea:
         found = filesystem.get_file_info(pafs.FileSelector(f"{root}/{directory}", allow_not_found=True))
         return [info.base_name for info in found if info.type == pafs.FileType.File]
 
-    def begun(self, incarnation: str) -> Iterator[tuple[int, str]]:
-        """Yield generation and directory of each BEGIN of a step that has files here."""
+    def begun(self, incarnation: str, mark: str = "") -> Iterator[tuple[int, str]]:
+        """Yield generation and directory of each BEGIN of a step that has files here; with `mark`, of that table."""
         filesystem, root = self._opened
         for info in filesystem.get_file_info(pafs.FileSelector(f"{root}/{_OURS}/{incarnation}", allow_not_found=True)):
             match = _BEGUN.fullmatch(info.base_name)
-            if match is not None:
+            if match is not None and (match[2] or "") == mark:
                 yield int(match[1]), f"{_OURS}/{incarnation}/{info.base_name}"
 
     def delete(self, directory: str, names: Collection[str]) -> None:

@@ -85,6 +85,12 @@ class TableCommitter(Committer[EpochFiles]):
             return found is None
         return found is not None and found.epoch < self._context.epoch and found.revoked >= self._context.generation
 
+    def is_unpublished(self) -> bool:
+        """Return whether the epoch is not in the table now. It may be committed until its files are revoked."""
+        table = self._load_patiently()
+        found = None if table is None else table.record(self._context.incarnation)
+        return found is None or found.epoch < self._context.epoch
+
     def _resolve(self, request: Request, once: Once) -> None:
         reason = self._until_settled(request, once, self._load_patiently)
         if reason is not None:

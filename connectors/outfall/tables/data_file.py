@@ -10,7 +10,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from outfall.capabilities import CommittableMessage
-from outfall.errors import ResponsesError
+from outfall.errors import ConfigurationError, ResponsesError
 
 _PROCESS = secrets.token_hex(8)
 """Identifies this process, to detect epochs that another process recorded."""
@@ -70,6 +70,8 @@ class TaskFiles(BaseModel):
     files: tuple[DataFile, ...]
     published: int | None
     """The newest epoch of the step that was in the table when this one began; the table's record must have it."""
+    table: str | None = None
+    """The name that rows have for the table, if a column names the tables; `None` for the only one."""
 
     @property
     def rows(self) -> int:
@@ -87,13 +89,14 @@ class TaskFiles(BaseModel):
         return {file.name: file.size for file in self.files}
 
     def __str__(self) -> str:
-        return f"{len(self.files)} files in {self.directory} ({self.rows} rows)"
+        of = "" if self.table is None else f" of {self.table}"
+        return f"{len(self.files)} files{of} in {self.directory} ({self.rows} rows)"
 
     __repr__ = __str__  # bounds are values of rows and must not appear in texts
 
 
 class EpochFiles(TaskFiles):
-    """All files of an epoch: one committable, because readers must see all of them at once or none (FLIP-372)."""
+    """All files of an epoch for a table: one committable, as readers must see all of them or none (FLIP-372)."""
 
     recorded_at: float = Field(default_factory=time.time)
     """Seconds since 1970."""
@@ -103,25 +106,40 @@ class EpochFiles(TaskFiles):
     def gather(
         cls, results: Sequence[CommittableMessage[TaskFiles]], *, overwrite: bool
     ) -> Sequence[CommittableMessage[EpochFiles]]:
-        """Create one committable from the results of the tasks; none if there are neither files nor rows to remove.
+        """Create one committable for each table from the results of the tasks.
 
-        With `overwrite`, the first epoch removes the previous rows of the table, even if it is empty. Raises
-        `ResponsesError` if tasks used different descriptions of the table.
+        None if there are neither files nor rows to remove. With `overwrite`, the first epoch removes the previous rows
+        of the table, even if it is empty. Raises `ResponsesError` if tasks used different descriptions of a table, and
+        `ConfigurationError` if rows name one table in two ways.
         """
+        tables: dict[str | None, list[CommittableMessage[TaskFiles]]] = {}
+        for result in results:
+            tables.setdefault(result.value.table, []).append(result)
+        _check_names([of_one[0].value for of_one in tables.values()])
+        gathered = (
+            cls._of_table(tables[name], overwrite=overwrite) for name in sorted(tables, key=lambda name: name or "")
+        )
+        return [message for message in gathered if message is not None]
+
+    @classmethod
+    def _of_table(
+        cls, results: Sequence[CommittableMessage[TaskFiles]], *, overwrite: bool
+    ) -> CommittableMessage[EpochFiles] | None:
         written = [result.value for result in results]
         removes = overwrite and any(each.published is None for each in written)
         if not (removes or any(each.files for each in written)):
-            return ()
+            return None
         first, *_ = written
         if len({(each.root, each.directory, each.layout.model_dump_json()) for each in written}) > 1:
+            which = "" if first.table is None else f" of the table {first.table!r}"
             raise ResponsesError(
-                "the tasks of this epoch wrote to different directories or with different columns",
-                why="they belong to different drivers",
+                f"the tasks of this epoch wrote to different directories{which} or with different columns",
+                why="they belong to different drivers" + ("" if first.table is None else ", or the table has changed"),
                 do="retry the epoch",
             )
         files = tuple(file for each in written for file in each.files)
         whole = cls(**dict(first) | {"files": files})
-        return [CommittableMessage(whole, results[0].epoch, results[0].worker_index)]
+        return CommittableMessage(whole, results[0].epoch, results[0].worker_index)
 
     def is_fresh(self) -> bool:
         """Whether the files need no check before they are committed.
@@ -134,3 +152,16 @@ class EpochFiles(TaskFiles):
     def without_files(self) -> Self:
         """Return it without files, for a commit that prevents a later commit of the files."""
         return self.model_copy(update={"files": ()})
+
+
+def _check_names(tables: Sequence[TaskFiles]) -> None:
+    """Reject two names of one table: each would have a commit of its own, and the second one would be left out."""
+    names: dict[str, str | None] = {}
+    for each in tables:
+        other = names.setdefault(each.layout.table, each.table)
+        if other != each.table:
+            raise ConfigurationError(
+                f"rows name one table in two ways, {other!r} and {each.table!r}",
+                why="an epoch has one commit for each name",
+                do="give all rows of a table the same name, for example in lower case",
+            )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal, Protocol, Self, TypedDict
 
 import pyarrow as pa
@@ -128,6 +128,10 @@ class KeyOptions(TableOptions):
         if self.write_mode == "delete" and self.create_table == "if_missing":
             raise ValueError("create_table excludes write_mode delete: a new table has no rows to delete")
         return self
+
+    def columns_named(self) -> Collection[str]:
+        others = (name for name in (self.order_column, self.delete_marker) if name is not None)
+        return (*super().columns_named(), *self.key_columns, *self.update_columns, *others)
 
     @property
     def has_keys(self) -> bool:

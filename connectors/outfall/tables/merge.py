@@ -135,7 +135,10 @@ class Merge:
         self._updated = updated - set(keys.names)
         self._present = np.zeros(len(self._changes), np.bool_)
         """Whether a row of the table has the key of a change, after the merge."""
-        self._writer = TableWriter(table.files.unchecked(), self._writer_context(), options, published=files.published)
+        self._writer = TableWriter(
+            table.files.unchecked(), self._writer_context(), options, published=files.published,
+            directory=files.directory,
+        )  # fmt: skip
         self.replaced: list[StoredFile] = []
         """The data files whose rows are in the new ones."""
         self.counts: Counter[str] = Counter()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
-from typing import ClassVar, Literal, Never, TypedDict
+from typing import ClassVar, Literal, Never, Self, TypedDict
 
-from pydantic import ByteSize, Field, field_validator
+from pydantic import ByteSize, Field, field_validator, model_validator
 
 from outfall.existing import OnExistingRows
 from outfall.options import Duration, Names, SinkOptions
 from outfall.row_logging import LogRows, log_rows_field
+from outfall.tables.allowed import check_part
 
 WriteMode = Literal["append", "overwrite_partitions"]
 
@@ -18,6 +19,9 @@ WriteMode = Literal["append", "overwrite_partitions"]
 class CommonArguments(TypedDict, total=False):
     """The options of `TableOptions` as keyword arguments of a sink, without `write_mode`."""
 
+    table_column: str | None
+    allowed_tables: str | tuple[str, ...] | list[str]
+    unknown_columns: Literal["fail", "leave_out_null"]
     create_table: Literal["never", "if_missing"]
     partition_by: str | tuple[str, ...] | list[str]
     schema_evolution: Literal["fail", "add_columns"]
@@ -38,11 +42,29 @@ class TableArguments(CommonArguments, total=False):
 class TableOptions(SinkOptions):
     """The common options of the table sinks. Each format adds the location of its table."""
 
+    separator: ClassVar[str | None] = None
+    """What separates the parts of the names in rows."""
     elsewhere: ClassVar[Mapping[str, str]] = {
         "writer": "is an option of FileSink; the data files of a table are written by Outfall, which takes no more CPU"
         " time than Spark's writer: omit it"
     }
 
+    table_column: str | None = Field(
+        default=None,
+        min_length=1,
+        description="The column with the table of each row, a string in the form of an entry of `allowed_tables`. It is"
+        " not stored.",
+    )
+    allowed_tables: Names = Field(
+        default=(),
+        description="`table_column`: the tables that rows may name. `*` stands for any characters within a part of a"
+        " name, such as `lake.tenant_*` or `eu/tenant_*`. Required.",
+    )
+    unknown_columns: Literal["fail", "leave_out_null"] = Field(
+        default="fail",
+        description="`table_column`: what to do with columns of the rows that a table does not have. `fail`: fail."
+        " `leave_out_null`: leave such a column out where it is NULL, and fail where it has a value.",
+    )
     write_mode: WriteMode = Field(
         default="append",
         description="`append` adds the rows of each epoch. `overwrite_partitions` replaces the partitions that the"
@@ -81,6 +103,38 @@ class TableOptions(SinkOptions):
     )
     log_rows: LogRows = log_rows_field()
 
+    @property
+    def are_many(self) -> bool:
+        """Whether a column names the tables."""
+        return self.table_column is not None
+
+    def of_table(self, name: str) -> Self:
+        """Return the options of one of many tables, as if the sink had only this one."""
+        return self.model_copy(update={"table_column": None, "allowed_tables": (), "unknown_columns": "fail"})
+
+    @property
+    def described(self) -> str:
+        """What names the tables, for texts."""
+        return f"the tables of column {self.table_column!r}"
+
+    def parts_of(self, name: str) -> tuple[str, ...]:
+        """Return the parts of the name of a table in a row. `ValueError` states what is wrong with it.
+
+        Formats add what else they demand of a name.
+        """
+        parts = self._split(name)
+        for part in parts:
+            check_part(part)
+        return parts
+
+    @property
+    def allowed_parts(self) -> list[tuple[str, ...]]:
+        """The parts of each entry of `allowed_tables`."""
+        return list(map(self._split, self.allowed_tables))
+
+    def _split(self, name: str) -> tuple[str, ...]:
+        return (name,) if self.separator is None else tuple(name.split(self.separator))
+
     def removes_all(self, published: int | None) -> bool:
         """Whether an epoch removes all earlier rows; `published` is the newest epoch in the table when it began."""
         return self.existing.others == "delete" and published is None
@@ -91,3 +145,28 @@ class TableOptions(SinkOptions):
         if value is not None and value < 1:
             raise ValueError("must be at least one byte")
         return value
+
+    @model_validator(mode="after")
+    def _routed(self) -> Self:
+        column = self.table_column
+        if column is None:
+            for name in ("allowed_tables", "unknown_columns"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} is an option of table_column")
+            return self
+        if not self.allowed_tables:
+            raise ValueError("table_column needs allowed_tables, because rows could otherwise name any table")
+        for entry in self.allowed_tables:
+            try:
+                self.parts_of(entry.replace("*", "x"))
+            except ValueError as error:
+                raise ValueError(f"the entry {entry!r} of allowed_tables {error}") from None
+        if column in self.columns_named():
+            raise ValueError("table_column is not stored, so no other option can name it")
+        if self.unknown_columns != "fail" and self.schema_evolution != "fail":
+            raise ValueError("unknown_columns and schema_evolution exclude each other: columns are left out or added")
+        return self
+
+    def columns_named(self) -> Collection[str]:
+        """Return the columns that other options name."""
+        return self.partition_by

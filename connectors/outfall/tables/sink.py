@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from outfall.capabilities import (
     changed,
     shown_name,
 )
-from outfall.errors import ConfigurationError
+from outfall.errors import ConfigurationError, OutfallError
 from outfall.first_contact import one_attempt
 from outfall.formats.types import check_names
 from outfall.options import options_in_save_mode
@@ -37,15 +37,20 @@ from outfall.retry_log import RetryLog
 from outfall.retry_loop import patiently
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
+from outfall.tables.area import mark_of
 from outfall.tables.commit import TableCommitter
 from outfall.tables.data_file import EpochFiles, TaskFiles
+from outfall.tables.many import ManyTablesCommitter, check_layout
+from outfall.tables.meeting import Meeting, check_last_tables, existing_tables, skips
 from outfall.tables.options import TableOptions
+from outfall.tables.routing import RoutedWriter
 from outfall.tables.table import FileLayout, LoadedTable
 from outfall.tables.target import TablePort, clear_attempts, leftovers, revoke_older, unnamed
 from outfall.tables.write_mode import AddFiles, WriteMode
-from outfall.tables.writer import TableWriter
+from outfall.tables.writer import FilesWriter, TableWriter
 from outfall.target_record import TargetRecord
 from outfall.trace_points import reached
+from outfall.values import require_columns, spark_type
 
 log = logging.getLogger(__name__)
 _retries = RetryLog(log)
@@ -60,6 +65,16 @@ class Opened:
     layout: FileLayout
     published: int | None
     """The newest epoch of the step in the table."""
+
+
+@dataclass(frozen=True)
+class OpenedTables:
+    """What tasks open their tables with, if a column names the tables."""
+
+    sink: TableSink
+    """The sink as tasks use it."""
+    context: TargetContext[Any]
+    """What the recovery data said when the epoch began."""
 
 
 class TableSink(
@@ -79,6 +94,10 @@ class TableSink(
     """The columns of the rows, once the driver has them."""
     _opened: Opened | None = None
     """Pickled for the tasks, which have no catalog."""
+    _opened_tables: OpenedTables | None = None
+    """Likewise, if a column names the tables."""
+    _name: str | None = None
+    """The name that rows have for the table, if it is one of many."""
 
     # --- implemented by a format
 
@@ -114,6 +133,34 @@ class TableSink(
         Errors are logged, and the work is retried.
         """
 
+    # --- implemented by a format, for many tables
+
+    def of_table(self, name: str) -> Self:
+        """Return the sink of one of many tables: one that has this table only."""
+        options = self.options.of_table(name)
+        return changed(self, options=options, _name=name, _rows=None, _opened=None, _opened_tables=None)
+
+    def reach(self) -> None:
+        """Check what can be checked before a table is known. Raises the errors of `load`."""
+
+    def check_apart(self, name: str, checked: set[str]) -> None:
+        """Check the place of one of many tables, before it is loaded or created. `checked` has what needs no look.
+
+        Raises:
+            ConfigurationError: it is within another table, whose files are not apart from its own.
+        """
+
+    def for_tasks(self) -> Self:
+        """Return the sink as tasks use it, which then load their tables themselves."""
+        return self
+
+    def existing(self) -> Iterable[str]:
+        """Yield the names of the tables that `allowed_tables` allows, and of entries that need not exist.
+
+        Formats list what a `*` stands for.
+        """
+        return self.options.allowed_tables
+
     # --- called by the engine
 
     def capabilities(self) -> Collection[type]:
@@ -131,8 +178,10 @@ class TableSink(
     def replaces_rows(self) -> bool:
         return self.options.write_mode != "append"
 
-    def build(self, step_id: str, worker_index: int, worker_count: int) -> TableWriter:
-        context, opened = self.writer_context(), self._opened
+    def build(self, step_id: str, worker_index: int, worker_count: int) -> FilesWriter:
+        context, opened, many = self.writer_context(), self._opened, self._opened_tables
+        if many is not None:
+            return RoutedWriter(Meeting(many.sink, many.context, context), context, self.options)
         if opened is None:
             raise ConfigurationError(
                 f"{shown_name(self)} was not opened", do="run it with outfall, which calls open_target() first"
@@ -140,7 +189,9 @@ class TableSink(
         return TableWriter(opened.layout, context, self.options, published=opened.published)
 
     def row_schema(self) -> pa.Schema | None:
-        table = self._loaded()
+        if self.options.are_many:
+            return None
+        table = self.loaded()
         return None if table is None else table.columns
 
     def check_schema(self, schema: pa.Schema) -> None:
@@ -151,41 +202,73 @@ class TableSink(
         """
         if schema != self._rows:
             check_names(schema, "", "columns of a table are matched by name")
-            with one_attempt():
-                self._check_columns(self._loaded(), schema)
+            if self.options.are_many:
+                self._check_new_tables(schema)
+            else:
+                with one_attempt():
+                    self._check_columns(self.loaded(), schema)
             self._rows = schema
 
     def find_moved(self, context: TargetContext[Any], recorded: str) -> TargetRecord | None:
-        return find_moved(self._port(self._loaded(), context), context)
+        if self.options.are_many:
+            return None
+        return find_moved(self._port(self.loaded(), context), context)
 
     def _port(self, table: LoadedTable | None, context: TargetContext[Any]) -> TablePort:
-        return TablePort(self.target(), table, context.incarnation, self.options.existing)
+        existing, one_of_many = self.options.existing, self._name is not None
+        return TablePort(self.target(), table, context.incarnation, existing, one_of_many=one_of_many)
 
     def check_target(self, context: TargetContext[Any]) -> TargetCheck[Any]:
-        table = self._loaded()
-        check(self._port(table, context), context)
-        if self._rows is not None:
-            self._check_columns(table, self._rows)
+        if self.options.are_many:
+            # Tasks check their tables: which ones these are is known from the rows.
+            if context.starting:
+                self.patiently("reaching", self.reach)
+                check_last_tables(self, context)
+            return TargetCheck({})
+        table = self.loaded()
+        self.check_loaded(table, context, self._rows)
         return TargetCheck({}, table)
 
+    def check_loaded(
+        self, table: LoadedTable | None, context: TargetContext[Any], rows: pa.Schema | None = None
+    ) -> None:
+        """Check a table as `check_target` promises. Without `rows`, their columns are not checked."""
+        check(self._port(table, context), context)
+        if rows is not None:
+            self._check_columns(table, rows)
+
     def open_target(self, context: TargetContext[Any]) -> None:
+        if self.options.are_many:
+            sink = changed(self.for_tasks(), _opened_tables=None)
+            self._opened_tables = OpenedTables(sink, replace(context, states={}, found=None))
+            return
         # As checked just before BEGIN: concurrent changes are compared with the files at the commit.
-        table, rows = context.found or self._loaded(), self._rows
+        self._opened = self.open_loaded(context.found or self.loaded(), self._rows, context)
+
+    def open_loaded(self, table: LoadedTable | None, rows: pa.Schema | None, context: TargetContext[Any]) -> Opened:
+        """Create the table, or add columns, as rows and options demand. Returns what tasks write by."""
         if table is None or (rows is not None and self._lacks(table, rows)):
             if rows is None:
                 raise self._missing()
             columns = self.mode.columns(rows)
-            self._patiently("creating", lambda: self.create(columns) if table is None else table.add_columns(columns))
+            self.patiently("creating", lambda: self.create(columns) if table is None else table.add_columns(columns))
             reached("table: made or changed")
-            table = self._loaded()
+            table = self.loaded()
             if table is None:
                 raise self._missing()
-        self._opened = Opened(self.mode.form(table.files), published=context.published)
+        return Opened(self.mode.form(table.files), published=context.published)
 
     def add_pre_commit_topology(
         self, results: Sequence[CommittableMessage[TaskFiles]]
     ) -> Sequence[CommittableMessage[EpochFiles]]:
         overwrite, opened = self.options.existing.others == "delete", self._opened
+        if self.options.are_many:
+            gathered = EpochFiles.gather(results, overwrite=overwrite)
+            for message in gathered if len(gathered) > 1 else ():
+                one = self.of_table(message.value.table or "")
+                files = one._files()
+                check_layout(message.value, None if files is None else one.mode.form(files))
+            return gathered
         if not results and overwrite and opened is not None:
             # For a plan without rows Spark may run no task, and the previous rows of the table must be removed anyway.
             nothing = TaskFiles(
@@ -204,12 +287,24 @@ class TableSink(
     def committable_serializer(self) -> ModelSerializer[EpochFiles]:
         return ModelSerializer(EpochFiles)
 
-    def create_committer(self, context: CommitterInitContext) -> TableCommitter:
-        return TableCommitter(self.load, self._loaded, context, self.mode)
+    def create_committer(self, context: CommitterInitContext) -> TableCommitter | ManyTablesCommitter:
+        if self.options.are_many:
+            return ManyTablesCommitter(self._committer_of, context)
+        return self._committer(context)
+
+    def _committer_of(self, name: str, context: CommitterInitContext) -> TableCommitter:
+        return self.of_table(name)._committer(context)
+
+    def _committer(self, context: CommitterInitContext) -> TableCommitter:
+        return TableCommitter(self.load, self.loaded, context, self.mode)
 
     def add_post_commit_topology(self, committed: Sequence[CommittableMessage[EpochFiles]]) -> None:
         """Remove files of failed attempts, and run the follow-up work of the format. Failures are logged."""
         if not committed:
+            return
+        if self.options.are_many:
+            for message in committed:
+                self.of_table(message.value.table or "").add_post_commit_topology([message])
             return
         try:
             layout = self._opened.layout if self._opened else self._files()
@@ -227,12 +322,15 @@ class TableSink(
             )  # fmt: skip
 
     def clean_up(self, context: CleanUpContext) -> int:
-        table = None if context.lost == {} and not context.final else self._loaded()
+        nothing = context.lost == {} and not context.final
+        if self.options.are_many:
+            return 0 if nothing else sum(self._of_each(lambda one: one.clean_up(context)))
+        table = None if nothing else self.loaded()
         if table is None:
             return 0
         area = table.files.area
-        lost = leftovers(area, context)
-        settled = revoke_older(self._loaded, context, lost) if lost else None
+        lost = leftovers(area, context, self._mark(table))
+        settled = revoke_older(self.loaded, context, lost) if lost else None
         if settled is None:
             lost = []
         elif context.lost is None:
@@ -245,21 +343,62 @@ class TableSink(
         return sum(len(each.names) for each in lost)
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
-        table = self._loaded()
+        if self.options.are_many:
+            return [name for found in self._of_each(lambda one: one.find_leftovers(context)) for name in found]
+        table = self.loaded()
         if table is None:
             return ()
         area = table.files.area
-        found = unnamed(area, table, leftovers(area, context))
+        found = unnamed(area, table, leftovers(area, context, self._mark(table)))
         return [area.path(each.path, name) for each in found for name in sorted(each.names)]
 
     def withdraw(self, context: CleanUpContext) -> None:
-        table = self._loaded()
+        if self.options.are_many:
+            for _ in self._of_each(lambda one: one.withdraw(context)):
+                pass
+            return
+        table = self.loaded()
         if table is not None:
             table.forget(context.incarnation)
+
+    # --- many tables
+
+    def _of_each(self, call: Callable[[TableSink], T]) -> Iterator[T]:
+        """Yield the result of a call for each table that rows may have been written to, without those it fails for."""
+        for one in existing_tables(self):
+            try:
+                yield call(one)
+            except OutfallError as error:
+                if not skips(one, error):
+                    raise
+
+    def _mark(self, table: LoadedTable) -> str:
+        return "" if self._name is None else mark_of(self._name, table.files.layout.table)
+
+    def check_tables(self, reached: str) -> Sequence[str]:
+        """Return what `check_connection` finds, if a column names the tables."""
+        self.reach()
+        number = len(dict.fromkeys(self.existing()))
+        return reached, f"allowed_tables has {number} tables; write access was not tested"
+
+    def _check_new_tables(self, rows: pa.Schema) -> None:
+        """Check what can be checked of rows before it is known which tables they name."""
+        column = self.options.table_column or ""
+        require_columns(rows.names, {"table_column": column})
+        kind = rows.field(column).type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+            raise ConfigurationError(
+                f"table_column {column!r} is of type {spark_type(kind)}", do="use a string, the name of a table"
+            )
+        stored = rows.remove(rows.get_field_index(column))
+        _check_some(stored)
+        if self.options.create_table != "never":
+            self._check_columns(None, stored)
 
     # --- columns
 
     def _check_columns(self, table: LoadedTable | None, rows: pa.Schema) -> None:
+        _check_some(rows)
         if table is None and self.options.create_table == "never":
             raise self._missing()
         try:
@@ -272,6 +411,26 @@ class TableSink(
             files.file_schema(rows)
         except ConfigurationError as error:
             raise ConfigurationError.because_of(error, f"{self.target()} cannot take these rows") from error.__cause__
+
+    def unknown(self, table: LoadedTable, rows: pa.Schema) -> frozenset[str]:
+        """Return the columns of the rows that the table does not have.
+
+        Raises:
+            ConfigurationError: an option names one of them, or no other column is left.
+        """
+        known, stored = {name.lower() for name in table.columns.names}, self.mode.columns(rows).names
+        unknown = frozenset(name for name in stored if name.lower() not in known)
+        named = {name.lower() for name in self.options.columns_named()}
+        needed = sorted(name for name in unknown if name.lower() in named)
+        if needed or len(unknown) == len(stored):
+            raise ConfigurationError(
+                f"{self.target()} has none of the columns of the rows"
+                if not needed
+                else f"{self.target()} lacks {', '.join(map(repr, needed))}, which an option of the sink names",
+                why="unknown_columns leaves out other columns only" if needed else None,
+                do="add the columns to the table, or leave its rows out with a filter",
+            )
+        return unknown
 
     def _lacks(self, table: LoadedTable, rows: pa.Schema) -> bool:
         """Whether columns must be added."""
@@ -288,11 +447,18 @@ class TableSink(
     # --- the catalog
 
     def _files(self) -> FileLayout | None:
-        table = self._loaded()
+        table = self.loaded()
         return None if table is None else table.files
 
-    def _loaded(self) -> LoadedTable | None:
-        return self._patiently("loading", self.load)
+    def loaded(self) -> LoadedTable | None:
+        """Load the table, with retries until `retry_deadline`. Raises the errors of `load`."""
+        return self.patiently("loading", self.load)
 
-    def _patiently(self, doing: str, call: Callable[[], T]) -> T:
+    def patiently(self, doing: str, call: Callable[[], T]) -> T:
+        """Call with retries after transient errors, until `retry_deadline`."""
         return patiently(_retries, self.target(), doing, call, self.options.retry_deadline.total_seconds())
+
+
+def _check_some(rows: pa.Schema) -> None:
+    if not rows.names:
+        raise ConfigurationError("the rows have no column that is stored", do="add the columns of the table")

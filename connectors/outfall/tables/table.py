@@ -140,6 +140,10 @@ class LoadedTable(ABC):
         """Whether readers see any row."""
 
     @abstractmethod
+    def never_had_rows(self) -> bool:
+        """Whether no writer has ever added rows, by the table's whole history; false if that is no longer known."""
+
+    @abstractmethod
     def commit(
         self, files: EpochFiles, record: TableRecord, *, replace: Collection[tuple[str | None, ...]] | None = ()
     ) -> LoadedTable:

@@ -32,11 +32,14 @@ class TablePort(TargetPort[TableRecord]):
     ahead = "restore the newest recovery data; or compare the table with the source, and start with a new checkpoint"
     locks = True
 
-    def __init__(self, where: str, table: LoadedTable | None, incarnation: str, existing: Existing) -> None:
+    def __init__(
+        self, where: str, table: LoadedTable | None, incarnation: str, existing: Existing, *, one_of_many: bool = False
+    ) -> None:
         self.where = where
         self._table = table
         self._incarnation = incarnation
         self._existing = existing
+        self._one_of_many = one_of_many
 
     def read(self) -> FoundRecord[TableRecord] | None:
         record = None if self._table is None else self._table.record(self._incarnation)
@@ -53,8 +56,11 @@ class TablePort(TargetPort[TableRecord]):
             f"{self.where} {what}, and epoch {epoch} was committed to it",
             step=context.step_id,
             epoch=context.epoch,
-            why="it was dropped, recreated, or restored from an older copy, or its properties were removed",
-            do=RESTORE,
+            why="it was dropped, renamed, recreated, or restored from an older copy, or its properties were removed",
+            do="restore it, or rename it back, and start the query again; or create it without rows before, if its rows"
+            " are not wanted any more"
+            if self._one_of_many
+            else RESTORE,
         )
 
     def records(
@@ -133,16 +139,17 @@ class LostDirectory(NamedTuple):
     names: list[str]
 
 
-def leftovers(area: DataArea, context: CleanUpContext) -> list[LostDirectory]:
+def leftovers(area: DataArea, context: CleanUpContext, mark: str = "") -> list[LostDirectory]:
     """Find the files of older BEGINs: of the lost ones, or of all of them if these are not given.
 
-    The latter may be in the table.
+    The latter may be in the table. `mark` is that of one of many tables.
     """
+    step = context.incarnation
     if context.lost is not None:
-        begun = [(number, directory_of(context.incarnation, number, token)) for number, token in context.lost.items()]
+        begun = [(number, directory_of(step, number, token, mark)) for number, token in context.lost.items()]
     else:
         bound = context.generation + context.final
-        begun = [(number, directory) for number, directory in area.begun(context.incarnation) if number < bound]
+        begun = [(number, directory) for number, directory in area.begun(step, mark) if number < bound]
     found = [LostDirectory(number, directory, _ours(area, directory, context)) for number, directory in begun]
     return [each for each in found if each.names]
 

@@ -1,11 +1,12 @@
-"""Writes the rows of one attempt: a Parquet file per partition, and another one whenever a file is full."""
+"""Writes the rows of one attempt: a Parquet file per table and partition, and another one whenever a file is full."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +22,7 @@ from outfall.row_logging import RowLog
 from outfall.storage.names import AttemptName
 from outfall.storage.writer import Output, OutputWriter
 from outfall.store_errors import Meaning, Operation, explained, meaning_of
-from outfall.tables.area import NewFile, directory_of
+from outfall.tables.area import DataArea, NewFile, directory_of
 from outfall.tables.data_file import DataFile, TaskFiles
 from outfall.tables.options import TableOptions
 from outfall.tables.table import FileLayout
@@ -34,76 +35,119 @@ _retries = RetryLog(log)
 _TRANSIENT = Meaning.TRANSIENT
 _SUFFIX = ".parquet"
 
-Key = tuple[str | None, ...]
+
+@dataclass(eq=False)
+class WrittenTable:
+    """A table that an attempt writes to."""
+
+    layout: FileLayout
+    published: int | None
+    """The newest epoch of the step in the table."""
+    directory: str
+    """The directory of the attempt's files, relative to the root of the table's data."""
+    name: str | None = None
+    """The name that rows have for it; `None` for the only table."""
+    casts: dict[pa.Schema, _Cast] = field(default_factory=dict)
+    """What converts rows with these columns."""
 
 
-class TableWriter(OutputWriter[Key, DataFile, TaskFiles]):
-    """Writes its own files. An attempt that fails or has no rows leaves none."""
+Key = tuple[WrittenTable, tuple[str | None, ...]]
+"""A table, and one of its partitions."""
 
-    def __init__(
-        self, layout: FileLayout, context: WriterInitContext, options: TableOptions, *, published: int | None
-    ) -> None:
+
+class FilesWriter(OutputWriter[Key, tuple[WrittenTable, DataFile], TaskFiles]):
+    """Writes its own files, of one table or of several. An attempt that fails or has no rows leaves none."""
+
+    def __init__(self, context: WriterInitContext, options: TableOptions) -> None:
         super().__init__(self._partitions, most_open=options.max_open_files)
-        self._layout = layout
-        self._published = published
         self._context = context
         self._log = RowLog(options.log_rows)
-        self._target_size = int(options.target_file_bytes or layout.target_size)
-        self._directory = directory_of(context.incarnation, context.generation, context.token)
-        self._casts: dict[pa.Schema, _Cast] = {}
-        self._names: list[str] = []
+        self._target_file_bytes = options.target_file_bytes
+        self._names: dict[WrittenTable, list[str]] = {}
+        """The files that this attempt has created."""
+        self._number = 0
+        """How many these are."""
         self._retry_deadline = options.retry_deadline.total_seconds()
+        self._root = ""
+        """Where the data files of the table are that rows are written to now, for errors."""
+
+    @abstractmethod
+    def _tables_of(self, batch: pa.RecordBatch) -> Iterable[tuple[WrittenTable, pa.RecordBatch]]:
+        """Return the rows of a batch by table, in their order."""
 
     def _partitions(self, batch: pa.RecordBatch) -> Iterator[tuple[Key, pa.RecordBatch]]:
-        cast = self._casts.get(batch.schema)
+        for table, rows in self._tables_of(batch):
+            self._root = table.layout.area.root
+            for partition, part in self._partitions_of(table, rows):
+                yield (table, partition), part
+
+    def _partitions_of(
+        self, table: WrittenTable, batch: pa.RecordBatch
+    ) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
+        layout, cast = table.layout, table.casts.get(batch.schema)
         if cast is None:
-            cast = self._casts[batch.schema] = _Cast(self._layout, batch.schema, self._log)
-        rows = cast.apply(self._layout.used(batch))
-        partitions = [Distinct.of(values) for values in self._layout.partition(rows)]
+            cast = table.casts[batch.schema] = _Cast(layout, batch.schema, self._log)
+        rows = cast.apply(layout.used(batch))
+        partitions = [Distinct.of(values) for values in layout.partition(rows)]
         firsts, parts = split_rows(rows.select(cast.stored), partitions)
         columns = [each.list_at(firsts) for each in partitions]
         for number, part in enumerate(parts):
-            yield self._layout.partition_text([values[number] for values in columns]), part
+            yield layout.partition_text([values[number] for values in columns]), part
 
     def _begin(self, key: Key, rows: pa.RecordBatch) -> _OpenFile:
-        name = str(AttemptName.of(self._context, len(self._names), _SUFFIX))
-        self._names.append(name)
-        groups = RowGroups(rows.schema, self._layout.codec, self._layout.level)
-        file = self._create(name)
-        return _OpenFile(self._layout, name, key, file, groups, self._target_size, self._context.metrics)
+        table, partition = key
+        layout = table.layout
+        name = str(AttemptName.of(self._context, self._number, _SUFFIX))
+        self._number += 1
+        self._names.setdefault(table, []).append(name)
+        groups = RowGroups(rows.schema, layout.codec, layout.level)
+        file = self._create(layout.area, table.directory, name)
+        return _OpenFile(table, name, partition, file, groups, self._target_size(layout), self._context.metrics)
 
-    def _create(self, name: str) -> NewFile:
+    def _target_size(self, layout: FileLayout) -> int:
+        return int(self._target_file_bytes or layout.target_size)
+
+    def _create(self, area: DataArea, directory: str, name: str) -> NewFile:
         """Create a file. While a store is away, this is repeated until `retry_deadline`: the file has no rows yet."""
-        area = self._layout.area
         return retried(
-            lambda: area.create(self._directory, name),
+            lambda: area.create(directory, name),
             passes=lambda error: not area.is_disk and isinstance(error, OSError) and meaning_of(error) is _TRANSIENT,
             deadline=self._retry_deadline,
             log=_retries,
             describe=lambda error: Retry(area.root, "creating a data file", f"{type(error).__name__}: {error}"),
         )
 
-    def _hand_over(self, ended: list[DataFile]) -> list[TaskFiles]:
-        if ended:
-            self._layout.area.sync(self._directory)
+    def _hand_over(self, ended: list[tuple[WrittenTable, DataFile]]) -> list[TaskFiles]:
+        files: dict[WrittenTable, list[DataFile]] = {table: [] for table in self._always()}
+        for table, file in ended:
+            files.setdefault(table, []).append(file)
+        for table in files:
+            if files[table]:
+                self._root = table.layout.area.root
+                table.layout.area.sync(table.directory)
         reached("table: files synced")
         return [
             TaskFiles(
-                directory=self._directory,
-                root=self._layout.area.root,
-                layout=self._layout.layout,
-                files=tuple(ended),
-                published=self._published,
+                directory=table.directory,
+                root=table.layout.area.root,
+                layout=table.layout.layout,
+                files=tuple(found),
+                published=table.published,
+                table=table.name,
             )
+            for table, found in files.items()
         ]
 
+    def _always(self) -> Iterable[WrittenTable]:
+        """Return the tables of which there is a result even without files."""
+        return ()
+
     def _release(self, *, failed: bool) -> None:
-        if not failed or not self._names:
-            return
-        try:
-            self._layout.area.delete(self._directory, self._names)
-        except OSError:
-            log.warning("files of a failed attempt remain in %s until clean-up", self._directory, exc_info=True)
+        for table, names in self._names.items() if failed else ():
+            try:
+                table.layout.area.delete(table.directory, names)
+            except OSError:
+                log.warning("files of a failed attempt remain in %s until clean-up", table.directory, exc_info=True)
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
@@ -111,7 +155,7 @@ class TableWriter(OutputWriter[Key, DataFile, TaskFiles]):
             yield
         except FileExistsError as error:
             raise TargetError(
-                f"a data file of this attempt already exists in {self._layout.area.root}/{self._directory}",
+                f"a data file of this attempt already exists below {self._root}",
                 step=self._context.step_id,
                 epoch=self._context.epoch,
                 why="its name belongs to one attempt, so another program has written it",
@@ -120,13 +164,37 @@ class TableWriter(OutputWriter[Key, DataFile, TaskFiles]):
         except OSError as error:
             raise explained(
                 error,
-                f"writing a data file below {self._layout.area.root} failed",
-                url=self._layout.area.root,
+                f"writing a data file below {self._root} failed",
+                url=self._root,
                 operation=Operation.CREATE,
                 step=self._context.step_id,
                 epoch=self._context.epoch,
                 do="check that the store is reachable from the executors, has free space, and permits them to write",
             ) from error
+
+
+class TableWriter(FilesWriter):
+    """Writes the rows of one attempt to one table; with `directory`, beside the files of an epoch that are there."""
+
+    def __init__(
+        self,
+        layout: FileLayout,
+        context: WriterInitContext,
+        options: TableOptions,
+        *,
+        published: int | None,
+        directory: str | None = None,
+    ) -> None:
+        super().__init__(context, options)
+        own = directory or directory_of(context.incarnation, context.generation, context.token)
+        self._table = WrittenTable(layout, published, own)
+        self._root = layout.area.root
+
+    def _tables_of(self, batch: pa.RecordBatch) -> Iterable[tuple[WrittenTable, pa.RecordBatch]]:
+        return [(self._table, batch)]
+
+    def _always(self) -> Iterable[WrittenTable]:
+        return [self._table]
 
 
 class _Cast:
@@ -172,12 +240,12 @@ def _cast(column: pa.Array, field: pa.Field, log: RowLog) -> pa.Array:
 
 
 @dataclass
-class _OpenFile(Output[DataFile]):
+class _OpenFile(Output[tuple[WrittenTable, DataFile]]):
     """One file that is being written."""
 
-    layout: FileLayout
+    table: WrittenTable
     name: str
-    partition: Key
+    partition: tuple[str | None, ...]
     file: NewFile
     groups: RowGroups
     target_size: int
@@ -203,17 +271,18 @@ class _OpenFile(Output[DataFile]):
     def spill(self) -> None:
         self.file.write(self.groups.spill())
 
-    def end(self) -> DataFile:
+    def end(self) -> tuple[WrittenTable, DataFile]:
         data, footer = self.groups.finish()
         self.file.write(data)
         self.file.finish()
         self.metrics.add("files")
         self.metrics.add("bytes", self.file.size)
         reached("table: file written")
-        statistics = self.layout.statistics(footer, self.groups.schema)
-        return DataFile(
+        statistics = self.table.layout.statistics(footer, self.groups.schema)
+        file = DataFile(
             name=self.name, size=self.file.size, rows=self.rows, partition=self.partition, statistics=statistics
         )
+        return self.table, file
 
     def close(self) -> None:
         self.file.abandon()

@@ -83,6 +83,37 @@ class UpsertedDeltaTables(DeltaTables):
         return {"id": None, "text": f"version {version}", "kind": "a"}
 
 
+class ManyDeltaTables(DeltaTables):
+    """A target is two tables of one directory, which its rows name in turn."""
+
+    names = ("t0", "t1")
+
+    def new_target(self, directory: Path) -> Path:
+        target = directory / "tables"
+        for name in self.names:
+            write_table(target / name, COLUMNS, self.partitioned_by, {"delta.checkpointInterval": "3"})
+        return target
+
+    def make_sink(self, target: Path) -> Any:
+        return DeltaRecordedElsewhere(target, table_column="place", allowed_tables="t*")
+
+    def row(self, number: int) -> Any:
+        return super().row(number) | {"place": self.names[number % 2]}
+
+    def read(self, target: Path) -> Iterable[Any]:
+        return [row | {"place": name} for name in self.names for row in newest(target / name).rows()]
+
+    def lose(self, target: Path, committable: EpochFiles) -> None:
+        super().lose(target / (committable.table or ""), committable)
+
+    def lose_target(self, target: Path) -> None:
+        for name in self.names:
+            super().lose_target(target / name)
+
+    def leftovers(self, target: Path) -> int:
+        return sum(super(ManyDeltaTables, self).leftovers(target / name) for name in self.names)
+
+
 SHORT = ["one_epoch", "two_attempts_finish", "lost_reply_of_a_commit", "lost_before_committing", "late_zombie"]
 MORE = [
     "nothing_visible_before_commit",
@@ -100,7 +131,7 @@ MORE = [
     "null_in_a_key",
     "in_wrappers",
 ]
-HARNESSES = [DeltaTables, thorough(UpsertedDeltaTables)]
+HARNESSES = [DeltaTables, thorough(UpsertedDeltaTables), thorough(ManyDeltaTables)]
 FORKING = ["memory_over_epochs", "tasks_in_processes_of_their_own", "killed_before_close"]
 
 
@@ -148,3 +179,8 @@ class TestDeltaTables(DeltaTables, SinkConformance):
 @pytest.mark.long
 class TestUpsertedDeltaTables(UpsertedDeltaTables, SinkConformance):
     not_claimed = {**UpsertedDeltaTables.not_claimed, **ELSEWHERE}
+
+
+@pytest.mark.long
+class TestManyDeltaTables(ManyDeltaTables, SinkConformance):
+    not_claimed = {**ManyDeltaTables.not_claimed, **ELSEWHERE}

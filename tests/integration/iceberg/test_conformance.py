@@ -13,6 +13,7 @@ import pytest
 from outfall.capabilities import Guarantee
 from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from tests.integration.support.iceberg_epochs import NAME, Lake
+from tests.integration.support.iceberg_reader import TableFiles
 from tests.integration.support.recorded_elsewhere import IcebergRecordedElsewhere
 from tests.one_each import thorough
 
@@ -95,6 +96,59 @@ class UpsertedIcebergTables(IcebergTables):
         return {"id": None, "text": f"version {version}"}
 
 
+class ManyIcebergTables(IcebergTables):
+    """A target is two tables of one catalogue, which its rows name in turn."""
+
+    options_of_sink: ClassVar[dict[str, Any]] = {"table_column": "place", "allowed_tables": "db.flights*"}
+    names = (NAME, f"{NAME}_too")
+
+    def new_target(self, directory: Path) -> Any:
+        lake = super().new_target(directory)
+        lake.catalog.create_table(self.names[1], SCHEMA)
+        return lake
+
+    def make_sink(self, target: Any) -> Any:
+        return IcebergRecordedElsewhere(
+            catalog_options=target.properties, retry_deadline="10 seconds", **self.options_of_sink
+        )
+
+    def row(self, number: int) -> Any:
+        return super().row(number) | {"place": self.names[number % 2]}
+
+    def read(self, target: Any) -> Iterable[Any]:
+        return [
+            row | {"place": name} for name in self.names for files in [self._files(target, name)] if files.history()
+            for row in files.rows()
+        ]  # fmt: skip
+
+    def lose(self, target: Any, committable: Any) -> None:
+        for name in committable.names:
+            place = target.directory / "warehouse" / committable.table.replace(".", "/") / "data"
+            (place / committable.directory / name).unlink(missing_ok=True)
+
+    def lose_target(self, target: Any) -> None:
+        super().lose_target(target)
+        target.catalog.drop_table(self.names[1])
+        target.catalog.create_table(self.names[1], SCHEMA)
+
+    def save_target(self, target: Any) -> Callable[[], None]:
+        locations = {name: target.catalog.load_table(name).metadata_location for name in self.names}
+
+        def restore() -> None:
+            for name, location in locations.items():
+                target.catalog.drop_table(name)
+                target.catalog.register_table(name, location)
+
+        return restore
+
+    def leftovers(self, target: Any) -> int:
+        snapshots = (snapshot for name in self.names for snapshot in self._files(target, name).history())
+        return len(target.data_files() - {path for snapshot in snapshots for path in snapshot.paths})
+
+    def _files(self, target: Any, name: str) -> TableFiles:
+        return TableFiles.of(target.directory / "catalog.db", name)
+
+
 SHORT = ["two_attempts_finish", "lost_before_committing", "late_zombie", "leftovers_are_cleaned_up"]
 MORE = [
     "one_epoch", "lost_reply_of_a_commit", "nothing_visible_before_commit", "lost_log", "lost_target",
@@ -104,7 +158,7 @@ MORE = [
 
 
 @pytest.mark.parametrize("checks", [SHORT, pytest.param(MORE, marks=pytest.mark.thorough)], ids=["short", "more"])
-@pytest.mark.parametrize("harness", [IcebergTables, thorough(UpsertedIcebergTables)])
+@pytest.mark.parametrize("harness", [IcebergTables, thorough(UpsertedIcebergTables), thorough(ManyIcebergTables)])
 def test_the_suite_in_short(tmp_path: Path, harness: type[IcebergTables], checks: list[str]) -> None:
     tables = harness()
     tables.most_cases = 4
@@ -115,6 +169,11 @@ def test_the_suite_in_short(tmp_path: Path, harness: type[IcebergTables], checks
 @pytest.mark.long
 class TestIcebergTables(IcebergTables, SinkConformance):
     most_cases = 60
+
+
+@pytest.mark.long
+class TestManyIcebergTables(ManyIcebergTables, SinkConformance):
+    most_cases = 30
 
 
 @pytest.mark.long

@@ -112,6 +112,9 @@ def topic_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
 
 def lake_writer(df: DataFrame, given: argparse.Namespace) -> DataStreamWriter:
     options = json.loads(given.lake)
+    if given.mode == "many tables":
+        # As many names as the first entry allows, which ends with a star.
+        df = df.selectExpr("*", f"concat('{options['allowed_tables'].rstrip('*')}', pmod(id, 20)) AS place")
     if given.api == "options":
         writer = df.writeStream.format("outfall").options(**options)
         return writer.option("checkpointLocation", given.checkpoint)

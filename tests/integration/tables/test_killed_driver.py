@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.support.duck import Duck
 from tests.integration.support.flights import COLUMNS
-from tests.integration.support.iceberg_catalogs import embedded
+from tests.integration.support.iceberg_catalogs import embedded, load
 from tests.integration.support.killed_driver import FORMAT_API, KILLS, make_job
 from tests.integration.support.tables import DeltaLake, IcebergLake, LakeTable
 
@@ -100,3 +100,29 @@ def test_each_key_has_its_last_row_after_a_driver_that_upserts_has_died_at_each_
     wanted = {(row[carrier], row[flight]): row for row in given}
     found = lake.read(", ".join(COLUMNS))
     assert (set(found), len(found)) == (set(wanted.values()), len(wanted))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("api", ["objects", pytest.param("options", marks=FORMAT_API)])
+@pytest.mark.parametrize("format_", ["iceberg", "delta"])
+def test_each_of_many_tables_holds_its_flights_once_however_often_the_driver_is_killed(
+    tmp_path: Path, duck: Duck, format_: str, api: str
+) -> None:
+    """The tables are created by the tasks that first meet them."""
+    (tmp_path / "lake").mkdir()
+    given: dict[str, str] = {"sink": "delta", "path": str(tmp_path / "lake"), "allowed_tables": "t*"}
+    if format_ == "iceberg":
+        catalog = embedded(tmp_path / "lake")
+        given = {"sink": "iceberg", "catalog_options": json.dumps(catalog), "allowed_tables": "db.t*"}
+    job, rows = make_job(tmp_path, "many tables", api, steps=STEPS)
+    job.lake = json.dumps({**given, "table_column": "place", "create_table": "if_missing"})
+    job.run_all()
+    for number in range(20):
+        if format_ == "iceberg":
+            location = load(catalog).load_table(f"db.t{number}").metadata_location
+            found = Counter(duck.iceberg(location, ", ".join(COLUMNS)))
+        else:
+            found = Counter(duck.delta(tmp_path / "lake" / f"t{number}", ", ".join(COLUMNS)))
+        wanted = Counter(tuple(row[name] for name in COLUMNS) for row in rows.to_pylist() if row["id"] % 20 == number)
+        assert (wanted - found, found - wanted) == (Counter(), Counter())
+    print(f"{job.kills} kills, {rows.num_rows} rows in 20 tables")

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from outfall.delta import DeltaSink, sink_from_options
 from outfall.errors import ConfigurationError
@@ -129,3 +131,76 @@ def test_an_upsert_cannot_create_a_table_that_it_could_not_merge_into() -> None:
 def test_the_writer_of_spark_is_refused_with_what_to_do(make: Callable[[dict[str, str]], object]) -> None:
     with pytest.raises(ConfigurationError, match=r"option writer of DeltaSink: is an option of FileSink.*: omit it\.$"):
         make({"path": "/data/t", "writer": "spark"})
+
+
+@pytest.mark.parametrize(
+    ("entries", "why"),
+    [
+        (["t*", "eu/t*"], "names of different depths"),
+        (["../t*"], r"the entry '\.\./t\*' of allowed_tables has the part '\.\.', which begins with '\.'"),
+        (["_t*"], "begins with '_'"),
+        (["/t*"], "has an empty part"),
+        (["t%20*"], "contains '%'"),
+    ],
+)
+def test_tables_that_could_be_elsewhere_or_within_others_are_refused(entries: list[str], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        DeltaSink("/data/lake", table_column="place", allowed_tables=entries)
+
+
+def test_rows_name_only_tables_whose_names_are_paths_as_they_are() -> None:
+    options = DeltaSink("s3://lake/tables", table_column="place", allowed_tables="*").options
+    strange = [chr(code) for code in range(128) if not chr(code).isalnum() and chr(code) not in "_-=./"]
+    within = [name for each in [*strange, "é", "\u2028"] for name in (f"t{each}1", f"t{each}", f"{each}t")]
+    for name in ("..", ".", "", "a//b", "\n..", "t1.", "-t", "=t", *within):
+        with pytest.raises(ValueError, match=r"contains|has the part|has an empty part|has a blank part"):
+            options.parts_of(name)
+    assert options.parts_of("eu/T_1-a.b=c") == ("eu", "T_1-a.b=c")
+
+
+def make_log(directory: Path) -> None:
+    (directory / "_delta_log").mkdir(parents=True)
+    (directory / "_delta_log" / f"{0:020}.json").write_text("broken")
+
+
+def test_a_table_within_another_one_is_refused(tmp_path: Path) -> None:
+    make_log(tmp_path / "eu" / "west")
+    sink = DeltaSink(tmp_path, table_column="place", allowed_tables="eu/*/t*")
+    with pytest.raises(ConfigurationError, match=r"eu/west/t1 is within the table .*eu/west\."):
+        sink.check_apart("eu/west/t1", set())
+    sink.check_apart("eu/east/t1", seen := set[str]())
+    assert seen == {"eu/", "eu/east/"}
+
+
+def test_a_table_is_not_created_around_another_one(tmp_path: Path) -> None:
+    make_log(tmp_path / "t1" / "x" / "y")
+    sink = DeltaSink(tmp_path, table_column="place", allowed_tables="t*", create_table="if_missing")
+    with pytest.raises(ConfigurationError, match="cannot become a table, because its directory has the table 'x/y'"):
+        sink.of_table("t1").create(pa.schema({"id": pa.int64()}))
+    (tmp_path / "t2" / "_delta_log").mkdir(parents=True)  # by a task that died
+    sink.of_table("t2").create(pa.schema({"id": pa.int64()}))
+    assert sink.of_table("t2").load() is not None
+
+
+def test_a_table_that_was_created_and_changed_never_had_rows(tmp_path: Path) -> None:
+    sink = DeltaSink(tmp_path / "t", create_table="if_missing", schema_evolution="add_columns")
+    rows = pa.schema({"id": pa.int64()})
+    sink.create(rows)
+    table = sink.load()
+    assert table is not None
+    table.add_columns(rows.append(pa.field("more", pa.string())))
+    table = sink.load()
+    assert table is not None
+    assert table.never_had_rows()
+    write_deltalake(tmp_path / "t", pa.table({"id": [1]}), mode="append", schema_mode="merge")
+    DeltaTable(tmp_path / "t").delete()
+    table = sink.load()
+    assert table is not None
+    assert (table.has_rows(), table.never_had_rows()) == (False, False)
+
+
+def test_a_table_is_a_directory_below_the_given_one() -> None:
+    many = DeltaSink("s3://lake/tables", table_column="place", allowed_tables="eu/t*")
+    assert many.target() == "s3://lake/tables, the tables of column 'place'"
+    assert many.of_table("eu/t1").target() == "s3://lake/tables/eu/t1"
+    assert many.of_table("eu/t1").place().startswith(many.place())

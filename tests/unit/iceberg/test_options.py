@@ -82,7 +82,7 @@ def test_no_secret_is_shown_or_travels_in_the_open(tmp_path: Path, monkeypatch: 
     sink = sink_from_options({"table": "db.t", "catalogOptions": json.dumps(given)})
     shown = [repr(sink), repr(sink.options), str(sink.options), sink.target(), sink.place(), repr(vars(sink.catalogue))]
     assert "s3cret" not in "".join(shown)
-    assert sink.place() == "postgresql+psycopg2://***@db:5432/lake db.t main"
+    assert sink.place() == "postgresql+psycopg2://***@db:5432/lake / db.t main"
     travelling = pickle.dumps(sink)
     assert b"s3cret-1" not in travelling
     assert b"s3cret-2" not in travelling
@@ -104,3 +104,46 @@ def test_places_tell_tables_and_branches_apart_and_names_are_stable() -> None:
     named = IcebergSink("db.t", catalog="lake", catalog_options=lake)
     assert named.place() == one.place()
     assert named.target() == "lake db.t"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"table": "db.t"}, "set either table or table_column"),
+        ({"allowed_tables": "t*"}, "the entry 't\\*' of allowed_tables must include the namespace"),
+        ({"allowed_tables": "db.t/*"}, "the entry 'db.t/\\*' of allowed_tables contains '/'"),
+        ({"allowed_tables": "db.t?*"}, r"the entry 'db.t\?\*' of allowed_tables contains '\?'"),
+        ({"allowed_tables": "db.t#*"}, "contains '#'"),
+        ({"allowed_tables": "db.t *"}, "contains ' '"),
+        ({"write_mode": "upsert", "key_columns": "place"}, "table_column is not stored"),
+    ],
+)
+def test_options_of_many_tables_that_do_not_fit_are_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        IcebergSink(**({"table_column": "place", "allowed_tables": "db.t*"} | options))
+    with pytest.raises(ConfigurationError, match="set either table or table_column"):
+        IcebergSink()
+
+
+def test_many_tables_are_at_the_place_of_each_of_them() -> None:
+    catalog = {"type": "sql", "uri": "sqlite:////lake.db"}
+    many = IcebergSink(table_column="place", allowed_tables="db.t*", catalog_options=catalog)
+    assert many.target() == "sqlite:////lake.db the tables of column 'place'"
+    one = many.of_table("db.t1")
+    assert (one.target(), one.options.table_column) == (IcebergSink("db.t1", catalog_options=catalog).target(), None)
+    assert one.place().startswith(many.place())
+    assert many.place().endswith("/")
+
+
+def test_tasks_have_the_drivers_configuration_of_the_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", "https://catalog")
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__TOKEN", "s3cret")
+    sink = IcebergSink(
+        table_column="place", allowed_tables="db.t*", catalog="lake", catalog_options={"token": "env:TOKEN"}
+    )
+    sent = pickle.dumps(sink.for_tasks())
+    monkeypatch.delenv("PYICEBERG_CATALOG__LAKE__URI")
+    monkeypatch.delenv("PYICEBERG_CATALOG__LAKE__TOKEN")
+    monkeypatch.setenv("TOKEN", "s3cret-2")
+    assert b"s3cret" not in sent  # a reference goes before, and stays one
+    assert pickle.loads(sent).catalogue._resolved() == {"uri": "https://catalog", "token": "s3cret-2"}

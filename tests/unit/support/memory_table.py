@@ -186,6 +186,10 @@ class TableStore(ByReference):
         """Drop the table; its files stay."""
         self.state = None
 
+    def undrop(self) -> None:
+        """Restore the table as the last commit left it."""
+        self.state = self._newest
+
     def remove_orphans(self) -> None:
         """Remove files that no snapshot names, but for those that somebody has just looked at for a commit.
 
@@ -300,9 +304,9 @@ class MemoryArea(DataArea):
         self._ask()
         return super().names(directory)
 
-    def begun(self, incarnation: str) -> Iterator[tuple[int, str]]:
+    def begun(self, incarnation: str, mark: str = "") -> Iterator[tuple[int, str]]:
         self._ask()
-        return super().begun(incarnation)
+        return super().begun(incarnation, mark)
 
     def delete(self, directory: str, names: Collection[str]) -> None:
         for name in names:
@@ -399,6 +403,10 @@ class MemoryTable(LoadedTable):
 
     def has_rows(self) -> bool:
         return bool(self._state.current.entries)
+
+    def never_had_rows(self) -> bool:
+        snapshots = self._state.snapshots.values()
+        return self._state.order == len(snapshots) and not any(each.entries for each in snapshots)
 
     def commit(
         self, files: EpochFiles, record: TableRecord, *, replace: Collection[Partition] | None = ()

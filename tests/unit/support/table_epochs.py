@@ -61,7 +61,7 @@ def committer(
     context = CommitterInitContext(
         "sink", INCARNATION, generation, epoch, token=mine, begun={generation: mine} if begun is None else begun
     )
-    return MemoryTableSink(link, **options).create_committer(context)
+    return MemoryTableSink(link, **options)._committer(context)
 
 
 def commit(link: TableLink, files: EpochFiles, *begin: int, **more: Any) -> str:

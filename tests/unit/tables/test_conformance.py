@@ -14,6 +14,7 @@ from outfall.tables.data_file import EpochFiles
 from outfall.testing import SinkConformance, SinkHarness
 from tests.unit.support.conforming import saved
 from tests.unit.support.memory_table import MemoryTableSink, TableLink, TableStore
+from tests.unit.support.memory_tables import MemoryTablesSink
 
 
 class ModelTables(SinkHarness):
@@ -61,6 +62,56 @@ class ModelTables(SinkHarness):
             target.gone = False
 
 
+class ManyModelTables(SinkHarness):
+    """A target is two tables, which its rows name in turn."""
+
+    claim = Guarantee.EXACTLY_ONCE
+    not_claimed = ModelTables.not_claimed
+    most_cases = 60
+    one = ModelTables()
+
+    def new_target(self, directory: Path) -> list[TableLink]:
+        return [self.one.new_target(directory) for _ in range(2)]
+
+    def make_sink(self, target: list[TableLink]) -> MemoryTablesSink:
+        return MemoryTablesSink({f"t{number}": link for number, link in enumerate(target)})
+
+    def row(self, number: int) -> Any:
+        return {**self.one.row(number), "place": f"t{number % 2}"}
+
+    def read(self, target: list[TableLink]) -> list[Any]:
+        return [{**row, "place": f"t{number}"} for number, link in enumerate(target) for row in self.one.read(link)]
+
+    def lose(self, target: list[TableLink], committable: EpochFiles) -> None:
+        self.one.lose(target[int((committable.table or "")[1:])], committable)
+
+    def lose_target(self, target: list[TableLink]) -> None:
+        for link in target:
+            self.one.lose_target(link)
+
+    def save_target(self, target: list[TableLink]) -> Callable[[], None]:
+        saved_ones = [self.one.save_target(link) for link in target]
+
+        def restore() -> None:
+            for each in saved_ones:
+                each()
+
+        return restore
+
+    def leftovers(self, target: list[TableLink]) -> int:
+        return sum(map(self.one.leftovers, target))
+
+    @contextmanager
+    def breaking(self, target: list[TableLink]) -> Iterator[None]:
+        with self.one.breaking(target[0]), self.one.breaking(target[1]):
+            yield
+
+
 @pytest.mark.thorough
 class TestModelTables(ModelTables, SinkConformance):
+    pass
+
+
+@pytest.mark.thorough
+class TestManyModelTables(ManyModelTables, SinkConformance):
     pass

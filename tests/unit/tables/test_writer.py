@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
+from pydantic import ByteSize
 
 from outfall.errors import ConfigurationError, TargetError, TransientError, ValueRefusedError
 from outfall.tables.area import DataArea, NewFile
@@ -97,7 +98,7 @@ def test_a_null_that_the_table_does_not_take_is_refused_with_its_row(monkeypatch
     link = link_to()
     part = writer(link)
     required = pa.schema([pa.field("id", pa.int64(), nullable=False)])
-    monkeypatch.setattr(part._layout, "file_schema", lambda given: required)
+    monkeypatch.setattr(part._table.layout, "file_schema", lambda given: required)
     with pytest.raises(ValueRefusedError, match=r"column 'id' is NULL in row 1"):
         part.write_record_batch(batch(id=[1, None]))
 
@@ -156,7 +157,7 @@ def test_no_value_of_a_row_is_part_of_a_path() -> None:
 def test_a_partition_by_a_day_is_a_text_that_the_format_reads() -> None:
     link = link_to(("text",))
     part = writer(link)
-    assert part._layout.partition_text([date(2026, 11, 22), None]) == ("2026-11-22", None)
+    assert part._table.layout.partition_text([date(2026, 11, 22), None]) == ("2026-11-22", None)
 
 
 # --- files
@@ -174,8 +175,8 @@ def test_a_file_is_closed_at_its_target_size_and_the_next_begun() -> None:
 def test_the_tables_own_target_size_counts_where_no_option_is_given() -> None:
     link = link_to()
     part = writer(link)
-    assert part._target_size == part._layout.target_size
-    assert writer(link, target_file_bytes="3 KiB")._target_size == 3072
+    assert part._target_size(part._table.layout) == part._table.layout.target_size
+    assert writer(link, target_file_bytes="3 KiB")._target_size(part._table.layout) == 3072
 
 
 def test_no_more_files_are_open_than_allowed_and_none_is_lost() -> None:
@@ -196,7 +197,7 @@ def test_the_file_that_was_written_to_least_recently_is_closed() -> None:
     part = writer(link, max_open_files=2)
     for text in ("a", "b", "a", "c"):
         part.write_record_batch(batch(id=[1], text=[text]))
-    assert list(part._open) == [("a",), ("c",)]
+    assert [partition for _, partition in part._open] == [("a",), ("c",)]
 
 
 def test_rows_that_are_kept_in_memory_stay_within_their_bound() -> None:
@@ -231,7 +232,7 @@ def test_the_directory_is_of_one_begin_with_its_token() -> None:
     link = link_to()
     found = [attempted(link, [{"id": 1, "text": "a"}], token=token).directory for token in ("0a" * 8, "0b" * 8)]
     assert found == [f"outfall/{INCARNATION}/g1-{token}" for token in ("0a" * 8, "0b" * 8)]
-    assert list(writer(link)._layout.area.begun(INCARNATION)) == [(1, each) for each in found]
+    assert list(writer(link)._table.layout.area.begun(INCARNATION)) == [(1, each) for each in found]
 
 
 def test_two_attempts_write_files_of_their_own() -> None:
@@ -245,7 +246,7 @@ def test_a_task_that_fails_takes_back_finished_and_open_files() -> None:
     link = link_to(("text",))
     part = writer(link, target_file_bytes=1)
     part.write_record_batch(batch(id=[1, 2], text=["a", "b"]))
-    part._target_size = 1 << 30
+    part._target_file_bytes = ByteSize(1 << 30)
     part.write_record_batch(batch(id=[3], text=["a"]))
     part.close()
     part.close()
@@ -276,7 +277,7 @@ class Disk:
 
 def on_disk(path: Path, **options: Any) -> TableWriter:
     part = writer(link_to(), **options)
-    part._layout.area = DataArea(f"file:{path}", Disk(path))
+    part._table.layout.area = DataArea(f"file:{path}", Disk(path))
     return part
 
 
@@ -307,7 +308,7 @@ def test_an_area_on_a_disk_removes_directories_that_are_empty(tmp_path: Path) ->
     part = on_disk(tmp_path / "data")
     part.write_record_batch(batch(id=[1], text=["a"]))
     (found,) = part.prepare_commit()
-    area = part._layout.area
+    area = part._table.layout.area
     sizes = {**found.sizes, "other": 1}
     assert area.damaged(found.directory, sizes) == {"other": None}
     area.delete(found.directory, found.names)
