@@ -12,7 +12,8 @@ from tests.integration.support.redis_server import RedisServer, redis_server
 from tests.peers.support.apache_kafka import own_cluster
 from tests.peers.support.changed_orders import MySQLOrders, Orders, PostgresOrders
 from tests.peers.support.debian import mysql_programs
-from tests.peers.support.order_copies import Copy, DeltaCopy, IcebergCopy, RedisCopy
+from tests.peers.support.opensearch import OpenSearch, opensearch
+from tests.peers.support.order_copies import Copy, DeltaCopy, IcebergCopy, OpenSearchCopy, RedisCopy
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +45,13 @@ def redis() -> Iterator[RedisServer]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def search_cluster() -> Iterator[OpenSearch]:
+    """One node of OpenSearch."""
+    with opensearch() as cluster:
+        yield cluster
+
+
 @pytest.fixture
 def orders(request: pytest.FixtureRequest) -> Callable[[str], Orders]:
     """Makes the table `orders`, or room for its copy, in `postgres` or `mysql`."""
@@ -58,11 +66,13 @@ def orders(request: pytest.FixtureRequest) -> Callable[[str], Orders]:
 
 @pytest.fixture
 def copy(request: pytest.FixtureRequest, orders: Callable[[str], Orders], tmp_path: Path) -> Callable[[str], Copy]:
-    """Makes room for a copy of the table, in a database, a lake or Redis."""
+    """Makes room for a copy of the table, in a database, a lake or a store whose writes compare sequences."""
 
     def made(kind: str) -> Copy:
         if kind == "redis":
             return RedisCopy(request.getfixturevalue("redis"))
+        if kind == "opensearch":
+            return OpenSearchCopy(request.getfixturevalue("search_cluster"))
         lakes = {"delta": DeltaCopy, "iceberg": IcebergCopy}
         return lakes[kind](tmp_path) if kind in lakes else orders(kind)
 

@@ -18,7 +18,7 @@ KILLS = int(os.environ.get("OUTFALL_TEST_KILLS", "4"))
 """How often each path is killed, with a snapshot before each kill: at least 40 over each source and target at 20."""
 SEED = int(os.environ.get("OUTFALL_TEST_SEED", "20261127"))
 DATABASES = ("postgres", "mysql")
-OTHERS = ("delta", "iceberg", "redis")
+OTHERS = ("delta", "iceberg", "redis", "opensearch")
 """Targets that compare the sequence, and are given all values."""
 QUICK = ("postgres", "postgres", "exactly-once")
 """What there is time for before each merge."""

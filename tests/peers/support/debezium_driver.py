@@ -16,6 +16,7 @@ from outfall.delta import DeltaSink
 from outfall.iceberg import IcebergSink
 from outfall.kafka import TopicGeneration
 from outfall.mysql import MySQLSink
+from outfall.opensearch import OpenSearchSink
 from outfall.postgres import PostgresSink
 from outfall.redis import RedisSink
 from outfall.spark import write_stream
@@ -24,6 +25,7 @@ from tests.peers.support.jars import jars
 
 SINKS: dict[str, Any] = {
     "postgres": PostgresSink, "mysql": MySQLSink, "delta": DeltaSink, "iceberg": IcebergSink, "redis": RedisSink,
+    "opensearch": OpenSearchSink,
 }  # fmt: skip
 
 

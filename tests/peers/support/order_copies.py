@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,11 +19,13 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from tests.integration.support.redis_server import RedisServer
+from tests.peers.support.opensearch import OpenSearch
 
 COLUMNS = "id BIGINT, city STRING, amount DECIMAL(12,2), at TIMESTAMP, note STRING"
 """Of the copy, as Spark has them."""
 STAYING = 50
 """The rows that are never deleted, and whose key never changes: 0 to this number."""
+_SEQUENCED = {"sequence_column": "seq", "delete_marker": "deleted"}
 _UPSERT = {"write_mode": "upsert", "key_columns": "id", "order_column": "seq", "create_table": "if_missing"}
 _READ = ["id", "city", "amount", "at", "note"]
 _MICROSECOND = timedelta(microseconds=1)
@@ -105,8 +109,7 @@ class RedisCopy(Copy):
         self._client.flushall()
 
     def options(self) -> dict[str, Any]:
-        given = {"sequence_column": "seq", "delete_marker": "deleted"}
-        return {"url": self._server.url, "key": "order:{id}", **given}
+        return {"url": self._server.url, "key": "order:{id}", **_SEQUENCED}
 
     def rows(self) -> list[tuple[str, ...]]:
         reading = self._client.pipeline(transaction=False)
@@ -114,6 +117,27 @@ class RedisCopy(Copy):
             reading.hgetall(key)
         # One that was deleted in between has no field.
         return _sorted(_text(found | {"at": _moment(found.get("at"))}) for found in reading.execute() if found)
+
+
+class OpenSearchCopy(Copy):
+    """Documents of an index, where deleted ones stay as tombstones, with their sequence."""
+
+    sink = "opensearch"
+
+    def __init__(self, cluster: OpenSearch) -> None:
+        self._cluster = cluster
+        self._index = f"orders-{uuid.uuid4().hex}"
+        # As the recipe says: a cluster maps the first number itself, as a long, in which no such sequence fits.
+        mapped = {"properties": {"seq": {"type": "keyword"}}}
+        status, answer = cluster.ask("PUT", f"/{self._index}", {"mappings": mapped})
+        assert status == 200, answer
+
+    def options(self) -> dict[str, Any]:
+        return {"url": self._cluster.url, "index": self._index, "key_columns": ["id"], **_SEQUENCED}
+
+    def rows(self) -> list[tuple[str, ...]]:
+        found = self._cluster.documents(self._index).values()
+        return _sorted(_text(_values(row)) for row in found if "outfall_deleted" not in row)
 
 
 def _texts(rows: pa.Table) -> list[tuple[str, ...]]:
@@ -128,6 +152,13 @@ def _text(row: Mapping[str, Any]) -> tuple[str, ...]:
     digest = None if note is None else hashlib.sha256(note.encode()).hexdigest()
     values = (row["id"], row.get("city"), row.get("amount"), moment, digest)
     return tuple("NULL" if value is None else str(value) for value in values)
+
+
+def _values(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a row that is stored as JSON, or like it: numbers without zeros at their end."""
+    amount = row.get("amount")
+    exact = None if amount is None else Decimal(str(amount)).quantize(Decimal("0.01"))
+    return {**row, "amount": exact, "at": _moment(row.get("at"))}
 
 
 def _moment(text: str | None) -> datetime | None:
