@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import pymysql
@@ -17,9 +18,10 @@ from outfall.mysql.options import MySQLOptions
 from outfall.sql.database import Means, Session
 from outfall.sql.dialect import compose
 from outfall.sql.names import Found, SqlName
+from outfall.sql.session import Statement
 
 _COLUMNS = """
-SELECT column_name, data_type, column_type, is_nullable = 'YES', extra, column_default IS NOT NULL,
+SELECT table_name, column_name, data_type, column_type, is_nullable = 'YES', extra, column_default IS NOT NULL,
        coalesce(character_maximum_length, 0), coalesce(numeric_precision, 0), coalesce(numeric_scale, 0),
        coalesce(datetime_precision, 0), character_set_name, collation_name
 FROM information_schema.columns WHERE table_schema = coalesce(%s, database()) AND table_name = %s
@@ -38,7 +40,7 @@ SELECT schema_name, IF(@@lower_case_table_names = 1, LOWER(%s), %s) FROM informa
 WHERE schema_name = coalesce(%s, database())
 """
 _INDEXES = """
-SELECT index_name, column_name, sub_part FROM information_schema.statistics
+SELECT table_name, index_name, column_name, sub_part FROM information_schema.statistics
 WHERE table_schema = coalesce(%s, database()) AND table_name = %s AND non_unique = 0 ORDER BY index_name, seq_in_index
 """
 _CASCADES = """
@@ -46,6 +48,8 @@ SELECT constraint_name, table_name FROM information_schema.referential_constrain
 WHERE unique_constraint_schema = coalesce(%s, database()) AND referenced_table_name = %s
 AND delete_rule IN ('CASCADE', 'SET NULL') LIMIT 1
 """
+_AT_ONCE = 500
+"""Tables of one query."""
 _WIDTH = re.compile(r"^((?:tiny|small|medium|big)?int)\(\d+\)")
 _WORDS = re.compile(r"'((?:[^'\\]|''|\\.)*)'")
 _ESCAPED = re.compile(r"''|\\(.)")
@@ -138,6 +142,39 @@ def find_table(session: Session, table: SqlName) -> Found:
     return schema, name
 
 
+def find_tables(session: Session, tables: Sequence[SqlName]) -> list[Found]:
+    """Return databases and names of tables: see `find_table`."""
+    places: dict[Found, Found] = {}
+    for schema, names in _by_schema((table.schema, table.name) for table in tables):
+        for first in range(0, len(names), _AT_ONCE):
+            found = session.execute(*_several(_FOUND, schema, names[first : first + _AT_ONCE])).fetchall()
+            places.update({(schema, name): (place, name) for place, name in found})
+    return [places.get((table.schema, table.name)) or find_table(session, table) for table in tables]
+
+
+def read_ahead(session: Session, tables: Sequence[SqlName], *, keys: bool = False) -> None:
+    """Read the columns of several tables with one query, and with `keys` their unique indexes with another one."""
+    for schema, names in _by_schema((table.place, table.name) for table in tables):
+        for query in (_COLUMNS, _INDEXES) if keys else (_COLUMNS,):
+            session.look_ahead(query, partial(_one, schema), names, partial(_several, query, schema))
+
+
+def _by_schema(tables: Iterable[Found]) -> list[tuple[str | None, list[str]]]:
+    """Return the names of tables by schema, unless there is one only, which the server finds faster alone."""
+    found: dict[str | None, dict[str, None]] = {}
+    for schema, name in tables:
+        found.setdefault(schema, {})[name] = None
+    return [(schema, list(names)) for schema, names in found.items() if len(names) > 1]
+
+
+def _one(schema: str | None, names: Sequence[str]) -> tuple[str | None, ...]:
+    return (schema, *names)
+
+
+def _several(query: str, schema: str | None, names: Sequence[str]) -> Statement:
+    return query.replace("table_name = %s", "table_name IN %s"), (schema, tuple(names))
+
+
 def exists(session: Session, table: SqlName) -> bool:
     """Return whether a table exists: a tenth of the server's work to read its columns."""
     name = (table.place, table.name)
@@ -147,13 +184,15 @@ def exists(session: Session, table: SqlName) -> bool:
 def read_columns(session: Session, table: SqlName) -> list[MySQLColumn]:
     """Read the columns of a table or view, in their order; none if it is missing."""
     name = (table.place, table.name)
-    return [_column(*row) for row in session.look(_COLUMNS, name, name)]
+    return [_column(*row[1:]) for row in session.look(_COLUMNS, name, name)]
 
 
+@lru_cache(maxsize=1024)
 def _column(
     name: str, kind: str, type: Any, nullable: int, extra: str, has_default: int, length: int, precision: int,
     scale: int, fraction: int, charset: str | None, collation: str | None,
 ) -> MySQLColumn:  # fmt: skip
+    # Many tables have the same columns.
     extras = extra.lower()
     text = type.decode() if isinstance(type, bytes) else str(type)
     return MySQLColumn(
@@ -264,7 +303,7 @@ def _unique(session: Session, table: SqlName) -> dict[str, list[tuple[str, int |
     """Return the unique indexes with their columns; an expression has no name, and a prefix a length."""
     found: dict[str, list[tuple[str, int | None]]] = {}
     name = (table.place, table.name)
-    for index, column, prefix in session.look(_INDEXES, name, name):
+    for _, index, column, prefix in session.look(_INDEXES, name, name):
         found.setdefault(str(index), []).append((column or "", prefix))
     return found
 

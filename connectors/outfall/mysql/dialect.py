@@ -16,7 +16,8 @@ from outfall.mysql.columns import (
     check_relation,
     deletes_elsewhere,
     exists,
-    find_table,
+    find_tables,
+    read_ahead,
     read_columns,
     read_primary_key,
 )
@@ -68,7 +69,10 @@ class MySQLDialect(Dialect):
         return read_primary_key(session, table)
 
     def find_all(self, session: MySQLSession, tables: Sequence[MySQLName]) -> Sequence[Found]:
-        return [find_table(session, table) for table in tables]
+        return find_tables(session, tables)
+
+    def read_ahead(self, session: MySQLSession, tables: Sequence[Any]) -> None:
+        read_ahead(session, tables, keys=self.options.keys_are_primary)
 
     def deletes_elsewhere(self, session: MySQLSession, table: SqlName) -> str | None:
         return deletes_elsewhere(session, table)

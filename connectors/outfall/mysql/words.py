@@ -78,7 +78,7 @@ class MySQLWords(Words):
         some = ", ".join(f"({stage}, {row})" for stage, row in map(address_of, places))
         return Selection(f"({_ADDRESS}) IN ({some})")
 
-    def held(self, statements: Statements, rows: Selection) -> list[str]:
+    def held(self, statements: Statements) -> list[str]:
         # The plan of a query below another one may execute it.
         if statements.options.write_mode == "delete":
             return [compose("DELETE FROM {} WHERE false", statements.table)]

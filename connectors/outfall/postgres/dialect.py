@@ -51,6 +51,7 @@ class PostgresDialect(Dialect):
     sink = "PostgresSink"
     words = PostgresWords()
     takes_many = True
+    has_conflicts = True
 
     def __init__(self, options: PostgresOptions, database: PostgresDatabase) -> None:
         self.options: PostgresOptions = options

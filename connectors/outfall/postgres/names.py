@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 from psycopg import sql
@@ -51,7 +52,7 @@ class TableName(SqlName):
 
     @property
     def quoted(self) -> str:
-        return self.identifier().as_string(None)
+        return _quoted(self.name) if self.place is None else _quoted(self.place, self.name)
 
 
 def quote(*name: str) -> str:
@@ -59,4 +60,10 @@ def quote(*name: str) -> str:
 
     With parameters, psycopg treats % as the beginning of a placeholder, even within quotes.
     """
-    return doubled(sql.Identifier(*name).as_string(None))
+    return doubled(_quoted(*name))
+
+
+@lru_cache(maxsize=8192)
+def _quoted(*name: str) -> str:
+    # An epoch of a thousand tables quotes the same names in each of its statements.
+    return sql.Identifier(*name).as_string(None)

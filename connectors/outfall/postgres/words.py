@@ -68,8 +68,9 @@ class PostgresWords(Words):
     def at(self, places: Sequence[str]) -> Selection:
         return Selection("ctid = ANY(%(places)s::tid[])", {"places": list(places)})
 
-    def held(self, statements: Statements, rows: Selection) -> list[str]:
-        return statements.moving(rows)
+    def held(self, statements: Statements) -> list[str]:
+        # Without rows, no way to them is planned, and tables and privileges are the same.
+        return statements.moving(Selection("false"))
 
     def latest(self, statements: Statements, rows: Selection, columns: Sequence[str]) -> Latest:
         query = _merged if statements.options.update_columns else _latest

@@ -63,7 +63,14 @@ class Session(Protocol):
     def look(self, query: str, given: Any, table: Hashable, /) -> list[tuple[Any, ...]]:
         """Return the rows of a query of the catalogue about a table, which the connection may know already."""
 
-    def look_ahead(self, query: str, given: Callable[[Sequence[Any]], Any], tables: Sequence[Hashable], /) -> None:
+    def look_ahead(
+        self,
+        query: str,
+        given: Callable[[Sequence[Any]], Any],
+        tables: Sequence[Hashable],
+        /,
+        several: Callable[[Sequence[Any]], Statement] | None = None,
+    ) -> None:
         """Ask a query of the catalogue about several tables at once: see `BatchingSession.look_ahead`."""
 
     def hold(self, statements: Sequence[Statement], /) -> None:

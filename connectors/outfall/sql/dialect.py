@@ -210,6 +210,8 @@ class Dialect(ABC):
     """Why staged rows can be missing."""
     takes_many: ClassVar[bool] = False
     """Whether a column of the rows can name their tables."""
+    has_conflicts: ClassVar[bool] = False
+    """Whether `conflicts` depends on the catalogue."""
     adds_columns: bool = True
     """Whether columns that the table does not have can be added."""
     options: SqlOptions

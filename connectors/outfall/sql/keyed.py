@@ -64,6 +64,7 @@ class Move:
         self.dialect = dialect
         self._tombstones = tombstones
         self._only = only
+        self._statements: Statements | None = None
         self._surveyed: _Survey | None = None
         self._set_aside: dict[str, int] = {}
         """The attempts of the rows that `inapplicable` has returned."""
@@ -88,10 +89,12 @@ class Move:
 
     def statements(self, session: Any) -> Statements:
         """Return the statements that move rows."""
-        dialect = self.dialect
+        dialect, made = self.dialect, self._statements
         conflicts = dialect.conflicts(session, self.table, self.columns)
-        names = (self.table, self.staging, self.columns, self._tombstones)
-        return Statements(dialect.words, dialect.options, *names, conflicts)
+        if made is None or made.conflicts != conflicts:
+            names = (self.table, self.staging, self.columns, self._tombstones)
+            made = self._statements = Statements(dialect.words, dialect.options, *names, conflicts)
+        return made
 
     def hold(self, session: Any) -> None:
         """Lock the tables as moving rows does, so that no other session alters them before."""
@@ -108,8 +111,8 @@ class Move:
     def holding(self, session: Any) -> list[Statement]:
         """Return the statements that lock the tables."""
         # By plans of the same statements, because LOCK and SELECT need other privileges.
-        plans = self.dialect.words.held(self.statements(session), self.all) if self.columns else []
-        return [(f"EXPLAIN {each}", self.all.given) for each in plans]
+        plans = self.dialect.words.held(self.statements(session)) if self.columns else []
+        return [(f"EXPLAIN {each}", ()) for each in plans]
 
     def at_once(self, session: Any) -> list[Statement] | None:
         """Return the statements that move all rows; `None` if each depends on the result of the one before it."""

@@ -262,11 +262,13 @@ class EpochCommitter(StagedCommitter):
             for move in moves:
                 move.hold(session)
             return
-        self._dialect.read_ahead(session, [name for move in moves for name in (move.table, move.staging)])
+        named = list(dict.fromkeys(name for move in moves for name in (move.table, move.staging)))
+        if self._dialect.has_conflicts and self._options.write_mode != "append":
+            self._dialect.read_ahead(session, named)
         for move in moves:
             move.wait_for_others(session)
         session.hold([statement for move in moves for statement in move.holding(session)])
-        self._dialect.read_ahead(session, [name for move in moves for name in (move.table, move.staging)])
+        self._dialect.read_ahead(session, named)
 
     def _unfit(self, session: Session, tables: Sequence[EpochTable]) -> bool:
         """Return whether a table or its staging no longer matches the rows."""

@@ -32,8 +32,8 @@ class Route:
     tables: StepTables[Any]
     """The tables of the step, of which the target is this one, or another one with its layout."""
     found: Found
-    layout: Hashable
-    """Rows of tables with the same layout are loaded together."""
+    layout: int
+    """The number of the layout. Rows of tables with the same layout are loaded together."""
     unknown: tuple[str, ...]
     """The columns of the rows that the table does not have."""
 
@@ -47,6 +47,16 @@ class RoutedRows:
     batch: pa.RecordBatch
     rows: Mapping[str, int]
     """The number of rows by the name of their table."""
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A table that rows name."""
+
+    spelled: str
+    table: SqlName
+    """The name in the schema in which the server has found it."""
+    found: Found
 
 
 class AllowedTables:
@@ -83,6 +93,8 @@ class Router:
         entries = [dialect.parse(entry) for entry in tables.options.allowed_tables]
         self._allowed = AllowedTables(entries, tables.target.place)
         self._known: dict[str | None, Route | Problem] = {None: _NO_TABLE}
+        self._layouts: dict[Hashable, int] = {}
+        """The numbers of layouts: columns in their order, keys, and the table that has the layout alone."""
         self._fitting: dict[Hashable, Route] = {}
         """The routes of tables that rows fit, by columns and keys. What is known of one is known of the others."""
 
@@ -109,18 +121,17 @@ class Router:
         """Yield the rows of a batch by layout. `problems` has none for them."""
         names = self._names(batch)
         listed: list[str] = names.dictionary.to_pylist()
-        routes = [self._route(name) for name in listed]
-        layouts = list(dict.fromkeys(route.layout for route in routes))
-        counted = {row["values"]: row["counts"] for row in pc.value_counts(names.indices).to_pylist()}
-        of_row = pc.take(pa.array([layouts.index(route.layout) for route in routes], pa.int32()), names.indices)
-        for number, layout in enumerate(layouts):
-            route = next(route for route in routes if route.layout == layout)
-            some = batch if len(layouts) == 1 else batch.filter(pc.equal(of_row, number))
-            rows = {
-                name: counted[place]
-                for place, name in enumerate(listed)
-                if routes[place].layout == layout and place in counted
-            }
+        places, counts = pc.value_counts(names.indices).flatten()
+        routes = {place: self._route(listed[place]) for place in places.to_pylist()}
+        of_layout: dict[int, dict[str, int]] = {}
+        for (place, route), count in zip(routes.items(), counts.to_pylist(), strict=True):
+            of_layout.setdefault(route.layout, {})[listed[place]] = count
+        if len(of_layout) > 1:
+            layouts = [routes[place].layout if place in routes else None for place in range(len(listed))]
+            of_row = pc.take(pa.array(layouts, pa.int32()), names.indices)
+        for layout, rows in of_layout.items():
+            route = next(route for route in routes.values() if route.layout == layout)
+            some = batch if len(of_layout) == 1 else batch.filter(pc.equal(of_row, layout))
             yield RoutedRows(route, some.drop_columns(list(route.unknown)) if route.unknown else some, rows)
 
     def found(self, name: str) -> Found:
@@ -165,73 +176,74 @@ class Router:
                 self._known[name] = Problem(f"{error.what}{f': {error.why}' if error.why else ''}", _CORRECT)
         if not parsed:
             return
-        found = dict(zip(parsed, self._dialect.find_all(self._session, list(parsed.values())), strict=True))
-        allowed = {name: found[name] for name in parsed if self._may_be_written(name, parsed[name], found[name])}
+        found = self._dialect.find_all(self._session, list(parsed.values()))
+        named = {
+            name: _Named(name, each.resolved(at), at) for (name, each), at in zip(parsed.items(), found, strict=True)
+        }
+        allowed = [each for name, each in named.items() if self._may_be_written(each, parsed[name])]
         self._read(allowed)
-        self._refuse_dropped({name: each for name, each in allowed.items() if not self._columns(name, each)})
+        self._refuse_dropped([each for each in allowed if not self._columns(each)])
         made = []
-        for name, each in allowed.items():
-            if self._is_like_others(name, each):
+        for each in allowed:
+            if self._is_like_others(each):
                 continue
-            if self._made(name, each):
-                made.append(name)
-            elif name not in self._known:
-                self._known[name] = self._routed(name, each)
+            if self._made(each):
+                made.append(each)
+            elif each.spelled not in self._known:
+                self._known[each.spelled] = self._routed(each)
         if made:
             # Another session has created them.
             self._session.forget()
-            self._read({name: allowed[name] for name in made})
-            for name in made:
-                self._known[name] = self._routed(name, allowed[name])
+            self._read(made)
+            for each in made:
+                self._known[each.spelled] = self._routed(each)
 
-    def _is_like_others(self, name: str, found: Found) -> bool:
+    def _is_like_others(self, named: _Named) -> bool:
         """Return whether a table has the columns of one that rows fit; if so, its rows go the same way."""
-        route = self._fitting.get((self._columns(name, found), self._keys(name, found)))
+        route = self._fitting.get((self._columns(named), self._keys(named)))
         if route is None:
             return False
-        self._known[name] = replace(route, found=found)
+        self._known[named.spelled] = replace(route, found=named.found)
         return True
 
-    def _may_be_written(self, name: str, parsed: SqlName, found: Found) -> bool:
-        letters = self._tables.dead_letters
-        resolved = parsed.resolved(found)
-        if is_own(resolved, self._tables.options.metadata_schema):
+    def _may_be_written(self, named: _Named, parsed: SqlName) -> bool:
+        letters, name = self._tables.dead_letters, named.spelled
+        if is_own(named.table, self._tables.options.metadata_schema):
             self._known[name] = Problem(f"the table {name!r} contains Outfall's own records", _CORRECT)
-        elif letters is not None and self._dialect.is_same(self._session, letters.table, resolved):
+        elif letters is not None and self._dialect.is_same(self._session, letters.table, named.table):
             self._known[name] = Problem(f"the table {name!r} is dead_letter_table", _CORRECT)
-        elif not self._allowed.allows(parsed, found):
+        elif not self._allowed.allows(parsed, named.found):
             self._known[name] = Problem(
                 f"allowed_tables does not allow the table {name!r}",
                 "correct the row, or add the table to allowed_tables",
             )
         return name not in self._known
 
-    def _read(self, tables: Mapping[str, Found]) -> None:
-        targets = [self._dialect.parse(name).resolved(found) for name, found in tables.items()]
-        self._dialect.read_ahead(self._session, targets)
+    def _read(self, tables: Sequence[_Named]) -> None:
+        self._dialect.read_ahead(self._session, [each.table for each in tables])
 
-    def _columns(self, name: str, found: Found) -> tuple[Column, ...]:
-        return tuple(self._dialect.columns(self._session, self._dialect.parse(name).resolved(found)))
+    def _columns(self, named: _Named) -> tuple[Column, ...]:
+        return tuple(self._dialect.columns(self._session, named.table))
 
-    def _keys(self, name: str, found: Found) -> tuple[str, ...]:
+    def _keys(self, named: _Named) -> tuple[str, ...]:
         """Return the primary key of a table, if it is what identifies its rows."""
         if not self._tables.options.keys_are_primary:
             return ()
-        return tuple(self._dialect.primary_key(self._session, self._dialect.parse(name).resolved(found)))
+        return tuple(self._dialect.primary_key(self._session, named.table))
 
-    def _refuse_dropped(self, absent: Mapping[str, Found]) -> None:
+    def _refuse_dropped(self, absent: Sequence[_Named]) -> None:
         """Raise `TargetLostError` for a table that is missing, although this query has written to it."""
-        named = {self._dialect.in_ledger(found): name for name, found in absent.items()}
+        named = {self._dialect.in_ledger(each.found): each for each in absent}
         for target in self._tables.ledger.known_tables(self._session, list(named)):
-            raise dropped(self._dialect.parse(named[target]), self._tables.step_id, one_of_many=True)
+            raise dropped(self._dialect.parse(named[target].spelled), self._tables.step_id, one_of_many=True)
 
-    def _made(self, name: str, found: Found) -> bool:
+    def _made(self, named: _Named) -> bool:
         """Create a missing table or column, as the options allow; return whether anything was missing.
 
         The rows of a table that they do not fit have a problem.
         """
-        keys = self._keys(name, found)
-        tables = self._tables.of_table(found, name, keys=keys)
+        keys = self._keys(named)
+        tables = self._tables.of_table(named.found, named.spelled, keys=keys)
         table = Table(tables.dialect, tables.target)
         try:
             if not table.check_columns(self._session, self._schema) and tables.options.create_table == "never":
@@ -241,25 +253,27 @@ class Router:
                     f"{tables.target} has no primary key", do="create one, or set key_columns for all tables"
                 )
         except (ConfigurationError, TargetError) as error:
-            self._known[name] = Problem(f"{error.what}{f': {error.why}' if error.why else ''}", error.do or _CORRECT)
+            problem = Problem(f"{error.what}{f': {error.why}' if error.why else ''}", error.do or _CORRECT)
+            self._known[named.spelled] = problem
             return False
         if not table.missing_ddl(self._session, self._schema):
             return False
         tables.make(ExpectedTables((tables.target.name,), lambda session: table.missing_ddl(session, self._schema)))
         return True
 
-    def _routed(self, name: str, found: Found) -> Route:
-        every = self._columns(name, found)
+    def _routed(self, named: _Named) -> Route:
+        every = self._columns(named)
         columns = layout_of(every)
-        keys = self._keys(name, found)
-        tables = self._tables.of_table(found, name, layout=columns, keys=keys)
+        keys = self._keys(named)
+        tables = self._tables.of_table(named.found, named.spelled, layout=columns, keys=keys)
         options = tables.options
         names = {column.name for column in columns}
         unknown = tuple(each for each in self._schema.names if each not in names and each not in options.not_stored)
         # Whether NULL is a key of its own depends on the indexes of the table.
         nullable = any(not getattr(each, "not_null", False) for each in columns if each.name in options.key_columns)
-        alone = found if nullable and options.write_mode in ("upsert", "delete") else None
-        route = Route(tables, found, (tuple(columns), keys, alone), unknown)
+        alone = named.found if nullable and options.write_mode in ("upsert", "delete") else None
+        layout = (tuple(columns), keys, alone)
+        route = Route(tables, named.found, self._layouts.setdefault(layout, len(self._layouts)), unknown)
         if alone is None:
             self._fitting[every, keys] = route
         return route

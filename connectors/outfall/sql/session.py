@@ -66,6 +66,8 @@ class BatchingSession:
 
     errors: ClassVar[type[Exception]]
     """The base of the driver's errors."""
+    has_versions: ClassVar[bool] = False
+    """Whether the server has a version of each table. Otherwise, what is known of it is read again."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
         """Pass everything to the driver's class."""
@@ -204,14 +206,22 @@ class BatchingSession:
             self._ask()
         key = (query, repr(given))
         if key not in self._looked:
-            self._looked[key] = Looked((query, given), self._look(query, given, [table]), table)
+            (found,) = self._look([(query, given)], [table])
+            self._looked[key] = Looked((query, given), found.fetchall(), table)
         self._used.add(key)
         return self._looked[key].rows
 
-    def look_ahead(self, query: str, given: Callable[[Sequence[Any]], Any], tables: Sequence[Hashable]) -> None:
+    def look_ahead(
+        self,
+        query: str,
+        given: Callable[[Sequence[Any]], Any],
+        tables: Sequence[Hashable],
+        several: Callable[[Sequence[Any]], Statement] | None = None,
+    ) -> None:
         """Ask a query of the catalogue about several tables at once. `look` then knows its rows about each of them.
 
         `given` are its parameters for some tables, and the first column of its rows is the one that they are about.
+        `several` is another query for them, with such rows; tables without rows are then asked about one by one.
         """
         if not self._same:
             self._ask()
@@ -220,10 +230,13 @@ class BatchingSession:
         for first in range(0, len(missing), _AT_ONCE):
             some = missing[first : first + _AT_ONCE]
             found: dict[Hashable, list[tuple[Any, ...]]] = {table: [] for table in some}
-            for row in self._look(query, given(some), some):
-                found[row[0]].append(row)
+            asked = (query, given(some)) if several is None else several(some)
+            for row in self._look([asked], some)[0].fetchall():
+                # A server that compares names without regard to case may return others, too.
+                found.get(row[0], []).append(row)
             for table, rows in found.items():
-                self._looked[keys[table]] = Looked((query, given([table])), rows, table)
+                if rows or several is None:
+                    self._looked[keys[table]] = Looked((query, given([table])), rows, table)
 
     def hold(self, statements: Sequence[Statement]) -> None:
         """Execute statements that lock tables, and then find out whether the catalogue is still the same."""
@@ -237,7 +250,8 @@ class BatchingSession:
     def _keep_used(self) -> None:
         """Forget what the last transaction has not used, so that the rest costs no transaction anything."""
         if len(self._looked) > _MOST:
-            self._looked = {key: looked for key, looked in self._looked.items() if key in self._used}
+            kept = self._used if self.has_versions else set()
+            self._looked = {key: looked for key, looked in self._looked.items() if key in kept}
         self._used = set()
 
     def _ask(self) -> None:
@@ -247,8 +261,8 @@ class BatchingSession:
         # Without a transaction, nothing says when the next query is asked.
         self._same = self.is_busy()
 
-    def _look(self, query: str, given: Any, tables: Sequence[Hashable]) -> list[tuple[Any, ...]]:
-        return self.together([*self._taken(), (query, given)])[-1].fetchall()
+    def _look(self, queries: Sequence[Statement], tables: Sequence[Hashable]) -> list[Fetched]:
+        return self.together([*self._taken(), *queries])[-len(queries) :]
 
     def _again(self) -> list[Statement]:
         """Return the queries that find out whether the catalogue is still the same; none if nothing is known of it.

@@ -180,8 +180,8 @@ class Words(ABC):
         """Return the rows at some addresses."""
 
     @abstractmethod
-    def held(self, statements: Statements, rows: Selection) -> list[str]:
-        """Return the statements whose plans take the locks that moving rows takes."""
+    def held(self, statements: Statements) -> list[str]:
+        """Return the statements whose plans take the locks that moving rows takes. They have no parameters."""
 
     @abstractmethod
     def latest(self, statements: Statements, rows: Selection, columns: Sequence[str]) -> Latest:
@@ -215,8 +215,8 @@ class StandardWords(Words):
     target = " AS target"
     delete = "DELETE FROM {table} AS target WHERE EXISTS (SELECT 1 FROM {source} AS removed WHERE {same}{also})"
 
-    def held(self, statements: Statements, rows: Selection) -> list[str]:
-        return [statements.append(rows)]
+    def held(self, statements: Statements) -> list[str]:
+        return [statements.append(Selection("false"))]
 
     def latest(self, statements: Statements, rows: Selection, columns: Sequence[str]) -> Latest:
         ordered = statements.options.ordered_by

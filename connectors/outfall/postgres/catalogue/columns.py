@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import psycopg
@@ -124,7 +125,7 @@ class TableColumn:
 def read_columns(connection: Session, table: SqlName) -> list[TableColumn]:
     """Read the columns of a table, partitioned table, view or foreign table, in their order; none if it is missing."""
     # to_regclass() parses a name as SQL and resolves it along the search path, so pass a quoted name.
-    return [_column(row) for row in connection.look(_QUERY, _given([table.quoted]), table.quoted)]
+    return [_column(*row[1:]) for row in connection.look(_QUERY, _given([table.quoted]), table.quoted)]
 
 
 def read_ahead(connection: Session, tables: Sequence[SqlName], *, keys: bool = False) -> None:
@@ -186,22 +187,12 @@ def schemas_of(connection: Session, tables: Sequence[SqlName]) -> list[Found]:
     return [(table.schema or found[table.quoted], table.name) for table in tables]
 
 
-def _column(row: tuple[Any, ...]) -> TableColumn:
-    (
-        _,
-        name,
-        type,
-        base,
-        receive,
-        typmod,
-        element,
-        element_receive,
-        not_null,
-        generated,
-        identity,
-        default,
-        collation,
-    ) = row
+@lru_cache(maxsize=1024)
+def _column(
+    name: str, type: str, base: str, receive: str | None, typmod: int, element: str | None, element_receive: str | None,
+    not_null: bool, generated: bool, identity: str, default: bool, collation: str | None,
+) -> TableColumn:  # fmt: skip
+    # Many tables have the same columns.
     inner = None if element is None else Kind(element, element_receive, typmod)
     return TableColumn(
         name,

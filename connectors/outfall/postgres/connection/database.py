@@ -263,6 +263,7 @@ class PostgresConnection(BatchingSession, psycopg.Connection[tuple[Any, ...]]):
     """
 
     errors = psycopg.Error
+    has_versions = True
 
     patience: float | None = None
     """Seconds; `None` to wait forever."""
@@ -350,14 +351,14 @@ class PostgresConnection(BatchingSession, psycopg.Connection[tuple[Any, ...]]):
         known = {looked.table for looked in self._looked.values()}
         self._versions = {table: version for table, version in self._versions.items() if table in known}
 
-    def _look(self, query: str, given: Any, tables: Sequence[Hashable]) -> list[tuple[Any, ...]]:
-        new = [table for table in tables if table not in self._versions]
+    def _look(self, queries: Sequence[Statement], tables: Sequence[Hashable]) -> list[Fetched]:
+        new = [table for table in dict.fromkeys(tables) if table not in self._versions]
         if not new:
-            return super()._look(query, given, tables)
-        # Before the query: what changes in between is seen the next time.
-        versions, found = self.together([*self._taken(), versions_of(new), (query, given)])[-2:]
+            return super()._look(queries, tables)
+        # Before the queries: what changes in between is seen the next time.
+        versions, *found = super()._look([versions_of(new), *queries], tables)
         self._versions.update(versions.fetchall())
-        return found.fetchall()
+        return found
 
     def _again(self) -> list[Statement]:
         return [versions_of(list(self._versions))] if self._versions else []

@@ -1,6 +1,6 @@
 CREATE UNLOGGED TABLE "outfall"."refused" ("_outfall_stage" bigint NOT NULL, "row" text NOT NULL, "reason" text NOT NULL, "code" text, "excerpt" text, "step" text NOT NULL, "epoch" bigint, "part" text, "time" timestamp with time zone NOT NULL)
 CREATE TABLE "dead" ("row" text NOT NULL, "reason" text NOT NULL, "code" text, "excerpt" text, "step" text NOT NULL, "epoch" bigint, "part" text, "time" timestamp with time zone NOT NULL)
-EXPLAIN DELETE FROM "public"."t" AS target USING (SELECT DISTINCT "id" FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" = ANY(%(stages)s)) AS removed WHERE target."id" = removed."id"
+EXPLAIN DELETE FROM "public"."t" AS target USING (SELECT DISTINCT "id" FROM "outfall"."staging_t_sink_0123456789ab" WHERE false) AS removed WHERE target."id" = removed."id"
 SET CONSTRAINTS ALL IMMEDIATE
 DELETE FROM "public"."t" AS target USING (SELECT DISTINCT "id" FROM "outfall"."staging_t_sink_0123456789ab" WHERE "_outfall_stage" = ANY(%(stages)s)) AS removed WHERE target."id" = removed."id"
 ROLLBACK TO SAVEPOINT outfall_1
