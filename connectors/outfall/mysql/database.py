@@ -54,6 +54,20 @@ _STATE = (
 _ACCOUNT = re.compile(r"'[^']*'@'[^']*'")
 
 
+@dataclass
+class Answered(Fetched):
+    """The result of a statement."""
+
+    records: int = 0
+    """The number of rows that an INSERT was given, whether it inserted or updated them."""
+
+
+def records_of(message: bytes | None) -> int:
+    """Return the number of rows that an INSERT was given, from the message of the server."""
+    found = _RECORDS.search(message or b"")
+    return int(found[0]) if found else 0
+
+
 class MySQLSession(BatchingSession, LoadConnection):
     """A connection in a transaction."""
 
@@ -66,13 +80,18 @@ class MySQLSession(BatchingSession, LoadConnection):
     """`max_allowed_packet` of the session."""
 
     def together(self, statements: Sequence[Statement]) -> list[Fetched]:
-        results = []
+        results: list[Fetched] = []
         with self.cursor() as cursor:
             cursor.execute("; ".join(cursor.mogrify(statement, given) for statement, given in statements))
-            results.append(Fetched.of(cursor))
+            results.append(self._fetched(cursor))
             while cursor.nextset():
-                results.append(Fetched.of(cursor))
+                results.append(self._fetched(cursor))
         return results
+
+    def _fetched(self, cursor: Any) -> Answered:
+        result = Answered.of(cursor)
+        result.records = records_of(self._result.message if self._result else None)
+        return result
 
     def cursor(self, *given: Any) -> Any:
         """Return a cursor, whose statements are executed after those of `later`."""
@@ -102,13 +121,6 @@ class MySQLSession(BatchingSession, LoadConnection):
         return MySQLRefusal(
             "the server would change a value" if found is None else str(found[2]), found and str(found[1])
         )
-
-    @property
-    def records(self) -> int:
-        """The number of rows that the last INSERT was given, whether it inserted or updated them."""
-        message = (self._result.message if self._result else None) or b""
-        found = _RECORDS.search(message)
-        return int(found[0]) if found else 0
 
     @property
     def is_mariadb(self) -> bool:

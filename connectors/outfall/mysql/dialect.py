@@ -31,7 +31,6 @@ from outfall.mysql.send import RowSender, RowTooLargeError
 from outfall.mysql.tombstones import MySQLTombstones
 from outfall.mysql.types import KEY_LENGTH, arrow_type, new_column_type, why_no_sequence, why_not
 from outfall.mysql.words import MySQLWords
-from outfall.sql.database import Result
 from outfall.sql.dialect import Dialect, among, compose
 from outfall.sql.keyed import Move, PositionedRows
 from outfall.sql.ledger import MANY, StepLedger
@@ -184,9 +183,9 @@ class MySQLDialect(Dialect):
         check_one_transaction(session)
         return TableLoad(self, session, table, schema, columns)
 
-    def rows_changed(self, session: MySQLSession, statement: str, result: Result) -> int:
+    def rows_changed(self, session: MySQLSession, statement: str, result: Any) -> int:
         # An update counts as two rows.
-        return session.records if statement.startswith("INSERT") else result.rowcount
+        return int(result.records if statement.startswith("INSERT") else result.rowcount)
 
     def positioned_rows(self, session: MySQLSession, move: Move) -> PositionedRows:
         return positioned_rows(session, move, self.options.ordered_by)

@@ -36,13 +36,9 @@ from outfall.sql.dialect import Dialect, compose
 from outfall.sql.keyed import Move, PositionedRows
 from outfall.sql.ledger import MANY, StepLedger
 from outfall.sql.names import Found, SqlName, staging_name
-from outfall.sql.session import Statement
 from outfall.sql.staging import Staging
 from outfall.sql.tombstones import Tombstones
 from outfall.sql.words import Conflicts
-
-_AT_ONCE = 200
-"""Statements of one round trip."""
 
 
 class PostgresDialect(Dialect):
@@ -174,12 +170,6 @@ class PostgresDialect(Dialect):
 
     def check_together(self, session: PostgresConnection, moves: Sequence[Move]) -> None:
         check_locks(session, [move.table for move in moves], [each for move in moves for each in move.holding(session)])
-
-    def all_changed(self, session: PostgresConnection, statements: Sequence[Statement]) -> list[int]:
-        found: list[int] = []
-        for first in range(0, len(statements), _AT_ONCE):
-            found += [result.rowcount for result in session.each(statements[first : first + _AT_ONCE])]
-        return found
 
     def positioned_rows(self, session: PostgresConnection, move: Move) -> PositionedRows:
         return positioned_rows(session, move, by_key=self.options.by_key)

@@ -34,6 +34,8 @@ _FAULTS: Mapping[Fault, Means] = {"rows": Means.ROW, "mismatch": Means.MISMATCH,
 
 _AT_ONCE = 500
 """Rows of one INSERT."""
+_IN_ONE_TRIP = 200
+"""Statements of one round trip."""
 
 
 class StagedTable(BaseModel):
@@ -393,7 +395,12 @@ class Dialect(ABC):
 
     def all_changed(self, session: Any, statements: Sequence[Statement]) -> list[int]:
         """Execute statements that move rows, and return how many rows each has changed."""
-        return [self.rows_changed(session, text, session.execute(text, given)) for text, given in statements]
+        found: list[int] = []
+        for first in range(0, len(statements), _IN_ONE_TRIP):
+            some = statements[first : first + _IN_ONE_TRIP]
+            results = zip(some, session.each(some), strict=True)
+            found += [self.rows_changed(session, text, result) for (text, _), result in results]
+        return found
 
     @abstractmethod
     def positioned_rows(self, session: Any, move: Move) -> PositionedRows:

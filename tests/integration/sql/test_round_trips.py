@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from outfall.testing import LocalDriver
 from outfall.testing.tcp_proxy import TcpProxy
 from tests.integration.support.sql import KEYED, ON_EACH, TABLE, UPSERT, Make, rows
@@ -47,3 +49,26 @@ def test_a_steady_epoch_waits_for_the_server_rarely(make: Make, recovery: str) -
 def test_a_steady_epoch_of_an_upsert_waits_once_more(make: Make, recovery: str) -> None:
     of_driver, of_tasks = _counts(make, recovery, KEYED, **UPSERT)
     assert (of_driver <= 12, of_tasks) == (True, [4, 4]), of_driver
+
+
+@pytest.mark.thorough
+def test_a_steady_epoch_of_many_tables_waits_as_rarely_as_one_of_few(make: Make, recovery: str) -> None:
+    """Names, columns, locks and moves of all tables are asked for and sent together."""
+
+    def trips(number: int) -> tuple[int, list[int]]:
+        named = [f"many{each}" for each in range(number)]
+        target = make(TABLE)
+        for name in named:
+            target.run(TABLE.replace(" t ", f" {name} "))
+        some = [{"id": at, "name": "a", "place": name} for at, name in enumerate(named)]
+        options = {"table": None, "table_column": "place", "allowed_tables": "many*"}
+        with target.proxy() as proxy:
+            driver = _Counting(target.sink(dsn=target.address(proxy.port), **options), f"{recovery}-{number}", proxy)
+            for epoch in range(3):
+                driver.run_epoch(epoch, [some, some])
+            before, driver.of_tasks = proxy.round_trips, []
+            driver.run_epoch(3, [some, some])
+            return proxy.round_trips - before - sum(driver.of_tasks), driver.of_tasks
+
+    few, many = trips(3), trips(60)
+    assert many == few

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from outfall.mysql.database import MySQLSession
+from outfall.mysql.database import records_of
 
 
 @pytest.mark.parametrize(
@@ -19,6 +17,4 @@ from outfall.mysql.database import MySQLSession
     ],
 )
 def test_the_number_of_rows_is_read_in_each_language_of_the_server(message: str, records: int) -> None:
-    session = MySQLSession.__new__(MySQLSession)
-    session._result = SimpleNamespace(message=message.encode())
-    assert session.records == records
+    assert records_of(message.encode()) == records

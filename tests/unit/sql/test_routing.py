@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from outfall.errors import ConfigurationError
@@ -12,10 +13,11 @@ from outfall.mysql import MySQLSink
 from outfall.mysql.names import MySQLName
 from outfall.postgres import PostgresSink
 from outfall.postgres.names import TableName
+from outfall.sql.changes import Problem
 from outfall.sql.dialect import StagedRows, StagedTable
 from outfall.sql.epoch_tables import EpochTable, alike, in_two_places, merged, recorded_once
 from outfall.sql.names import Found
-from outfall.sql.routing import AllowedTables
+from outfall.sql.routing import AllowedTables, Route, Router
 
 DSN = "postgresql://localhost/d"
 
@@ -130,3 +132,21 @@ def test_a_thousand_tables_are_some_kilobytes_of_the_record() -> None:
     names = {f"tenant_{number:04d}": ((f"tenant_{number:04d}",), 100) for number in range(1000)}
     recorded = recorded_once([_attempt(stage, "x", **names) for stage in range(50)])
     assert sum(len(each.model_dump_json()) for each in recorded) < 100_000
+
+
+def test_rows_are_split_by_layout_and_a_name_without_rows_is_not_asked_about() -> None:
+    """The dictionary of a column may have names of rows that were set aside."""
+    nothing: Any = SimpleNamespace()
+    layouts = {"a": 0, "b": 1, "c": 0}
+    routes: dict[str | None, Any] = {name: Route(nothing, (None, name), at, ()) for name, at in layouts.items()}
+    options: Any = SimpleNamespace(table_column="place", allowed_tables=())
+    dialect: Any = SimpleNamespace(parse=TableName.parse)
+    tables: Any = SimpleNamespace(options=options, dialect=dialect, target=SimpleNamespace(place=None))
+    router = Router(tables, None, pa.schema({}))
+    router._known |= {**routes, "bad": Problem("it is refused", "correct it")}
+    place = pa.array(["bad", "a", "b", "c", "a"]).dictionary_encode()
+    batch = pa.RecordBatch.from_pydict({"id": pa.array(range(5)), "place": place}).slice(1)
+    assert [(found.rows, found.batch["id"].to_pylist()) for found in router.split(batch)] == [
+        ({"a": 2, "c": 1}, [1, 3, 4]),
+        ({"b": 1}, [2]),
+    ]

@@ -58,3 +58,40 @@ def test_nothing_is_released_where_the_server_has_undone_the_savepoint() -> None
         deadlocked()
     session.finish("ROLLBACK")
     assert session.sent == ["SAVEPOINT outfall_1", "refused", "ROLLBACK TO SAVEPOINT outfall_1", "ROLLBACK"]
+
+
+class Catalogue(BatchingSession):
+    """A connection to a catalogue that compares names without regard to case."""
+
+    errors = RefusedError
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Any] = []
+
+    def alone(self, statement: Any, given: Any) -> Fetched:
+        self.asked.append(given)
+        return Fetched(0, [("a", 1), ("A", 2), ("a", 3)])
+
+    def is_busy(self) -> bool:
+        return True
+
+
+def test_rows_of_a_question_about_several_tables_are_known_by_the_exact_name() -> None:
+    session = Catalogue()
+    session.look_ahead("one", lambda names: names[0], ["a", "b"], lambda names: ("several", tuple(names)))
+    assert session.look("one", "a", "a") == [("a", 1), ("a", 3)]
+    assert session.asked == [("a", "b")]
+    session.look("one", "b", "b")
+    assert session.asked == [("a", "b"), "b"], "a table without rows is asked about alone"
+
+
+@pytest.mark.parametrize(("has_versions", "left"), [(True, 300), (False, 0)])
+def test_much_is_kept_only_where_a_version_says_that_it_is_the_same(has_versions: bool, left: int) -> None:
+    session = Catalogue()
+    session.has_versions = has_versions  # type: ignore[misc]
+    for number in range(300):
+        session.look("one", number, number)
+    session.asked.clear()
+    session.begin([("BEGIN", ())])
+    assert len(session._looked) == left
