@@ -20,7 +20,7 @@ from outfall.postgres.catalogue.columns import (
 from outfall.postgres.catalogue.conflict import conflicts
 from outfall.postgres.catalogue.locks import check_locks
 from outfall.postgres.catalogue.privileges import OWN_RIGHTS, check_granted
-from outfall.postgres.catalogue.relation import deletes_elsewhere, read_relation
+from outfall.postgres.catalogue.relation import deletes_elsewhere, read_relation, read_relations
 from outfall.postgres.catalogue.table import check_keys, check_relation
 from outfall.postgres.catalogue.types import arrow_type, new_column_type, why_no_sequence, why_not
 from outfall.postgres.connection.database import PostgresConnection, PostgresDatabase
@@ -71,6 +71,9 @@ class PostgresDialect(Dialect):
 
     def read_ahead(self, session: PostgresConnection, tables: Sequence[Any]) -> None:
         read_ahead(session, tables, keys=self.options.keys_are_primary)
+
+    def read_relations(self, session: PostgresConnection, tables: Sequence[Any]) -> None:
+        read_relations(session, tables)
 
     def primary_key(self, session: PostgresConnection, table: Any) -> Sequence[str]:
         return primary_key(session, table)

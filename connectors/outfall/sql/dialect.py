@@ -246,6 +246,9 @@ class Dialect(ABC):
     def read_ahead(self, session: Any, tables: Sequence[Any]) -> None:
         """Read with few queries what `columns` will be asked for."""
 
+    def read_relations(self, session: Any, tables: Sequence[Any]) -> None:
+        """Read with few queries what `check_relation` will ask for."""
+
     def in_ledger(self, found: Found) -> str:
         """Return the name in the ledger of a table that the server has found."""
         return ledger_name(*found)

@@ -57,6 +57,7 @@ def _check(
     """
     dialect = tables.dialect
     dialect.read_ahead(session, [table.tables.target for table in more or new])
+    dialect.read_relations(session, [table.tables.target for table in new])
     for table in new:
         table.tables.dialect.check_relation(session, table.tables.target)
         table.tables.dialect.check_keys(session, table.tables.target, table.attempts[0].columns)
@@ -67,8 +68,9 @@ def _check(
     named = {str(table.tables.ledger.key["target"]): table.tables for table in new}
     known = tables.ledger.known_tables(session, list(named))
     unknown = [own for name, own in named.items() if name not in known]
+    others = bool(unknown) and tables.ledger.others_have_published(session)
     for own in unknown:
-        SqlTarget(own, None, session).check_rows(own.step_id)
+        SqlTarget(own, None, session).check_rows(own.step_id, others=others)
     _check_overwrite(session, tables, unknown)
     return []
 

@@ -27,6 +27,9 @@ from outfall.target_record import TargetRecord, check_publishing
 MANY = "*"
 """The name in the ledger of the tables that a column names: it is no table's, and that of a step's own row."""
 
+_AT_ONCE = 500
+"""Tables of one statement."""
+
 
 @dataclass(frozen=True)
 class LedgerRow:
@@ -146,6 +149,12 @@ class StepLedger:
         found = session.execute(query, self.key).fetchone()
         return None if found is None else int(found[0])
 
+    def others_have_published(self, session: Session) -> bool:
+        """Return whether another incarnation of the step has published into any table."""
+        condition = "step = %(step)s AND incarnation <> %(incarnation)s AND epoch IS NOT NULL"
+        query = compose("SELECT EXISTS (SELECT 1 FROM {} WHERE {})", self.name, condition)
+        return bool(session.execute(query, self.key).fetchone()[0])
+
     def rename(self, session: Session) -> None:
         """Give a row with the former name the name of today."""
         query = compose("UPDATE {} SET target = %(target)s WHERE {}", self.name, self.mine)
@@ -224,14 +233,14 @@ class StepLedger:
 
     def add_tables(self, session: Session, context: CommitterInitContext, targets: Sequence[str]) -> None:
         """Record that an epoch is the first one with rows of these tables, in the transaction that writes them."""
-        statement = compose(
-            "INSERT INTO {} (incarnation, target, step, generation, begun, epoch, token, published_token)"
-            " VALUES (%(incarnation)s, %(target)s, %(step)s, %(generation)s, -1, %(epoch)s, %(token)s, %(token)s)",
-            self.name,
-        )
         given = {**self.key, "generation": context.generation, "epoch": context.epoch, "token": context.token}
-        for target in targets:
-            session.later(statement, {**given, "target": target})
+        row = "(%(incarnation)s, %({})s, %(step)s, %(generation)s, -1, %(epoch)s, %(token)s, %(token)s)"
+        for first in range(0, len(targets), _AT_ONCE):
+            some = {f"target_{number}": target for number, target in enumerate(targets[first : first + _AT_ONCE])}
+            columns = "incarnation, target, step, generation, begun, epoch, token, published_token"
+            rows = ", ".join(row.format(parameter) for parameter in some)
+            statement = compose("INSERT INTO {} ({}) VALUES {}", self.name, columns, rows)
+            session.later(statement, {**given, **some})
 
     def lost(self, what: str, epoch: int | None, *, why: str | None = None, do: str | None = None) -> TargetLostError:
         """Return the error of a ledger that has lost records of this query.

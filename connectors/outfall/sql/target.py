@@ -188,17 +188,20 @@ class SqlTarget(RecordPort[LedgerRow]):
         if not self._tables.are_many:
             self.check_rows(context.step_id)
 
-    def check_rows(self, step_id: str) -> None:
-        """Reject what the table holds before the first epoch, unless `on_existing` allows it."""
-        others = self._published_by_others() if self._ledger.exists(self._session) else None
+    def check_rows(self, step_id: str, *, others: bool = True) -> None:
+        """Reject what the table holds before the first epoch, unless `on_existing` allows it.
+
+        With `others`, the step may have written it under another checkpoint.
+        """
+        before = self._published_by_others() if others and self._ledger.exists(self._session) else None
         existing = self._tables.options.existing
         # A user who may only insert must not need SELECT if the result does not matter.
-        looks = existing.others == "reject" or (existing.own == "reject" and others is not None)
+        looks = existing.others == "reject" or (existing.own == "reject" and before is not None)
         if not looks or not self._table.holds_rows(self._session):
             return
-        if others is not None:
+        if before is not None:
             raise TargetNotEmptyError(
-                f"{self.where} holds rows that step {step_id!r} wrote under another checkpoint, up to epoch {others}",
+                f"{self.where} holds rows that step {step_id!r} wrote under another checkpoint, up to epoch {before}",
                 step=step_id,
                 why="that checkpoint is lost, a batch job was killed after it had published, or another query uses the"
                 " same step_id; this query could write the same rows again",

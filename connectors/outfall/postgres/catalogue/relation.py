@@ -13,8 +13,9 @@ from outfall.sql.names import SqlName
 # A trigger's type is a bit mask: 1 row, 2 BEFORE, 4 INSERT, 8 DELETE, 16 UPDATE, 64 INSTEAD OF (catalog/pg_trigger.h).
 _QUERY = compose(
     """
+SELECT wanted, found.* FROM unnest(%(tables)s::text[]) AS wanted CROSS JOIN LATERAL (
 WITH RECURSIVE members (oid) AS (
-    SELECT to_regclass(%(table)s)::oid
+    SELECT to_regclass(wanted)::oid
   UNION
     SELECT below.oid FROM members CROSS JOIN LATERAL ({beneath}) AS below (oid)
 ), tables AS (
@@ -29,7 +30,7 @@ WITH RECURSIVE members (oid) AS (
     WHERE tgtype & 1 = 1 AND tgtype & 66 <> 0 AND tgenabled IN ('O', 'A') AND NOT tgisinternal GROUP BY 1
   UNION ALL
     SELECT 'rule ' || rulename, CASE ev_type WHEN '3' THEN 4 WHEN '4' THEN 8 ELSE 16 END FROM pg_catalog.pg_rewrite
-    WHERE ev_class = to_regclass(%(table)s) AND ev_type <> '1' AND ev_enabled IN ('O', 'A')
+    WHERE ev_class = to_regclass(wanted) AND ev_type <> '1' AND ev_enabled IN ('O', 'A')
 )
 SELECT relkind::text AS kind,
        pg_relation_is_updatable(c.oid, true) AS events,
@@ -55,7 +56,8 @@ SELECT relkind::text AS kind,
                  AND EXISTS (SELECT 1 FROM unnest(polroles) AS role WHERE role = 0 OR pg_has_role(role, 'USAGE'))
            )) FROM unnest('{{r,d}}'::"char"[]) AS command)
        ) AS hides_rows
-FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass(%(table)s)
+FROM pg_catalog.pg_class AS c WHERE c.oid = to_regclass(wanted)
+) AS found
 """,
     beneath=BENEATH,
 )
@@ -120,8 +122,17 @@ class Relation:
 
 def read_relation(session: Session, table: SqlName) -> Relation | None:
     """Read a table, partitioned table, view or foreign table; `None` if it does not exist."""
-    found = session.look(_QUERY, {"table": table.quoted}, table.quoted)
-    return Relation(*found[0]) if found else None
+    found = session.look(_QUERY, _given([table.quoted]), table.quoted)
+    return Relation(*found[0][1:]) if found else None
+
+
+def read_relations(session: Session, tables: Sequence[SqlName]) -> None:
+    """Read several tables with one query: `read_relation` then knows them."""
+    session.look_ahead(_QUERY, _given, [table.quoted for table in tables])
+
+
+def _given(tables: Sequence[str]) -> dict[str, Sequence[str]]:
+    return {"tables": tables}
 
 
 _ELSEWHERE = """

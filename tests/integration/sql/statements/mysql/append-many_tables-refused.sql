@@ -2,6 +2,7 @@ CREATE TABLE `db`.`staging_sink_d03c71573fc0_0123456789ab` (`_outfall_stage` BIG
 CREATE INDEX `_outfall_table` ON `db`.`staging_sink_d03c71573fc0_0123456789ab` (`_outfall_table`)
 LOAD DATA LOCAL INFILE 'outfall' INTO TABLE `db`.`staging_sink_d03c71573fc0_0123456789ab` CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\t' ESCAPED BY '\\' LINES TERMINATED BY '\n' (`_outfall_stage`, `_outfall_row`, `id`, `name`, `version`, `_outfall_table`)
 SELECT target FROM `db`.`ledger` WHERE incarnation = %(incarnation)s AND step = %(step)s AND target IN (%(target_0)s, %(target_1)s)
+SELECT EXISTS (SELECT 1 FROM `db`.`ledger` WHERE step = %(step)s AND incarnation <> %(incarnation)s AND epoch IS NOT NULL)
 EXPLAIN INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_sink_d03c71573fc0_0123456789ab` WHERE false
 EXPLAIN INSERT INTO `db`.`t2` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_sink_d03c71573fc0_0123456789ab` WHERE false
 INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_sink_d03c71573fc0_0123456789ab` WHERE `_outfall_stage` IN (1234567890) AND `_outfall_table` IN (%(table_0)s) ORDER BY `_outfall_stage`, `_outfall_row`

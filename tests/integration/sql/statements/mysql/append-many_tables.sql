@@ -3,11 +3,12 @@ CREATE INDEX `_outfall_table` ON `db`.`staging_sink_d03c71573fc0_0123456789ab` (
 LOAD DATA LOCAL INFILE 'outfall' INTO TABLE `db`.`staging_sink_d03c71573fc0_0123456789ab` CHARACTER SET utf8mb4 FIELDS TERMINATED BY '\t' ESCAPED BY '\\' LINES TERMINATED BY '\n' (`_outfall_stage`, `_outfall_row`, `id`, `name`, `version`, `_outfall_table`)
 CREATE TABLE `db`.`staging_sink_d03c71573fc0_0123456789ab` (`_outfall_stage` BIGINT NOT NULL, `_outfall_row` BIGINT NOT NULL, `_outfall_table` VARCHAR(300) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, `id` bigint NULL, `name` varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NULL, `version` bigint NULL, PRIMARY KEY (`_outfall_stage`, `_outfall_row`)) ENGINE = InnoDB CHARACTER SET utf8mb4
 SELECT target FROM `db`.`ledger` WHERE incarnation = %(incarnation)s AND step = %(step)s AND target IN (%(target_0)s, %(target_1)s)
+SELECT EXISTS (SELECT 1 FROM `db`.`ledger` WHERE step = %(step)s AND incarnation <> %(incarnation)s AND epoch IS NOT NULL)
 EXPLAIN INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_sink_d03c71573fc0_0123456789ab` WHERE false
 EXPLAIN INSERT INTO `db`.`t2` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_sink_d03c71573fc0_0123456789ab` WHERE false
 INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_sink_d03c71573fc0_0123456789ab` WHERE `_outfall_stage` IN (1234567890) AND `_outfall_table` IN (%(table_0)s) ORDER BY `_outfall_stage`, `_outfall_row`
 INSERT INTO `db`.`t2` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_sink_d03c71573fc0_0123456789ab` WHERE `_outfall_stage` IN (1234567890) AND `_outfall_table` IN (%(table_0)s) ORDER BY `_outfall_stage`, `_outfall_row`
-INSERT INTO `db`.`ledger` (incarnation, target, step, generation, begun, epoch, token, published_token) VALUES (%(incarnation)s, %(target)s, %(step)s, %(generation)s, -1, %(epoch)s, %(token)s, %(token)s)
+INSERT INTO `db`.`ledger` (incarnation, target, step, generation, begun, epoch, token, published_token) VALUES (%(incarnation)s, %(target_0)s, %(step)s, %(generation)s, -1, %(epoch)s, %(token)s, %(token)s), (%(incarnation)s, %(target_1)s, %(step)s, %(generation)s, -1, %(epoch)s, %(token)s, %(token)s)
 SELECT DISTINCT `_outfall_stage` FROM `db`.`staging_sink_d03c71573fc0_0123456789ab` WHERE NOT EXISTS (SELECT 1 FROM `db`.`attempts` AS live WHERE live.stage = `db`.`staging_sink_d03c71573fc0_0123456789ab`.`_outfall_stage`)
 DELETE FROM `db`.`staging_sink_d03c71573fc0_0123456789ab` WHERE `_outfall_stage` IN (1234567890)
 SELECT target FROM `db`.`ledger` WHERE incarnation = %(incarnation)s AND step = %(step)s AND target IN (%(target_0)s)

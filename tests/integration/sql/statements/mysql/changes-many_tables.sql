@@ -4,6 +4,7 @@ LOAD DATA LOCAL INFILE 'outfall' INTO TABLE `db`.`staging_sink_d95a6f23306a_0123
 CREATE TABLE `db`.`tombstones_t_0123456789ab` (`id` bigint NOT NULL, `_outfall_sequence` bigint NOT NULL, `_outfall_deleted` DATETIME(6) NOT NULL, PRIMARY KEY (`id`), KEY (`_outfall_deleted`)) ENGINE = InnoDB CHARACTER SET utf8mb4
 CREATE TABLE `db`.`tombstones_t2_0123456789ab` (`id` bigint NOT NULL, `_outfall_sequence` bigint NOT NULL, `_outfall_deleted` DATETIME(6) NOT NULL, PRIMARY KEY (`id`), KEY (`_outfall_deleted`)) ENGINE = InnoDB CHARACTER SET utf8mb4
 SELECT target FROM `db`.`ledger` WHERE incarnation = %(incarnation)s AND step = %(step)s AND target IN (%(target_0)s, %(target_1)s)
+SELECT EXISTS (SELECT 1 FROM `db`.`ledger` WHERE step = %(step)s AND incarnation <> %(incarnation)s AND epoch IS NOT NULL)
 INSERT INTO `db`.`ledger` (incarnation, target, step, generation, begun) VALUES ('', %(name)s, '', 0, -1) ON DUPLICATE KEY UPDATE begun = begun + 1
 EXPLAIN INSERT INTO `db`.`t` (`id`, `name`, `lsn`) SELECT `id`, `name`, `lsn` FROM `db`.`staging_sink_d95a6f23306a_0123456789ab` WHERE false
 EXPLAIN INSERT INTO `db`.`t2` (`id`, `name`, `lsn`) SELECT `id`, `name`, `lsn` FROM `db`.`staging_sink_d95a6f23306a_0123456789ab` WHERE false
@@ -16,6 +17,6 @@ DELETE target FROM `db`.`t2` AS target JOIN `db`.`tombstones_t2_0123456789ab` AS
 RELEASE SAVEPOINT outfall_2
 DELETE FROM `db`.`tombstones_t_0123456789ab` WHERE `_outfall_deleted` < NOW(6) - INTERVAL %s SECOND ORDER BY `_outfall_deleted` LIMIT %s
 DELETE FROM `db`.`tombstones_t2_0123456789ab` WHERE `_outfall_deleted` < NOW(6) - INTERVAL %s SECOND ORDER BY `_outfall_deleted` LIMIT %s
-INSERT INTO `db`.`ledger` (incarnation, target, step, generation, begun, epoch, token, published_token) VALUES (%(incarnation)s, %(target)s, %(step)s, %(generation)s, -1, %(epoch)s, %(token)s, %(token)s)
+INSERT INTO `db`.`ledger` (incarnation, target, step, generation, begun, epoch, token, published_token) VALUES (%(incarnation)s, %(target_0)s, %(step)s, %(generation)s, -1, %(epoch)s, %(token)s, %(token)s), (%(incarnation)s, %(target_1)s, %(step)s, %(generation)s, -1, %(epoch)s, %(token)s, %(token)s)
 SELECT DISTINCT `_outfall_stage` FROM `db`.`staging_sink_d95a6f23306a_0123456789ab` WHERE NOT EXISTS (SELECT 1 FROM `db`.`attempts` AS live WHERE live.stage = `db`.`staging_sink_d95a6f23306a_0123456789ab`.`_outfall_stage`)
 DELETE FROM `db`.`staging_sink_d95a6f23306a_0123456789ab` WHERE `_outfall_stage` IN (1234567890)

@@ -1,6 +1,7 @@
 CREATE UNLOGGED TABLE "outfall"."staging_sink_28cf1d1af0db_0123456789ab" ("_outfall_stage" bigint, "_outfall_table" text, "id" bigint, "name" character varying(9), "version" bigint)
 CREATE INDEX ON "outfall"."staging_sink_28cf1d1af0db_0123456789ab" ("_outfall_table")
 SELECT target FROM "outfall"."ledger" WHERE incarnation = %(incarnation)s AND step = %(step)s AND target IN (%(target_0)s, %(target_1)s)
+SELECT EXISTS (SELECT 1 FROM "outfall"."ledger" WHERE step = %(step)s AND incarnation <> %(incarnation)s AND epoch IS NOT NULL)
 EXPLAIN INSERT INTO "public"."t" ("id", "name", "version") SELECT "id", "name", "version" FROM "outfall"."staging_sink_28cf1d1af0db_0123456789ab" WHERE false
 EXPLAIN INSERT INTO "public"."t2" ("id", "name", "version") SELECT "id", "name", "version" FROM "outfall"."staging_sink_28cf1d1af0db_0123456789ab" WHERE false
 INSERT INTO "public"."t" ("id", "name", "version") SELECT "id", "name", "version" FROM "outfall"."staging_sink_28cf1d1af0db_0123456789ab" WHERE "_outfall_stage" = ANY(%(stages)s) AND "_outfall_table" IN (%(table_0)s)
