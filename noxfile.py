@@ -119,6 +119,9 @@ A hanging test fails after ten minutes with a traceback.
 WITH_SERVERS = ("-n", str(_CORES + 1), *_TO_EACH)
 """One process more than cores, since these tests wait for processes that start: a fifth faster on two cores."""
 
+ONE_SPARK = ("--dist", "loadfile")
+"""After WITH_SERVERS: one process takes all files with Spark, which are a third of the work; see tests/conftest.py."""
+
 DEFAULT = ("-m", "not thorough and not long")
 """The fastest tests."""
 
@@ -202,7 +205,8 @@ def integration(session: nox.Session) -> None:
     """Run the fast tests with Spark and servers; `-- --docker` starts the servers of compose.yaml."""
     need_java(session)
     interpreter = python(session)
-    tests = (interpreter, "-m", "pytest", "tests/integration", *DEFAULT, *WITH_SERVERS, *_for_pytest(session))
+    parallel = (*WITH_SERVERS, *ONE_SPARK, *_for_pytest(session))
+    tests = (interpreter, "-m", "pytest", "tests/integration", *DEFAULT, *parallel)
     if "--docker" not in session.posargs:
         measured(session, *tests)
         return

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
+from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling, Scheduling  # type: ignore[import-untyped]
 
 from tests.budget import record_skipped, timed_call
 from tests.programs import line_of_absent_programs, was_absent
@@ -25,6 +30,25 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         return (yield)
     with timed_call(item.nodeid):
         return (yield)
+
+
+class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
+    """Each file runs in one process, and all files with Spark in the same one, because each JVM costs many seconds."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        """Return what tests have in common that run in the same process."""
+        file = nodeid.partition("::")[0]
+        return "spark" if _has_spark(self.config.rootpath / file) else file
+
+
+@cache
+def _has_spark(file: Path) -> bool:
+    return re.search(r"^from pyspark\.sql import .*\bSparkSession$", file.read_text(), re.MULTILINE) is not None
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
+    """Distribute tests for `--dist loadfile`."""
+    return OneSpark(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

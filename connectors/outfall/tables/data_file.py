@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from outfall.capabilities import CommittableMessage
 from outfall.errors import ConfigurationError, ResponsesError
@@ -72,6 +72,12 @@ class TaskFiles(BaseModel):
     """The newest epoch of the step that was in the table when this one began; the table's record must have it."""
     table: str | None = None
     """The name that rows have for the table, if a column names the tables; `None` for the only one."""
+
+    @model_serializer(mode="wrap")
+    def _as_first_written(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the name of the only table: the first release rejected fields that it did not know."""
+        found: dict[str, Any] = write(self)
+        return {name: value for name, value in found.items() if name != "table" or value is not None}
 
     @property
     def rows(self) -> int:
