@@ -46,6 +46,7 @@ def _has_spark(file: Path) -> bool:
     return re.search(r"^from pyspark\.sql import .*\bSparkSession$", file.read_text(), re.MULTILINE) is not None
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling | None:
     """Distribute tests for `--dist loadfile`."""
     return OneSpark(config, log) if config.getoption("dist") == "loadfile" else None
