@@ -18,7 +18,7 @@ from outfall.mysql.options import MySQLOptions
 from outfall.sql.database import Means, Session
 from outfall.sql.dialect import compose
 from outfall.sql.names import Found, SqlName
-from outfall.sql.session import Statement
+from outfall.sql.session import AT_ONCE, Statement
 
 _COLUMNS = """
 SELECT table_name, column_name, data_type, column_type, is_nullable = 'YES', extra, column_default IS NOT NULL,
@@ -48,8 +48,6 @@ SELECT constraint_name, table_name FROM information_schema.referential_constrain
 WHERE unique_constraint_schema = coalesce(%s, database()) AND referenced_table_name = %s
 AND delete_rule IN ('CASCADE', 'SET NULL') LIMIT 1
 """
-_AT_ONCE = 500
-"""Tables of one query."""
 _WIDTH = re.compile(r"^((?:tiny|small|medium|big)?int)\(\d+\)")
 _WORDS = re.compile(r"'((?:[^'\\]|''|\\.)*)'")
 _ESCAPED = re.compile(r"''|\\(.)")
@@ -146,8 +144,8 @@ def find_tables(session: Session, tables: Sequence[SqlName]) -> list[Found]:
     """Return databases and names of tables: see `find_table`."""
     places: dict[Found, Found] = {}
     for schema, names in _by_schema((table.schema, table.name) for table in tables):
-        for first in range(0, len(names), _AT_ONCE):
-            found = session.execute(*_several(_FOUND, schema, names[first : first + _AT_ONCE])).fetchall()
+        for first in range(0, len(names), AT_ONCE):
+            found = session.execute(*_several(_FOUND, schema, names[first : first + AT_ONCE])).fetchall()
             places.update({(schema, name): (place, name) for place, name in found})
     return [places.get((table.schema, table.name)) or find_table(session, table) for table in tables]
 

@@ -20,15 +20,12 @@ from outfall.errors import TargetLostError
 from outfall.sql.database import Session
 from outfall.sql.dialect import Dialect, StagedRows, compose
 from outfall.sql.names import SqlName
-from outfall.sql.session import Statement
+from outfall.sql.session import AT_ONCE, Statement
 from outfall.sql.statements import ledger_ddl
 from outfall.target_record import TargetRecord, check_publishing
 
 MANY = "*"
 """The name in the ledger of the tables that a column names: it is no table's, and that of a step's own row."""
-
-_AT_ONCE = 500
-"""Tables of one statement."""
 
 
 @dataclass(frozen=True)
@@ -235,8 +232,8 @@ class StepLedger:
         """Record that an epoch is the first one with rows of these tables, in the transaction that writes them."""
         given = {**self.key, "generation": context.generation, "epoch": context.epoch, "token": context.token}
         row = "(%(incarnation)s, %({})s, %(step)s, %(generation)s, -1, %(epoch)s, %(token)s, %(token)s)"
-        for first in range(0, len(targets), _AT_ONCE):
-            some = {f"target_{number}": target for number, target in enumerate(targets[first : first + _AT_ONCE])}
+        for first in range(0, len(targets), AT_ONCE):
+            some = {f"target_{number}": target for number, target in enumerate(targets[first : first + AT_ONCE])}
             columns = "incarnation, target, step, generation, begun, epoch, token, published_token"
             rows = ", ".join(row.format(parameter) for parameter in some)
             statement = compose("INSERT INTO {} ({}) VALUES {}", self.name, columns, rows)

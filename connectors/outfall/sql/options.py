@@ -13,6 +13,7 @@ from outfall.capabilities import MAX_DEAD_LETTERS
 from outfall.existing import OnExistingRows
 from outfall.options import Duration, Limit, Names, SinkOptions
 from outfall.row_logging import LogRows, log_rows_field
+from outfall.tables.allowed import check_routed
 from outfall.tables.key_options import check_keyed, names_once
 
 STAGE = "_outfall_stage"
@@ -183,7 +184,7 @@ class SqlOptions(SinkOptions):
     def _keyed(self) -> Self:
         check_keyed(self, needs_keys=self.table_column is None)
         check_changes(self)
-        check_routed(self)
+        check_tables(self)
         return self
 
     @property
@@ -244,25 +245,14 @@ class SqlOptions(SinkOptions):
         return {*self.own_columns(), *((REMOVED, NUMBER) if self.by_key else ())}
 
 
-def check_routed(options: SqlOptions) -> None:
+def check_tables(options: SqlOptions) -> None:
     """Raise `ValueError` if the options of the table, or of several ones, do not fit each other."""
-    column = options.table_column
-    if (options.table is None) == (column is None):
+    if (options.table is None) == (options.table_column is None):
         raise ValueError("set either table or table_column")
-    if column is None:
-        for name in ("allowed_tables", "unknown_columns"):
-            if getattr(options, name) != type(options).model_fields[name].default:
-                raise ValueError(f"{name} is an option of table_column")
-        return
-    if not options.allowed_tables:
-        raise ValueError("table_column needs allowed_tables, because rows could otherwise name any table")
     others = (options.ordered_by, options.delete_marker, options.operation_column)
-    if column in (*options.key_columns, *options.update_columns, *others):
-        raise ValueError("table_column is not stored, so no other option can name it")
+    check_routed(options, (*options.key_columns, *options.update_columns, *others))
     if options.keys_are_primary and options.create_table != "never":
         raise ValueError("create_table needs key_columns, which become the primary key")
-    if options.unknown_columns != "fail" and options.schema_evolution != "fail":
-        raise ValueError("unknown_columns and schema_evolution exclude each other: columns are left out or added")
 
 
 def check_changes(options: SqlOptions) -> None:

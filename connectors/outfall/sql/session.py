@@ -24,8 +24,8 @@ _MOST = 200
 """Results of the catalogue that a connection keeps beside those that its last transaction has used."""
 
 
-_AT_ONCE = 500
-"""Tables of one query of the catalogue."""
+AT_ONCE = 500
+"""Tables of one statement."""
 
 
 @dataclass
@@ -227,8 +227,8 @@ class BatchingSession:
             self._ask()
         keys = {table: (query, repr(given([table]))) for table in tables}
         missing = [table for table, key in keys.items() if key not in self._looked]
-        for first in range(0, len(missing), _AT_ONCE):
-            some = missing[first : first + _AT_ONCE]
+        for first in range(0, len(missing), AT_ONCE):
+            some = missing[first : first + AT_ONCE]
             found: dict[Hashable, list[tuple[Any, ...]]] = {table: [] for table in some}
             asked = (query, given(some)) if several is None else several(some)
             for row in self._look([asked], some)[0].fetchall():

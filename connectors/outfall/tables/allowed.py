@@ -1,12 +1,54 @@
-"""The tables that rows may name: the entries of the option `allowed_tables`, for all sinks that have it."""
+"""The tables that rows may name: the options `table_column` and `allowed_tables`, for all sinks that have them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Protocol
 
 _PART = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.=-]*[A-Za-z0-9_=-])?")
 _STRANGE = re.compile(r"[^A-Za-z0-9_.=-]")
+
+
+class RoutedOptions(Protocol):
+    """The options of a sink whose rows may name their tables."""
+
+    @property
+    def table_column(self) -> str | None:
+        """The column with the table of each row; `None` if there is one table only."""
+
+    @property
+    def allowed_tables(self) -> tuple[str, ...]:
+        """The tables that rows may name."""
+
+    @property
+    def unknown_columns(self) -> str:
+        """What to do with columns of the rows that a table does not have."""
+
+    @property
+    def schema_evolution(self) -> str:
+        """Whether columns are added to a table."""
+
+
+def check_routed(options: RoutedOptions, named: Collection[str | None]) -> None:
+    """Raise `ValueError` if the options of tables in rows do not fit each other.
+
+    `named` are the columns that other options name.
+    """
+    if options.table_column is None:
+        for name, given in (
+            ("allowed_tables", bool(options.allowed_tables)),
+            ("unknown_columns", options.unknown_columns != "fail"),
+        ):
+            if given:
+                raise ValueError(f"{name} is an option of table_column")
+        return
+    if not options.allowed_tables:
+        raise ValueError("table_column needs allowed_tables, because rows could otherwise name any table")
+    if options.table_column in named:
+        raise ValueError("table_column is not stored, so no other option can name it")
+    if options.unknown_columns != "fail" and options.schema_evolution != "fail":
+        raise ValueError("unknown_columns and schema_evolution exclude each other: columns are left out or added")
 
 
 def pattern_of(part: str) -> re.Pattern[str]:

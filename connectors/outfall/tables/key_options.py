@@ -118,7 +118,7 @@ class KeyOptions(TableOptions):
         " logged. An epoch beyond it is not written until the option is raised.",
     )
 
-    _once = field_validator("key_columns", "update_columns")(names_once)
+    _once = field_validator("key_columns", "update_columns", "allowed_tables")(names_once)
 
     @model_validator(mode="after")
     def _keyed(self) -> Self:

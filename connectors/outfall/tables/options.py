@@ -11,7 +11,7 @@ from pydantic import ByteSize, Field, field_validator, model_validator
 from outfall.existing import OnExistingRows
 from outfall.options import Duration, Names, SinkOptions
 from outfall.row_logging import LogRows, log_rows_field
-from outfall.tables.allowed import check_part
+from outfall.tables.allowed import check_part, check_routed
 
 WriteMode = Literal["append", "overwrite_partitions"]
 
@@ -148,23 +148,12 @@ class TableOptions(SinkOptions):
 
     @model_validator(mode="after")
     def _routed(self) -> Self:
-        column = self.table_column
-        if column is None:
-            for name in ("allowed_tables", "unknown_columns"):
-                if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"{name} is an option of table_column")
-            return self
-        if not self.allowed_tables:
-            raise ValueError("table_column needs allowed_tables, because rows could otherwise name any table")
+        check_routed(self, self.columns_named())
         for entry in self.allowed_tables:
             try:
                 self.parts_of(entry.replace("*", "x"))
             except ValueError as error:
                 raise ValueError(f"the entry {entry!r} of allowed_tables {error}") from None
-        if column in self.columns_named():
-            raise ValueError("table_column is not stored, so no other option can name it")
-        if self.unknown_columns != "fail" and self.schema_evolution != "fail":
-            raise ValueError("unknown_columns and schema_evolution exclude each other: columns are left out or added")
         return self
 
     def columns_named(self) -> Collection[str]:
