@@ -38,11 +38,12 @@ class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
     def _split_scope(self, nodeid: str) -> str:
         """Return what tests have in common that run in the same process."""
         file = nodeid.partition("::")[0]
-        return "spark" if _has_spark(self.config.rootpath / file) else file
+        return "spark" if has_spark(self.config.rootpath / file) else file
 
 
 @cache
-def _has_spark(file: Path) -> bool:
+def has_spark(file: Path) -> bool:
+    """Return whether a file of tests uses a session of Spark."""
     return re.search(r"^from pyspark\.sql import .*\bSparkSession$", file.read_text(), re.MULTILINE) is not None
 
 
