@@ -227,6 +227,8 @@ class RowIdentity:
     """The column that decides between two rows of one key."""
     delete_marker: str | None = None
     """The column that marks the rows that are deletes."""
+    tables: tuple[str, ...] = ()
+    """Where rows name their table, the keys of some of the tables, each as `table: column, column`."""
 
 
 @dataclass(frozen=True)

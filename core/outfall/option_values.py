@@ -53,6 +53,34 @@ Names = Annotated[tuple[str, ...], BeforeValidator(parse_names)]
 """The type of an option that is a list of columns or other names."""
 
 
+def parse_names_by_name(value: Any) -> Any:
+    """Parse a mapping of names to lists of names, or a JSON object as a string. `None` is an empty one.
+
+    Raises:
+        ValueError: The value is neither, a name is empty, or a list of names is empty or has one twice.
+    """
+    if isinstance(value, str):
+        try:
+            value = parse_json(value)
+        except ValueError:
+            value = None
+    elif value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) and name for name in value):
+        raise ValueError('must be a mapping of names to lists of names, such as {"orders": ["id", "line"]}')
+    lists = {name: parse_names(names) for name, names in value.items()}
+    for name, names in lists.items():
+        if not names:
+            raise ValueError(f"has no name for {name!r}")
+        if len(set(names)) < len(names):
+            raise ValueError(f"has a name twice for {name!r}")
+    return lists
+
+
+NamesByName = Annotated[dict[str, tuple[str, ...]], BeforeValidator(parse_names_by_name)]
+"""The type of an option that lists columns or other names for each of several names."""
+
+
 def parse_pairs(value: Any) -> Any:
     """Parse a mapping of names to values, or a JSON object as a string. Numbers and booleans become strings.
 

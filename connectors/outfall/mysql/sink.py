@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Literal
 
@@ -52,6 +52,8 @@ class MySQLSink(SqlSink[MySQLOptions]):
         table_column: str | None = None,
         allowed_tables: str | Sequence[str] = (),
         unknown_columns: Literal["fail", "leave_out_null"] = "fail",
+        table_keys: str | Mapping[str, str | Sequence[str]] | None = None,
+        table_columns: str | Mapping[str, str | Sequence[str]] | None = None,
         parts: int | None = None,
         offset_keys: Literal["columns", "ledger"] = "columns",
         part_column: str = "partition_id",

@@ -45,6 +45,7 @@ from outfall.sql.ledger import MANY
 from outfall.sql.names import Found, SqlName, is_own, staging_prefix
 from outfall.sql.options import SqlOptions
 from outfall.sql.publish import EpochCommitter
+from outfall.sql.routing import ListedTables
 from outfall.sql.staging import Staging, new_stage
 from outfall.sql.statements import ledger_ddl
 from outfall.sql.table import Table
@@ -131,7 +132,7 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
 
     def row_identity(self) -> RowIdentity | None:
         options = self.options
-        if options.keys_are_primary:
+        if options.keys_are_primary and not options.table_keys:
             return RowIdentity(options.write_mode, (), options.ordered_by, options.delete_marker)
         return key_identity(options, options.ordered_by)
 
@@ -321,12 +322,12 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         found = dialect.find_all(session, names) if names else []
         names = [name.resolved(each) for name, each in zip(names, found, strict=True)]
         dialect.read_ahead(session, names)
-        listed = []
-        for entry, name in zip(entries, names, strict=True):
+        of, tables = ListedTables(dialect, (self._found or self.find(session))[0]), []
+        for entry, name, at in zip(entries, names, found, strict=True):
             if dialect.columns(session, name):
-                keys = dialect.primary_key(session, name) if options.keys_are_primary else ()
-                listed.append((Table(dialect.with_options(options.of_table(entry, keys)), name), name))
-        return listed
+                own = options.of_table(entry, of.keys(session, name, at), of.columns(name, at))
+                tables.append((Table(dialect.with_options(own), name), name))
+        return tables
 
     def _refuse_own_tables(self, session: Any) -> None:
         """Reject an option that names one of the sink's own tables."""
@@ -367,8 +368,7 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         step, own = self._tables(_Owner(step_id, "")), list[Any]()
         for table, name in self._listed(session):
             layout = layout_of(table.columns(session))
-            keys = self.dialect().primary_key(session, name) if self.options.keys_are_primary else ()
-            tables = step.of_table(name.found or (None, name.name), table.spelled, layout=layout, keys=keys)
+            tables = step.of_table(name.found or (None, name.name), table.spelled, layout=layout, keys=table.keys)
             own += [tables.staging, tables.tombstones]
         return own
 

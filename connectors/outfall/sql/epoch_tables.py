@@ -12,6 +12,7 @@ from typing import Any
 from outfall.sql.dialect import StagedRows, StagedTable
 from outfall.sql.keyed import Move
 from outfall.sql.names import Found
+from outfall.sql.routing import ListedTables
 from outfall.sql.target import StepTables
 
 
@@ -90,15 +91,20 @@ def in_two_places(tables: Sequence[EpochTable]) -> Mapping[int, str]:
     return lost
 
 
-def with_other_keys(session: Any, tables: Sequence[EpochTable]) -> Mapping[int, str]:
+def with_other_keys(session: Any, step: StepTables[Any], tables: Sequence[EpochTable]) -> Mapping[int, str]:
     """Return the attempts with rows of a table that has another primary key than they were staged for, with the reason.
 
-    Of rows with one key, only the newest is moved, so the key must be that of the table.
+    Of rows with one key, only the newest is moved, so the key must be that of the table, unless `table_keys` has it.
     """
     lost: dict[int, str] = {}
+    if not step.options.keys_differ:
+        return lost
+    listed = ListedTables(step.dialect, step.target.place)
     for table in tables:
         staged = table.attempts[0].keys if table.only is not None else ()
         dialect, target = table.tables.dialect, table.tables.target
+        if table.only is not None and set(listed.given_keys(target, table.only.found)) == set(staged):
+            continue
         # A missing table is an error of its own.
         if staged and set(dialect.primary_key(session, target)) != set(staged) and dialect.columns(session, target):
             why = f"the primary key of {target} changed while its rows were staged"

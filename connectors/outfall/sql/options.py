@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Literal, Self
 
@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from outfall.capabilities import MAX_DEAD_LETTERS
 from outfall.existing import OnExistingRows
-from outfall.options import Duration, Limit, Names, SinkOptions
+from outfall.options import Duration, Limit, Names, NamesByName, SinkOptions
 from outfall.row_logging import LogRows, log_rows_field
 from outfall.tables.allowed import check_routed
 from outfall.tables.key_options import check_keyed, names_once
@@ -67,6 +67,17 @@ class SqlOptions(SinkOptions):
         description="`table_column`: what to do with columns of the rows that a table does not have. `fail`: reject"
         " the rows of this table. `leave_out_null`: leave such a column out where it is NULL, and reject rows with a"
         " value in it.",
+    )
+    table_keys: NamesByName = Field(
+        default={},
+        description="`table_column`: the key columns of tables, by an entry as in `allowed_tables`: a mapping such as"
+        ' `{"orders": ["id", "line"]}`, or JSON. Default: `key_columns`.',
+    )
+    table_columns: NamesByName = Field(
+        default={},
+        description="`table_column`: the columns that tables get with `create_table` and `schema_evolution`, beside"
+        " those that options name, by an entry as in `allowed_tables`: a mapping, or JSON. Others are left out."
+        " Default: all of the rows.",
     )
     write_mode: Literal["append", "upsert", "delete", "changes"] = Field(
         default="append",
@@ -182,22 +193,39 @@ class SqlOptions(SinkOptions):
 
     @model_validator(mode="after")
     def _keyed(self) -> Self:
-        check_keyed(self, needs_keys=self.table_column is None)
-        check_changes(self)
+        for keys in (self.key_columns, *self.table_keys.values()):
+            own = self.model_copy(update={"key_columns": keys})
+            check_keyed(own, needs_keys=self.table_column is None)
+            check_changes(own)
         check_tables(self)
         return self
 
     @property
     def keys_are_primary(self) -> bool:
-        """Whether the keys of each of many tables are its primary key."""
-        return self.table is None and self.write_mode != "append" and not self.key_columns
+        """Whether the keys of each of many tables are its primary key, unless `table_keys` has others."""
+        return self.keys_differ and not self.key_columns
 
-    def of_table(self, name: str, keys: Sequence[str] = ()) -> Self:
+    @property
+    def keys_differ(self) -> bool:
+        """Whether many tables may have different keys."""
+        return self.table is None and self.write_mode != "append" and not (self.key_columns and not self.table_keys)
+
+    @property
+    def by_table(self) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+        """The options that list columns by table."""
+        return {"table_keys": self.table_keys, "table_columns": self.table_columns}
+
+    def of_table(self, name: str, keys: Sequence[str] = (), columns: Sequence[str] = ()) -> Self:
         """Return the options of one of several tables. They still have `table_column`, a column of the rows.
 
-        `keys` is its primary key, if `keys_are_primary`.
+        `keys` are its own, if `keys_differ`, and `columns` those that it gets; none stands for all.
         """
-        return self.model_copy(update={"table": name, "key_columns": tuple(keys) or self.key_columns})
+        own = {"table": name, "key_columns": tuple(keys) or self.key_columns}
+        return self.model_copy(update=own | {"table_columns": {name: tuple(columns)} if columns else {}})
+
+    def gets(self, column: str) -> bool:
+        """Whether one of several tables gets a column of the rows if it lacks it."""
+        return not self.table_columns or column in (*next(iter(self.table_columns.values())), *self.columns_named())
 
     @property
     def described(self) -> str:
@@ -251,8 +279,10 @@ def check_tables(options: SqlOptions) -> None:
         raise ValueError("set either table or table_column")
     others = (options.ordered_by, options.delete_marker, options.operation_column)
     check_routed(options, (*options.key_columns, *options.update_columns, *others))
-    if options.keys_are_primary and options.create_table != "never":
-        raise ValueError("create_table needs key_columns, which become the primary key")
+    if options.table_keys and options.write_mode == "append":
+        raise ValueError("table_keys is an option of the write modes upsert, delete and changes")
+    if options.keys_are_primary and options.create_table != "never" and not options.table_keys:
+        raise ValueError("create_table needs key_columns or table_keys, which become the primary key")
 
 
 def check_changes(options: SqlOptions) -> None:

@@ -279,7 +279,7 @@ class EpochCommitter(StagedCommitter):
             some = list({attempt.columns: attempt for attempt in each.attempts}.values())
             if any(each.tables.staging.unfit(session, some).values()):
                 return True
-        return bool(in_two_places(tables) or with_other_keys(session, tables))
+        return bool(in_two_places(tables) or with_other_keys(session, self._tables, tables))
 
     def _check_counts(self, session: Session, tables: Sequence[EpochTable]) -> None:
         """Check that staging has the rows of all attempts."""
@@ -431,7 +431,7 @@ class EpochCommitter(StagedCommitter):
         return found
 
     def _find_lost_of(self, session: Session, tables: Sequence[EpochTable]) -> Mapping[int, str]:
-        found: dict[int, str] = {**in_two_places(tables), **with_other_keys(session, tables)}
+        found: dict[int, str] = {**in_two_places(tables), **with_other_keys(session, self._tables, tables)}
         for table in tables:
             found |= table.tables.staging.find_lost(session, table.attempts, self._dead_letters)
         return found

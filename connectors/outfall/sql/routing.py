@@ -6,9 +6,9 @@ one table. A task asks once about each name. Rows of all tables with the same co
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,11 +16,13 @@ import pyarrow.compute as pc
 from outfall.errors import ConfigurationError, TargetError
 from outfall.sql.changes import Problem
 from outfall.sql.database import ExpectedTables
-from outfall.sql.dialect import Column
+from outfall.sql.dialect import Column, Dialect
 from outfall.sql.names import Found, SqlName, is_own
 from outfall.sql.table import Table, dropped, missing
 from outfall.sql.target import StepTables, layout_of
-from outfall.tables.allowed import AllowedNames
+from outfall.tables.allowed import ByTable
+
+T = TypeVar("T")
 
 _NO_TABLE = Problem("its table is NULL", "give each row a table, or leave it out with a filter")
 
@@ -59,21 +61,53 @@ class _Named:
     found: Found
 
 
-class AllowedTables:
-    """The tables that rows may name: entries of the option `allowed_tables`.
+class Listed(Generic[T]):
+    """What an option says of tables: entries in the form of the option `table`, also with `*`.
 
     `default` is the schema of a name that has none and does not exist.
     """
 
-    def __init__(self, entries: Sequence[SqlName], default: str | None) -> None:
+    def __init__(self, dialect: Dialect, entries: Iterable[tuple[str, T]], default: str | None) -> None:
         self._default = default
-        self._names = AllowedNames([_parts(entry.schema, entry.name) for entry in entries])
+        names = ((dialect.parse(entry), value) for entry, value in entries)
+        self._of = ByTable((_parts(name.schema, name.name), value) for name, value in names)
+
+    def find(self, named: SqlName, found: Found) -> T | None:
+        """Return what the option says of a table, which a row or an option names and the server has found."""
+        # A name without schema stands for the table that the server finds, as in the option `table`.
+        elsewhere = named.schema is not None and found[0] != self._default
+        own = self._of.find((found[0] or "", found[1]))
+        return self._of.find((found[1],)) if own is None and not elsewhere else own
+
+
+class ListedTables:
+    """What the options say of each of many tables. `dialect` and `default` are those of the step: see `Listed`."""
+
+    def __init__(self, dialect: Dialect, default: str | None) -> None:
+        options = dialect.options
+        self._dialect = dialect
+        self._allowed = Listed(dialect, ((entry, True) for entry in options.allowed_tables), default)
+        self._keys = Listed(dialect, options.table_keys.items(), default)
+        self._columns = Listed(dialect, options.table_columns.items(), default)
 
     def allows(self, named: SqlName, found: Found) -> bool:
         """Return whether a row may name a table, which the server has found."""
-        # A name without schema stands for the table that the server finds, as in the option `table`.
-        elsewhere = named.schema is not None and found[0] != self._default
-        return self._names.allows((found[0] or "", found[1])) or (not elsewhere and self._names.allows((found[1],)))
+        return self._allowed.find(named, found) is not None
+
+    def given_keys(self, named: SqlName, found: Found) -> tuple[str, ...]:
+        """Return the keys that `table_keys` has for a table."""
+        return self._keys.find(named, found) or ()
+
+    def keys(self, session: Any, named: SqlName, found: Found) -> tuple[str, ...]:
+        """Return what identifies the rows of a table, if it is not the same for all."""
+        given = self.given_keys(named, found)
+        if given or not self._dialect.options.keys_are_primary:
+            return given
+        return tuple(self._dialect.primary_key(session, named.resolved(found)))
+
+    def columns(self, named: SqlName, found: Found) -> tuple[str, ...]:
+        """Return the columns that a table gets; none stands for all of the rows."""
+        return self._columns.find(named, found) or ()
 
 
 def _parts(schema: str | None, name: str) -> tuple[str, ...]:
@@ -90,8 +124,7 @@ class Router:
         dialect = tables.dialect
         self._dialect = dialect
         self._column = tables.options.table_column or ""
-        entries = [dialect.parse(entry) for entry in tables.options.allowed_tables]
-        self._allowed = AllowedTables(entries, tables.target.place)
+        self._listed = ListedTables(dialect, tables.target.place)
         self._known: dict[str | None, Route | Problem] = {None: _NO_TABLE}
         self._layouts: dict[Hashable, int] = {}
         """The numbers of layouts: columns in their order, keys, and the table that has the layout alone."""
@@ -200,11 +233,15 @@ class Router:
 
     def _is_like_others(self, named: _Named) -> bool:
         """Return whether a table has the columns of one that rows fit; if so, its rows go the same way."""
-        route = self._fitting.get((self._columns(named), self._keys(named)))
+        route = self._fitting.get(self._likeness(named))
         if route is None:
             return False
         self._known[named.spelled] = replace(route, found=named.found)
         return True
+
+    def _likeness(self, named: _Named) -> Hashable:
+        """Return what two tables have in common if rows go the same way."""
+        return self._columns(named), self._keys(named), self._listed.columns(named.table, named.found)
 
     def _may_be_written(self, named: _Named, parsed: SqlName) -> bool:
         letters, name = self._tables.dead_letters, named.spelled
@@ -212,7 +249,7 @@ class Router:
             self._known[name] = Problem(f"the table {name!r} contains Outfall's own records", _CORRECT)
         elif letters is not None and self._dialect.is_same(self._session, letters.table, named.table):
             self._known[name] = Problem(f"the table {name!r} is dead_letter_table", _CORRECT)
-        elif not self._allowed.allows(parsed, named.found):
+        elif not self._listed.allows(parsed, named.found):
             self._known[name] = Problem(
                 f"allowed_tables does not allow the table {name!r}",
                 "correct the row, or add the table to allowed_tables",
@@ -226,10 +263,8 @@ class Router:
         return tuple(self._dialect.columns(self._session, named.table))
 
     def _keys(self, named: _Named) -> tuple[str, ...]:
-        """Return the primary key of a table, if it is what identifies its rows."""
-        if not self._tables.options.keys_are_primary:
-            return ()
-        return tuple(self._dialect.primary_key(self._session, named.table))
+        """Return what identifies the rows of a table, if it is not the same for all."""
+        return self._listed.keys(self._session, named.table, named.found)
 
     def _refuse_dropped(self, absent: Sequence[_Named]) -> None:
         """Raise `TargetLostError` for a table that is missing, although this query has written to it."""
@@ -242,15 +277,17 @@ class Router:
 
         The rows of a table that they do not fit have a problem.
         """
-        keys = self._keys(named)
-        tables = self._tables.of_table(named.found, named.spelled, keys=keys)
+        keys, columns = self._keys(named), self._listed.columns(named.table, named.found)
+        tables = self._tables.of_table(named.found, named.spelled, keys=keys, columns=columns)
         table = Table(tables.dialect, tables.target)
         try:
-            if not table.check_columns(self._session, self._schema) and tables.options.create_table == "never":
+            exists = table.check_columns(self._session, self._schema)
+            if not exists and tables.options.create_table == "never":
                 raise missing(tables.target)
             if self._tables.options.keys_are_primary and not keys:
                 raise TargetError(
-                    f"{tables.target} has no primary key", do="create one, or set key_columns for all tables"
+                    f"{tables.target} {'has' if exists else 'is to be created with'} no primary key",
+                    do="create one, or name the key in table_keys" if exists else "name the key in table_keys",
                 )
         except (ConfigurationError, TargetError) as error:
             problem = Problem(f"{error.what}{f': {error.why}' if error.why else ''}", error.do or _CORRECT)
@@ -275,7 +312,7 @@ class Router:
         layout = (tuple(columns), keys, alone)
         route = Route(tables, named.found, self._layouts.setdefault(layout, len(self._layouts)), unknown)
         if alone is None:
-            self._fitting[every, keys] = route
+            self._fitting[self._likeness(named)] = route
         return route
 
 

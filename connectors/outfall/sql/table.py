@@ -13,6 +13,7 @@ from outfall.sql.changes import KAFKA_SEQUENCE, why_no_operation, why_no_sequenc
 from outfall.sql.database import Session
 from outfall.sql.dialect import Column, Dialect, compose
 from outfall.sql.names import SqlName
+from outfall.tables.allowed import check_listed
 from outfall.values import require_columns, spark_type
 
 _log = logging.getLogger(__name__)
@@ -92,6 +93,11 @@ class Table:
         """The name as the options have it."""
         return self._options.table or str(self._name)
 
+    @property
+    def keys(self) -> Sequence[str]:
+        """The columns that identify a row, by the options."""
+        return self._options.key_columns
+
     def columns(self, session: Session) -> Sequence[Column]:
         """Return the columns of the table; none if it is missing."""
         return self._dialect.columns(session, self._name)
@@ -99,6 +105,7 @@ class Table:
     def check_routing(self, schema: pa.Schema) -> None:
         """Reject rows that no table can store as the options say. Raises `ConfigurationError`."""
         require_columns(schema.names, {"an option": self._options.columns_named()})
+        check_listed(self._options, schema.names)
         if problems := [*self._misplaced(schema), *self._taken_names(schema.names)]:
             raise ConfigurationError(
                 f"the rows do not fit the options: {'; '.join(problems)}", do="change the columns or the options"
@@ -121,7 +128,7 @@ class Table:
     def missing_ddl(self, session: Session, schema: pa.Schema) -> list[str]:
         """Return the statements that create the table or add columns, as the options allow; none if rows fit."""
         columns = {column.name for column in self._dialect.columns(session, self._name)}
-        fields = [field.with_nullable(True) for field in self._fields(schema)]
+        fields = [field.with_nullable(True) for field in self._fields(schema) if self._options.gets(field.name)]
         if not columns:
             return [self._dialect.create_table(self._name, pa.schema(fields), self._options.key_columns)]
         if self._options.schema_evolution != "add_columns":
@@ -141,9 +148,9 @@ class Table:
     def _check_new(self, schema: pa.Schema) -> None:
         if self._options.create_table == "never":
             raise missing(self._name)
-        for field in self._fields(schema):
+        fields = [field for field in self._fields(schema) if self._options.gets(field.name)]
+        for field in fields:
             self._dialect.new_type(field.type, field.name)
-        fields = self._fields(schema)
         reasons = (self._dialect.why_no_column(field.name) or self._no_sequence(field, None) for field in fields)
         problems = [*filter(None, reasons), *self._misplaced(schema), *self._taken_names(schema.names)]
         if problems:
@@ -155,10 +162,11 @@ class Table:
     def _problem(self, field: pa.Field, columns: dict[str, Column]) -> str | None:
         column = columns.get(field.name)
         if column is None:
-            named = self._options.columns_named()
-            if self._options.unknown_columns == "leave_out_null" and field.name not in named:
+            options = self._options
+            added = options.schema_evolution == "add_columns" and options.gets(field.name)
+            if options.unknown_columns == "leave_out_null" and field.name not in options.columns_named() and not added:
                 return None
-            if self._options.schema_evolution == "add_columns":
+            if added:
                 self._dialect.new_type(field.type, field.name)
                 return self._dialect.why_no_column(field.name) or self._no_sequence(field, None)
             near = difflib.get_close_matches(field.name, columns, n=1)

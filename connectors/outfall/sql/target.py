@@ -61,13 +61,14 @@ class StepTables(Generic[D]):
         layout: Sequence[Column] | None = None,
         staging: Found | None = None,
         keys: Sequence[str] = (),
+        columns: Sequence[str] = (),
     ) -> StepTables[D]:
         """Return the tables of the step for one of many targets, which rows name like this.
 
         Its staging table is the one for a `layout`, the columns of the target in their order, or the one that is named.
-        `keys` is the primary key of the target, if it is what identifies rows.
+        `keys` is what identifies rows of the target, if that differs, and `columns` those that the target gets.
         """
-        dialect = self.dialect.with_options(self.options.of_table(spelled, keys))
+        dialect = self.dialect.with_options(self.options.of_table(spelled, keys, columns))
         target = dialect.parse(spelled).resolved(found)
         name = self.staging.table
         if layout is not None:

@@ -131,7 +131,7 @@ class StagingWriter(StatelessSinkPartition[Any]):
         staged, load = attempt.staged(), attempt.load
         if self._routed is not None:
             tables = _by_table(attempt.rows, self._routed[0])
-            keys = attempt.tables.options.key_columns if self._tables.options.keys_are_primary else ()
+            keys = attempt.tables.options.key_columns if self._tables.options.keys_differ else ()
             staged = staged.model_copy(update={"owner": self._owner(), "keys": keys, "tables": tables})
         self._register(load.session, staged, load.dead_letters, attempt.tables)
         self._add_to_transaction(load.session, staged)

@@ -17,7 +17,7 @@ record          the table's own record of a step
 Where a column names the table of each row:
 
 ```
-allowed         the tables that rows may name, also for the sinks of databases
+allowed         what options say of tables that rows name, also for the sinks of databases
 routing         a task's rows by table, each table checked and opened at its first row
 meeting         first contact with a table: at its first row, at a start of the driver, in clean-up
 many            one committable and one committer per table
@@ -39,6 +39,7 @@ Whose objects a module creates:
 ```
 keyed_sink → merge
 merge → staging, writer
+options → allowed
 routing → allowed
 sink → commit, many, meeting, routing, target, write_mode, writer
 target → data_file

@@ -1,10 +1,14 @@
-"""The tables that rows may name: the options `table_column` and `allowed_tables`, for all sinks that have them."""
+"""The tables that rows may name, and what options say of some of them, for all sinks with `table_column`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
+
+from outfall.values import require_columns
+
+T = TypeVar("T")
 
 _PART = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.=-]*[A-Za-z0-9_=-])?")
 _STRANGE = re.compile(r"[^A-Za-z0-9_.=-]")
@@ -26,6 +30,14 @@ class RoutedOptions(Protocol):
         """What to do with columns of the rows that a table does not have."""
 
     @property
+    def table_columns(self) -> Mapping[str, tuple[str, ...]]:
+        """The columns that tables get, by name."""
+
+    @property
+    def by_table(self) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+        """The options that list columns by table: `table_columns`, and in sinks with keys `table_keys`."""
+
+    @property
     def schema_evolution(self) -> str:
         """Whether columns are added to a table."""
 
@@ -39,16 +51,29 @@ def check_routed(options: RoutedOptions, named: Collection[str | None]) -> None:
         for name, given in (
             ("allowed_tables", bool(options.allowed_tables)),
             ("unknown_columns", options.unknown_columns != "fail"),
+            *((option, bool(lists)) for option, lists in options.by_table.items()),
         ):
             if given:
                 raise ValueError(f"{name} is an option of table_column")
         return
     if not options.allowed_tables:
         raise ValueError("table_column needs allowed_tables, because rows could otherwise name any table")
-    if options.table_column in named:
+    listed = (name for lists in options.by_table.values() for names in lists.values() for name in names)
+    if options.table_column in (*named, *listed):
         raise ValueError("table_column is not stored, so no other option can name it")
-    if options.unknown_columns != "fail" and options.schema_evolution != "fail":
-        raise ValueError("unknown_columns and schema_evolution exclude each other: columns are left out or added")
+    if options.table_columns and options.unknown_columns == "fail":
+        raise ValueError("table_columns needs unknown_columns='leave_out_null', because rows have the columns of all")
+    if options.unknown_columns != "fail" and options.schema_evolution != "fail" and not options.table_columns:
+        raise ValueError(
+            "unknown_columns and schema_evolution exclude each other unless table_columns says what is added"
+        )
+
+
+def check_listed(options: RoutedOptions, columns: Sequence[str]) -> None:
+    """Raise `ConfigurationError` if an option lists a column of a table that no row has."""
+    for option, lists in options.by_table.items():
+        for table, names in lists.items():
+            require_columns(columns, {f"{option} of {table!r}": names})
 
 
 def pattern_of(part: str) -> re.Pattern[str]:
@@ -76,16 +101,29 @@ def check_part(part: str) -> None:
     raise ValueError(f"has the part {part!r}, which {how}")
 
 
-class AllowedNames:
-    """The tables that rows may name, by the parts of their names, such as a namespace and a table."""
+class ByTable(Generic[T]):
+    """What an option says of tables, by the parts of their names, such as a namespace and a table.
 
-    def __init__(self, entries: Sequence[Sequence[str]]) -> None:
-        self._entries = [[pattern_of(part) for part in entry] for entry in entries]
+    An entry with the whole name outranks those with `*`, of which the first one counts.
+    """
 
-    def allows(self, name: Sequence[str]) -> bool:
-        """Return whether rows may name this table."""
-        return any(len(entry) == len(name) and all(map(_matches, entry, name)) for entry in self._entries)
+    def __init__(self, entries: Iterable[tuple[Sequence[str], T]]) -> None:
+        self._whole: dict[tuple[str, ...], T] = {}
+        self._patterns: list[tuple[list[re.Pattern[str]], T]] = []
+        for name, value in entries:
+            if any("*" in part for part in name):
+                self._patterns.append(([pattern_of(part) for part in name], value))
+            else:
+                self._whole.setdefault(tuple(name), value)
+
+    def find(self, name: Sequence[str]) -> T | None:
+        """Return what the option says of a table; `None` if that is nothing."""
+        if (whole := self._whole.get(tuple(name))) is not None:
+            return whole
+        return next((value for entry, value in self._patterns if _match(entry, name)), None)
 
 
-def _matches(pattern: re.Pattern[str], part: str) -> bool:
-    return pattern.fullmatch(part) is not None
+def _match(patterns: Sequence[re.Pattern[str]], name: Sequence[str]) -> bool:
+    return len(patterns) == len(name) and all(
+        pattern.fullmatch(part) is not None for pattern, part in zip(patterns, name, strict=True)
+    )

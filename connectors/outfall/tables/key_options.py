@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol, Self, TypedDict
 
 import pyarrow as pa
@@ -10,7 +10,7 @@ from pydantic import ByteSize, Field, field_validator, model_validator
 
 from outfall.capabilities import RowIdentity
 from outfall.errors import ConfigurationError, ValueRefusedError
-from outfall.options import Names
+from outfall.options import Names, NamesByName
 from outfall.tables.options import TableOptions
 from outfall.values import spark_type
 
@@ -26,6 +26,8 @@ class Keyed(Protocol):
     def write_mode(self) -> str: ...
     @property
     def key_columns(self) -> tuple[str, ...]: ...
+    @property
+    def table_keys(self) -> Mapping[str, tuple[str, ...]]: ...
     @property
     def update_columns(self) -> tuple[str, ...]: ...
     @property
@@ -65,11 +67,12 @@ def keeps_newer_rows(options: Keyed) -> bool:
 
 def key_identity(options: Keyed, order: str | None) -> RowIdentity | None:
     """Return what identifies a row that is written by key; `None` if rows are added, whose key is the table's alone."""
-    if not options.key_columns or options.write_mode in ("append", "overwrite_partitions"):
+    if not (options.key_columns or options.table_keys) or options.write_mode in ("append", "overwrite_partitions"):
         return None
     # Their order has no meaning.
     keys = tuple(sorted(options.key_columns))
-    return RowIdentity(options.write_mode, keys, order, options.delete_marker)
+    of_tables = sorted(f"{table}: {', '.join(sorted(names))}" for table, names in options.table_keys.items())
+    return RowIdentity(options.write_mode, keys, order, options.delete_marker, tuple(of_tables))
 
 
 class KeyArguments(TypedDict, total=False):
@@ -77,6 +80,7 @@ class KeyArguments(TypedDict, total=False):
 
     write_mode: KeyedWriteMode
     key_columns: str | tuple[str, ...] | list[str]
+    table_keys: str | Mapping[str, str | Sequence[str]] | None
     update_columns: str | tuple[str, ...] | list[str]
     order_column: str | None
     delete_marker: str | None
@@ -93,6 +97,11 @@ class KeyOptions(TableOptions):
         " updates those with the same key. `delete` removes rows by key.",
     )
     key_columns: Names = Field(default=(), description="`upsert`, `delete`: the columns that identify a row.")
+    table_keys: NamesByName = Field(
+        default={},
+        description="`table_column`: the key columns of tables, by an entry as in `allowed_tables`: a mapping such as"
+        ' `{"orders": ["id", "line"]}`, or JSON. Default: `key_columns`.',
+    )
     update_columns: Names = Field(
         default=(),
         description="`upsert`: the columns of an existing row to update, in addition to `order_column`. Default: all"
@@ -122,9 +131,11 @@ class KeyOptions(TableOptions):
 
     @model_validator(mode="after")
     def _keyed(self) -> Self:
-        if self.key_columns and not self.has_keys:
-            raise ValueError("key_columns is an option of the write modes upsert and delete")
-        check_keyed(self)
+        for name in ("key_columns", "table_keys"):
+            if getattr(self, name) and not self.has_keys:
+                raise ValueError(f"{name} is an option of the write modes upsert and delete")
+        for keys in (self.key_columns, *self.table_keys.values()):
+            check_keyed(self.model_copy(update={"key_columns": keys}), needs_keys=not self.table_keys)
         if self.write_mode == "delete" and self.create_table == "if_missing":
             raise ValueError("create_table excludes write_mode delete: a new table has no rows to delete")
         return self
@@ -132,6 +143,14 @@ class KeyOptions(TableOptions):
     def columns_named(self) -> Collection[str]:
         others = (name for name in (self.order_column, self.delete_marker) if name is not None)
         return (*super().columns_named(), *self.key_columns, *self.update_columns, *others)
+
+    @property
+    def by_table(self) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+        return {**super().by_table, "table_keys": self.table_keys}
+
+    def of_table(self, name: str) -> Self:
+        keys = self.listed(self.table_keys, name) or self.key_columns
+        return super().of_table(name).model_copy(update={"key_columns": keys, "table_keys": {}})
 
     @property
     def has_keys(self) -> bool:

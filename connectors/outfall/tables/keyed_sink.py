@@ -7,6 +7,7 @@ from abc import abstractmethod
 import pyarrow as pa
 
 from outfall.capabilities import RowIdentity
+from outfall.errors import ConfigurationError
 from outfall.tables.key_options import KeyOptions, keeps_newer_rows, key_identity
 from outfall.tables.keyed import KeyedTable
 from outfall.tables.merge import MergeRows
@@ -25,6 +26,14 @@ class KeyedTableSink(TableSink):
 
     def row_identity(self) -> RowIdentity | None:
         return key_identity(self.options, self.options.order_column)
+
+    def check_keys_known(self) -> None:
+        if self.options.has_keys and not self.options.key_columns:
+            raise ConfigurationError(
+                f"the key of the table {self._name!r} is not known",
+                why="table_keys has no entry for it, and key_columns is not set",
+                do="name its columns in table_keys",
+            )
 
     def keeps_newer_rows(self) -> bool:
         return keeps_newer_rows(self.options)

@@ -48,8 +48,9 @@ class Meeting:
         table, context = one.loaded(), context_of_table(self._context, name)
         _check_one_name(self._sink, name, table, self._context)
         context = _as_new(table, context)
+        one.check_keys_known()
         unknown: frozenset[str] = frozenset()
-        if table is not None and self._sink.options.unknown_columns == "leave_out_null":
+        if self._sink.options.unknown_columns == "leave_out_null":
             unknown = one.unknown(table, rows)
             rows = pa.schema([field for field in rows if field.name not in unknown])
         one.check_loaded(table, context, rows)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import ClassVar, Literal, Never, Self, TypedDict
 
 from pydantic import ByteSize, Field, field_validator, model_validator
 
 from outfall.existing import OnExistingRows
-from outfall.options import Duration, Names, SinkOptions
+from outfall.options import Duration, Names, NamesByName, SinkOptions
 from outfall.row_logging import LogRows, log_rows_field
-from outfall.tables.allowed import check_part, check_routed
+from outfall.tables.allowed import ByTable, check_part, check_routed
 
 WriteMode = Literal["append", "overwrite_partitions"]
 
@@ -22,6 +22,7 @@ class CommonArguments(TypedDict, total=False):
     table_column: str | None
     allowed_tables: str | tuple[str, ...] | list[str]
     unknown_columns: Literal["fail", "leave_out_null"]
+    table_columns: str | Mapping[str, str | Sequence[str]] | None
     create_table: Literal["never", "if_missing"]
     partition_by: str | tuple[str, ...] | list[str]
     schema_evolution: Literal["fail", "add_columns"]
@@ -64,6 +65,12 @@ class TableOptions(SinkOptions):
         default="fail",
         description="`table_column`: what to do with columns of the rows that a table does not have. `fail`: fail."
         " `leave_out_null`: leave such a column out where it is NULL, and fail where it has a value.",
+    )
+    table_columns: NamesByName = Field(
+        default={},
+        description="`table_column`: the columns that tables get with `create_table` and `schema_evolution`, beside"
+        " those that options name, by an entry as in `allowed_tables`: a mapping, or JSON. Others are left out."
+        " Default: all of the rows.",
     )
     write_mode: WriteMode = Field(
         default="append",
@@ -110,7 +117,32 @@ class TableOptions(SinkOptions):
 
     def of_table(self, name: str) -> Self:
         """Return the options of one of many tables, as if the sink had only this one."""
-        return self.model_copy(update={"table_column": None, "allowed_tables": (), "unknown_columns": "fail"})
+        columns = self.listed(self.table_columns, name)
+        return self.model_copy(
+            update={
+                "table_column": None,
+                "allowed_tables": (),
+                "unknown_columns": "fail",
+                "table_columns": {name: columns} if columns else {},
+            }
+        )
+
+    @property
+    def by_table(self) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
+        """The options that list columns by table."""
+        return {"table_columns": self.table_columns}
+
+    def listed(self, lists: Mapping[str, tuple[str, ...]], name: str) -> tuple[str, ...]:
+        """Return what an option lists for one of many tables; nothing if it has no entry for it."""
+        if name in lists or not lists:
+            return lists.get(name, ())
+        entries = ((self._split(entry), names) for entry, names in lists.items() if "*" in entry)
+        return ByTable(entries).find(self._split(name)) or ()
+
+    def gets(self, column: str) -> bool:
+        """Whether one of many tables gets a column of the rows if it lacks it."""
+        lists = [*self.table_columns.values()]
+        return not lists or column in (*lists[0], *self.columns_named())
 
     @property
     def described(self) -> str:
@@ -149,11 +181,12 @@ class TableOptions(SinkOptions):
     @model_validator(mode="after")
     def _routed(self) -> Self:
         check_routed(self, self.columns_named())
-        for entry in self.allowed_tables:
-            try:
-                self.parts_of(entry.replace("*", "x"))
-            except ValueError as error:
-                raise ValueError(f"the entry {entry!r} of allowed_tables {error}") from None
+        for option, entries in {"allowed_tables": self.allowed_tables, **self.by_table}.items():
+            for entry in entries:
+                try:
+                    self.parts_of(entry.replace("*", "x"))
+                except ValueError as error:
+                    raise ValueError(f"the entry {entry!r} of {option} {error}") from None
         return self
 
     def columns_named(self) -> Collection[str]:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from outfall.capabilities import WriterInitContext
 from outfall.errors import OutfallError, ValueRefusedError
 from outfall.formats.partition_paths.directory_names import Distinct, split_rows
-from outfall.tables.allowed import AllowedNames
+from outfall.tables.allowed import ByTable
 from outfall.tables.data_file import TaskFiles
 from outfall.tables.options import TableOptions
 from outfall.tables.writer import FilesWriter, WrittenTable
@@ -40,7 +40,7 @@ class RoutedWriter(FilesWriter):
         self._meet = meet
         self._column = options.table_column or ""
         self._options = options
-        self._allowed = AllowedNames(options.allowed_parts)
+        self._allowed = ByTable((parts, True) for parts in options.allowed_parts)
         self._met: dict[str, tuple[WrittenTable, frozenset[str]]] = {}
         self._waiting: list[pa.RecordBatch] = []
         self._size = 0
@@ -128,7 +128,7 @@ class RoutedWriter(FilesWriter):
                 why=f"it {error}",
                 do="correct the row, or leave such rows out with a filter",
             ) from None
-        if not self._allowed.allows(parts):
+        if not self._allowed.find(parts):
             raise ValueRefusedError(
                 f"allowed_tables does not allow the table {name!r}, which {where} names",
                 do="correct the row, leave such rows out with a filter, or add the table to allowed_tables",

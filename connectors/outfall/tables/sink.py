@@ -37,6 +37,7 @@ from outfall.retry_log import RetryLog
 from outfall.retry_loop import patiently
 from outfall.serde import ModelSerializer
 from outfall.sinks import DynamicSink
+from outfall.tables.allowed import check_listed
 from outfall.tables.area import mark_of
 from outfall.tables.commit import TableCommitter
 from outfall.tables.data_file import EpochFiles, TaskFiles
@@ -142,6 +143,9 @@ class TableSink(
 
     def reach(self) -> None:
         """Check what can be checked before a table is known. Raises the errors of `load`."""
+
+    def check_keys_known(self) -> None:
+        """Reject one of many tables without keys, if the write mode needs them. Raises `ConfigurationError`."""
 
     def check_apart(self, name: str, checked: set[str]) -> None:
         """Check the place of one of many tables, before it is loaded or created. `checked` has what needs no look.
@@ -391,6 +395,7 @@ class TableSink(
                 f"table_column {column!r} is of type {spark_type(kind)}", do="use a string, the name of a table"
             )
         stored = rows.remove(rows.get_field_index(column))
+        check_listed(self.options, rows.names)
         _check_some(stored)
         if self.options.create_table != "never":
             self._check_columns(None, stored)
@@ -412,13 +417,16 @@ class TableSink(
         except ConfigurationError as error:
             raise ConfigurationError.because_of(error, f"{self.target()} cannot take these rows") from error.__cause__
 
-    def unknown(self, table: LoadedTable, rows: pa.Schema) -> frozenset[str]:
-        """Return the columns of the rows that the table does not have.
+    def unknown(self, table: LoadedTable | None, rows: pa.Schema) -> frozenset[str]:
+        """Return the columns of the rows that the table does not have, and does not get.
 
         Raises:
             ConfigurationError: an option names one of them, or no other column is left.
         """
-        known, stored = {name.lower() for name in table.columns.names}, self.mode.columns(rows).names
+        options, stored = self.options, self.mode.columns(rows).names
+        known = set() if table is None else {name.lower() for name in table.columns.names}
+        grows = table is None or (options.table_columns and options.schema_evolution == "add_columns")
+        known |= {name.lower() for name in stored if grows and options.gets(name)}
         unknown = frozenset(name for name in stored if name.lower() not in known)
         named = {name.lower() for name in self.options.columns_named()}
         needed = sorted(name for name in unknown if name.lower() in named)

@@ -83,6 +83,8 @@ def _changes(was: RowIdentity, now: RowIdentity | None) -> Iterator[_Change]:
         return
     if now.columns != was.columns:
         yield _Change(True, f"the key was {', '.join(was.columns)}, and is {', '.join(now.columns)}")
+    if gone := sorted({*was.tables} - {*now.tables}):
+        yield _Change(True, f"the keys of tables were {'; '.join(gone[:3])}, and are other ones")
     if now.order != was.order:
         # A first order compares with the values that the target has; a new one would not reject what the old one did.
         yield _Change(was.order is not None, f"the order was by {_name(was.order)}, and is by {_name(now.order)}")

@@ -22,6 +22,7 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     TypeAdapter,
     ValidationError,
+    field_serializer,
     model_serializer,
 )
 
@@ -80,6 +81,13 @@ class _OfSink(_AsFirstWritten):
 
     row_identity: RowIdentity | None = None
     """What identifies a row in the target. `None` if rows are added, and in records of earlier releases."""
+
+    @field_serializer("row_identity", mode="wrap")
+    def _without_tables(self, identity: RowIdentity | None, write: SerializerFunctionWrapHandler) -> Any:
+        found = write(identity)
+        if identity is not None and not identity.tables:
+            del found["tables"]
+        return found
 
 
 class BlobRef(StoredModel):

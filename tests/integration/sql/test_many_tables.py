@@ -14,6 +14,7 @@ import pytest
 from outfall.errors import (
     CommitRefusedError,
     ConfigurationError,
+    ForeignRecordsError,
     OutfallError,
     TargetError,
     TargetLostError,
@@ -205,6 +206,35 @@ def test_tables_are_created_when_rows_name_them(tables: Table, recovery: str) ->
     sink = tables.sink(**MANY, **UPSERT, create_table="if_missing")
     run(sink, recovery, 0, [row("anew", 1), row("a0", 1)], [row("anew", 2), row("aother", 1)])
     assert all_ids(tables, ("anew", "a0", "aother")) == [[1, 2], [1], [1]]
+
+
+@ON_EACH
+def test_each_created_table_gets_its_key_and_its_columns(make: Make, recovery: str, tmp_path: Path) -> None:
+    target = make("CREATE TABLE b (id bigint PRIMARY KEY, name varchar(9), kept varchar(9))")
+    target.run("INSERT INTO b VALUES (1, 'old', 'own')")
+    options = MANY | {
+        "write_mode": "upsert", "create_table": "if_missing", "schema_evolution": "add_columns",
+        "unknown_columns": "leave_out_null", "table_keys": {"a0": ["id", "name"], "a*": "name", "b": "id"},
+        "table_columns": {"a*": ["id", "city"], "b": ["name", "more"]},
+    }  # fmt: skip
+    columns: Row = {"city": None, "more": None}
+    texts = dict.fromkeys(("place", "name", "city"), pa.string())
+    schema = pa.schema({"id": pa.int64(), "more": pa.int64(), **texts})
+    given = [row("a0", 1, "x") | columns, row("a0", 1, "y") | columns, row("a1", 1, "x") | columns | {"city": "Oslo"}]
+    run(target.sink(**options), recovery, 0, given, [row("b", 1, "new") | columns | {"more": 7}])
+    run(target.sink(**options), recovery, 1, [row("a0", 1, "y") | columns | {"city": "Rome"}])
+    assert sorted(target.read("SELECT id, name, city FROM a0")) == [(1, "x", None), (1, "y", "Rome")]
+    assert target.read("SELECT name, city FROM a1") == [("x", "Oslo")]
+    assert target.read("SELECT id, name, more, kept FROM b") == [(1, "new", 7, "own")]
+    with pytest.raises(OutfallError, match="no column 'more', in which the row has a value"):
+        run(target.sink(**options), recovery, 2, [row("a1", 1, "x") | columns | {"more": 5}])
+    with pytest.raises(ForeignRecordsError, match="the keys of tables were a0: id, name, and are other ones"):
+        run(target.sink(**options | {"table_keys": options["table_keys"] | {"a0": "id"}}), recovery, 2, given)
+    options["table_keys"] = {"b": "id"}
+    with pytest.raises(OutfallError, match=r"new is to be created with no primary key.*name the key in table_keys"):
+        run(target.sink(**options), tmp_path / "other", 0, [row("anew", 1) | columns])
+    with pytest.raises(ConfigurationError, match="table_keys of 'b' requires the column 'key'"):
+        target.sink(**options | {"table_keys": {"b": "key"}}).check_schema(schema)
 
 
 def test_a_table_that_was_dropped_is_not_created_again(tables: Table, recovery: str) -> None:

@@ -207,6 +207,25 @@ def test_rows_are_upserted_into_each_table(tables: ManyTables, run: Run) -> None
     assert [tables.read(name) for name in ("t1", "t2")] == [[(0,), (3,)], [(0,), (1,), (2,)]]
 
 
+def test_each_table_has_its_keys_and_gets_its_columns(tables: ManyTables) -> None:
+    one, two, other = map(tables.name, ("t1", "t2", "t3"))
+    options = {
+        "write_mode": "upsert", "unknown_columns": "leave_out_null", "table_keys": {one: "id", two: ["id", "text"]},
+        "table_columns": {one: "text", two: "more"},
+    }  # fmt: skip
+    driver = LocalDriver(tables.sink(**options), MemoryRecoveryConfig())
+
+    def row(table: str, text: str, more: int | None = None) -> dict[str, Any]:
+        return {"id": 1, "text": text, "place": table, "more": more}
+
+    driver.run_epoch(0, [[row(one, "x"), row(one, "y"), row(two, "x", 5), row(two, "y", 6), row(two, "x", 7)]])
+    driver.run_epoch(1, [[row(one, "z"), row(two, "y", 8)]])
+    assert tables.read("t1", "id, text") == [(1, "z")]
+    assert tables.read("t2", "id, text, more") == [(1, "x", 7), (1, "y", 8)]
+    with pytest.raises(ConfigurationError, match=r"the key of the table '.*t3' is not known.*table_keys"):
+        driver.run_epoch(2, [[row(other, "x")]])
+
+
 def test_rows_name_no_table_elsewhere(tables: ManyTables, run: Run) -> None:
     for table in ("other", "../t1", "t1/../../x", "x.t1", "t1/_delta_log", ".t", "t?x", "t#x", "t\n1", "t "):
         with pytest.raises(ValueRefusedError, match=r"row 0 of the batch"):

@@ -107,6 +107,15 @@ def test_what_stays_comparable_goes_on_with_a_line(
     assert ["have another identity" in text for text in caplog.messages] == [True] * changed
 
 
+def test_keys_of_more_tables_stay_comparable_and_other_ones_do_not() -> None:
+    was = RowIdentity("upsert", tables=("a: id",))
+    assert begin(was).model_dump()["row_identity"]["tables"] == ("a: id",)
+    assert "tables" not in begin(WAS).model_dump()["row_identity"]
+    check(Resolved(RowIdentity("upsert", tables=("a: id", "b: k"))), begin(was))
+    with pytest.raises(ForeignRecordsError, match="the keys of tables were a: id, and are other ones"):
+        check(Resolved(RowIdentity("upsert", tables=("a: k", "b: k"))), begin(was))
+
+
 def test_a_first_epoch_that_was_never_recorded_may_have_failed_for_its_options(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -17,7 +17,7 @@ from outfall.sql.changes import Problem
 from outfall.sql.dialect import StagedRows, StagedTable
 from outfall.sql.epoch_tables import EpochTable, alike, in_two_places, merged, recorded_once
 from outfall.sql.names import Found
-from outfall.sql.routing import AllowedTables, Route, Router
+from outfall.sql.routing import ListedTables, Route, Router
 
 DSN = "postgresql://localhost/d"
 
@@ -43,12 +43,14 @@ DSN = "postgresql://localhost/d"
     ],
 )
 def test_a_pattern_lets_no_row_choose_a_schema(entry: str, named: str, found: Found, allowed: bool) -> None:
-    tables = AllowedTables([TableName.parse(entry)], "public")
+    sink = PostgresSink(DSN, table_column="c", allowed_tables=entry)
+    tables = ListedTables(sink.delegate.dialect(), "public")
     assert tables.allows(TableName.parse(named), found) == allowed
 
 
 def test_names_are_compared_as_the_catalogue_has_them() -> None:
-    tables = AllowedTables([MySQLName.parse("orders")], "d")
+    sink = MySQLSink("mysql://localhost/d", table_column="c", allowed_tables="orders")
+    tables = ListedTables(sink.delegate.dialect(), "d")
     assert tables.allows(MySQLName.parse("ORDERS"), ("d", "orders"))
     assert not tables.allows(MySQLName.parse("ORDERS"), ("d", "ORDERS"))
 
@@ -76,7 +78,21 @@ def test_names_are_compared_as_the_catalogue_has_them() -> None:
         ),
         (
             {"table_column": "c", "allowed_tables": "t", "write_mode": "upsert", "create_table": "if_missing"},
-            "create_table needs key_columns",
+            "create_table needs key_columns or table_keys",
+        ),
+        ({"table": "t", "table_keys": {"t": "id"}}, "table_keys is an option of table_column"),
+        ({"table_column": "c", "allowed_tables": "t", "table_keys": {"t": "id"}}, "table_keys is an option of the"),
+        ({"table_column": "c", "allowed_tables": "t", "table_columns": {"t": "id"}}, "table_columns needs unknown_"),
+        (
+            {
+                "table_column": "c",
+                "allowed_tables": "t",
+                "table_keys": {"t": "s"},
+                "write_mode": "changes",
+                "operation_column": "o",
+                "sequence_column": "s",
+            },
+            "sequence_column cannot be a key",
         ),
         ({"table_column": "c", "allowed_tables": "t", "parts": 2}, "table_column excludes"),
         ({"table_column": "c", "allowed_tables": "a.b.c"}, "is not the name of a table"),
@@ -139,9 +155,8 @@ def test_rows_are_split_by_layout_and_a_name_without_rows_is_not_asked_about() -
     nothing: Any = SimpleNamespace()
     layouts = {"a": 0, "b": 1, "c": 0}
     routes: dict[str | None, Any] = {name: Route(nothing, (None, name), at, ()) for name, at in layouts.items()}
-    options: Any = SimpleNamespace(table_column="place", allowed_tables=())
-    dialect: Any = SimpleNamespace(parse=TableName.parse)
-    tables: Any = SimpleNamespace(options=options, dialect=dialect, target=SimpleNamespace(place=None))
+    dialect = PostgresSink(DSN, table_column="place", allowed_tables="t").delegate.dialect()
+    tables: Any = SimpleNamespace(options=dialect.options, dialect=dialect, target=SimpleNamespace(place=None))
     router = Router(tables, None, pa.schema({}))
     router._known |= {**routes, "bad": Problem("it is refused", "correct it")}
     place = pa.array(["bad", "a", "b", "c", "a"]).dictionary_encode()

@@ -21,7 +21,7 @@ from outfall.errors import (
     ValueRefusedError,
 )
 from outfall.tables import routing
-from outfall.tables.allowed import AllowedNames
+from outfall.tables.allowed import ByTable
 from outfall.tables.options import TableOptions
 from outfall.tables.routing import RoutedWriter
 from outfall.tables.table import LoadedTable
@@ -361,6 +361,33 @@ def test_columns_that_tables_lack_are_added_if_the_option_says_so() -> None:
     assert columns(links["t2"]) == ["id", "text"]
 
 
+def test_tables_get_the_columns_that_are_listed_for_them() -> None:
+    links, recovery = links_to("t1", "t2", absent=["t3"]), MemoryRecoveryConfig()
+    options = {
+        "create_table": "if_missing", "schema_evolution": "add_columns", "unknown_columns": "leave_out_null",
+        "table_columns": {"t1": ["more"], "t*": ["id", "other"]},
+    }  # fmt: skip
+    extra = dict.fromkeys(("more", "other"))
+    bare = extra | {"id": 2, "text": None, "place": "t3"}
+    rows = [
+        row(0, "t1") | extra | {"more": "x"},
+        row(1, "t2") | extra,
+        bare | {"other": "y"},
+    ]
+    driver(links, recovery, **options).run_epoch(0, [rows])
+    assert [columns(links[name]) for name in ("t1", "t2", "t3")] == [
+        ["id", "text", "more"],
+        ["id", "text", "other"],
+        ["id", "other"],
+    ]
+    with pytest.raises(ValueRefusedError, match="the table 't3' has no column 'text', in which row 0"):
+        driver(links, recovery, **options).run_epoch(1, [[row(3, "t3") | extra]])
+    with pytest.raises(ConfigurationError, match=r"table_columns of 't1' requires the column 'none'"):
+        MemoryTablesSink(links, unknown_columns="leave_out_null", table_columns={"t1": "none"}).check_schema(
+            pa.schema({"id": pa.int64(), "place": pa.string()})
+        )
+
+
 def test_within_another_sink_each_table_gets_each_row_once() -> None:
     links, one, recovery = links_to("t1", "t2"), TableLink(TableStore()), MemoryRecoveryConfig()
     one.store.add_column("place", "string")
@@ -495,7 +522,7 @@ def test_a_task_without_rows_has_no_result() -> None:
     ],
 )
 def test_a_pattern_stands_within_a_part_of_a_name(entry: tuple[str, ...], name: tuple[str, ...], allows: bool) -> None:
-    assert AllowedNames([entry]).allows(name) is allows
+    assert bool(ByTable([(entry, True)]).find(name)) is allows
 
 
 @pytest.mark.parametrize(
@@ -506,6 +533,12 @@ def test_a_pattern_stands_within_a_part_of_a_name(entry: tuple[str, ...], name: 
         ({"table_column": None}, "allowed_tables is an option of table_column"),
         ({"partition_by": "place"}, "table_column is not stored"),
         ({"unknown_columns": "leave_out_null", "schema_evolution": "add_columns"}, "exclude each other"),
+        ({"table_columns": {"t1": "a"}}, "table_columns needs unknown_columns='leave_out_null'"),
+        ({"table_columns": {" ": "a"}, "unknown_columns": "leave_out_null"}, "the entry ' ' of table_columns has a"),
+        ({"table_columns": {"t1": ["a", "place"]}, "unknown_columns": "leave_out_null"}, "table_column is not stored"),
+        ({"table_columns": "t1"}, 'such as {"orders":'),
+        ({"table_columns": '{"t1": []}'}, "has no name for 't1'"),
+        ({"table_columns": '{"t1": "a,a"}'}, "has a name twice for 't1'"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, Any], why: str) -> None:
