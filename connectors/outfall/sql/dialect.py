@@ -15,7 +15,7 @@ from outfall.row_logging import RowLog
 from outfall.sql.database import Means, Result, Session, SqlDatabase
 from outfall.sql.names import Found, SqlName, ledger_name
 from outfall.sql.options import SqlOptions
-from outfall.sql.session import Statement
+from outfall.sql.session import AT_ONCE, Statement
 from outfall.sql.words import NO_CONFLICTS, Conflicts, Words
 
 if TYPE_CHECKING:
@@ -31,11 +31,6 @@ Fault = Literal["rows", "mismatch", "table"]
 
 
 _FAULTS: Mapping[Fault, Means] = {"rows": Means.ROW, "mismatch": Means.MISMATCH, "table": Means.ABSENT}
-
-_AT_ONCE = 500
-"""Rows of one INSERT."""
-_IN_ONE_TRIP = 200
-"""Statements of one round trip."""
 
 
 class StagedTable(BaseModel):
@@ -350,8 +345,8 @@ class Dialect(ABC):
         """Insert dead letters, whose texts may be as long as any row, in the caller's transaction."""
         names = ", ".join(map(self.quote, rows.schema.names))
         one = f"({', '.join(['%s'] * rows.num_columns)})"
-        for first in range(0, rows.num_rows, _AT_ONCE):
-            some = rows.slice(first, _AT_ONCE).to_pylist()
+        for first in range(0, rows.num_rows, AT_ONCE):
+            some = rows.slice(first, AT_ONCE).to_pylist()
             statement = compose("INSERT INTO {} ({}) VALUES {}", table.sql, names, ", ".join([one] * len(some)))
             session.execute(statement, [value for row in some for value in row.values()])
 
@@ -398,12 +393,8 @@ class Dialect(ABC):
 
     def all_changed(self, session: Any, statements: Sequence[Statement]) -> list[int]:
         """Execute statements that move rows, and return how many rows each has changed."""
-        found: list[int] = []
-        for first in range(0, len(statements), _IN_ONE_TRIP):
-            some = statements[first : first + _IN_ONE_TRIP]
-            results = zip(some, session.each(some), strict=True)
-            found += [self.rows_changed(session, text, result) for (text, _), result in results]
-        return found
+        results = zip(statements, session.each(statements), strict=True)
+        return [self.rows_changed(session, text, result) for (text, _), result in results]
 
     @abstractmethod
     def positioned_rows(self, session: Any, move: Move) -> PositionedRows:

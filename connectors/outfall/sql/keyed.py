@@ -11,12 +11,9 @@ from outfall.sql.changes import KEPT, KEY_CHANGED, MOVED, UNKNOWN, Problem, is_c
 from outfall.sql.dialect import Dialect, StagedRows, StagedTable, compose
 from outfall.sql.names import SqlName
 from outfall.sql.options import ROW, STAGE
-from outfall.sql.session import Statement
+from outfall.sql.session import AT_ONCE, Statement
 from outfall.sql.statements import Statements
 from outfall.sql.words import Selection
-
-_AT_ONCE = 500
-"""Rows of one statement that leaves them out."""
 
 
 @dataclass(frozen=True)
@@ -210,8 +207,8 @@ class Move:
 
     def leave_out(self, session: Any, places: Sequence[str]) -> None:
         """Leave out the rows at some addresses, which `inapplicable` has returned."""
-        for first in range(0, len(places), _AT_ONCE):
-            rows = self.dialect.words.at(places[first : first + _AT_ONCE])
+        for first in range(0, len(places), AT_ONCE):
+            rows = self.dialect.words.at(places[first : first + AT_ONCE])
             session.execute(compose("DELETE FROM {} WHERE {}", self.staging.sql, rows.condition), rows.given)
         for place in places:
             self.expected[self._set_aside[place]] -= 1

@@ -25,7 +25,12 @@ _MOST = 200
 
 
 AT_ONCE = 500
-"""Tables of one statement."""
+"""Rows or tables of one statement."""
+
+_IN_ONE_TRIP = 200
+"""Statements of one text, of those that may be many."""
+_LONGEST = 1 << 18
+"""Characters of such a text, unless one statement has more. The server parses a text as a whole before it begins."""
 
 
 @dataclass
@@ -59,6 +64,19 @@ class Looked:
     statement: Statement
     rows: list[tuple[Any, ...]]
     table: Hashable
+
+def in_trips(statements: Sequence[Statement]) -> list[list[Statement]]:
+    """Return statements in their order, those together that are sent together."""
+    trips: list[list[Statement]] = []
+    length = 0
+    for statement in statements:
+        length += len(statement[0])
+        if not trips or length > _LONGEST or len(trips[-1]) == _IN_ONE_TRIP:
+            trips.append([])
+            length = len(statement[0])
+        trips[-1].append(statement)
+    return trips
+
 
 
 class BatchingSession:
@@ -100,9 +118,12 @@ class BatchingSession:
         return self.together([*self._taken(), (statement, given)])[-1]
 
     def each(self, statements: Sequence[Statement]) -> list[Fetched]:
-        """Execute statements in one round trip, after those of `later`, and return their results."""
-        queued = self._taken()
-        return self.together([*queued, *statements])[len(queued) :] if statements else []
+        """Execute statements in few round trips, after those of `later`, and return their results."""
+        found: list[Fetched] = []
+        for some in in_trips(statements):
+            queued = self._taken()
+            found += self.together([*queued, *some])[len(queued) :]
+        return found
 
     # --- transactions
 
@@ -237,10 +258,24 @@ class BatchingSession:
             for table, rows in found.items():
                 if rows or several is None:
                     self._looked[keys[table]] = Looked((query, given([table])), rows, table)
+    def look_each(self, queries: Sequence[Statement], tables: Sequence[Hashable]) -> None:
+        """Ask queries of the catalogue, one about each table, with few round trips. `look` then knows their rows."""
+        if not self._same:
+            self._ask()
+        asked = {(query, repr(given)): table for (query, given), table in zip(queries, tables, strict=True)}
+        missing = [(query, given) for query, given in queries if (query, repr(given)) not in self._looked]
+        for some in in_trips(missing):
+            about = [asked[query, repr(given)] for query, given in some]
+            for statement, table, found in zip(some, about, self._look(some, about), strict=True):
+                self._looked[statement[0], repr(statement[1])] = Looked(statement, found.fetchall(), table)
+
 
     def hold(self, statements: Sequence[Statement]) -> None:
         """Execute statements that lock tables, and then find out whether the catalogue is still the same."""
-        self._queued += statements
+        *first, last = in_trips(statements) or [[]]
+        for some in first:
+            self.each(some)
+        self._queued += last
         self._ask()
 
     def forget(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outfall.sql.session import BatchingSession, Fetched
+from outfall.sql.session import BatchingSession, Fetched, in_trips
 
 
 class RefusedError(Exception):
@@ -95,3 +95,23 @@ def test_much_is_kept_only_where_a_version_says_that_it_is_the_same(has_versions
     session.asked.clear()
     session.begin([("BEGIN", ())])
     assert len(session._looked) == left
+
+
+def test_many_statements_are_sent_in_texts_of_a_bounded_length_each_after_the_one_before() -> None:
+    long, few = "x" * 100_000, "SELECT 1"
+    assert [len(trip) for trip in in_trips([(long, ())] * 5 + [(few, ())] * 250)] == [2, 2, 200, 51]
+    assert in_trips([(long * 9, ())] * 2) == [[(long * 9, ())]] * 2, "a statement is not divided"
+    assert in_trips([]) == []
+    session = Session()
+    session.later("before")
+    session.hold([(f"hold {number}", ()) for number in range(450)])
+    session.flush()
+    assert session.sent == ["before", *(f"hold {number}" for number in range(450))]
+
+
+def test_queries_about_several_tables_are_asked_once_and_known_afterwards() -> None:
+    session = Catalogue()
+    session.look("one", "a", "a")
+    session.look_each([("one", "a"), ("one", "b"), ("one", "c")], ["a", "b", "c"])
+    assert session.look("one", "c", "c")[0] == ("a", 1)
+    assert session.asked == ["a", "b", "c"]
