@@ -212,6 +212,12 @@ def deletes_elsewhere(session: Session, table: SqlName) -> str | None:
     return f"the foreign key {found[0]} of {found[1]} refers to it" if found else None
 
 
+def read_kinds(session: Session, tables: Sequence[SqlName]) -> None:
+    """Read with few round trips what `check_relation` asks of tables."""
+    names = [(table.place, table.name) for table in tables]
+    session.look_each([(_TABLE, name) for name in names], names)
+
+
 def check_relation(session: MySQLSession, table: SqlName) -> None:
     """Reject a table that would lose or hide rows without an error. A missing table passes. Changes nothing.
 

@@ -19,6 +19,7 @@ from outfall.mysql.columns import (
     find_tables,
     read_ahead,
     read_columns,
+    read_kinds,
     read_primary_key,
 )
 from outfall.mysql.database import MySQLDatabase, MySQLSession
@@ -72,6 +73,10 @@ class MySQLDialect(Dialect):
 
     def read_ahead(self, session: MySQLSession, tables: Sequence[Any]) -> None:
         read_ahead(session, tables, keys=self.options.keys_are_primary)
+
+    def read_checked(self, session: MySQLSession, tables: Sequence[Any], keys: Sequence[Sequence[str]]) -> None:
+        read_ahead(session, tables, keys=self.options.by_key)
+        read_kinds(session, tables)
 
     def deletes_elsewhere(self, session: MySQLSession, table: SqlName) -> str | None:
         return deletes_elsewhere(session, table)

@@ -17,7 +17,7 @@ from outfall.postgres.catalogue.columns import (
     read_columns,
     schemas_of,
 )
-from outfall.postgres.catalogue.conflict import conflicts
+from outfall.postgres.catalogue.conflict import conflicts, read_arbiters
 from outfall.postgres.catalogue.locks import check_locks
 from outfall.postgres.catalogue.privileges import OWN_RIGHTS, check_granted
 from outfall.postgres.catalogue.relation import deletes_elsewhere, read_relation, read_relations
@@ -72,8 +72,10 @@ class PostgresDialect(Dialect):
     def read_ahead(self, session: PostgresConnection, tables: Sequence[Any]) -> None:
         read_ahead(session, tables, keys=self.options.keys_are_primary)
 
-    def read_relations(self, session: PostgresConnection, tables: Sequence[Any]) -> None:
+    def read_checked(self, session: PostgresConnection, tables: Sequence[Any], keys: Sequence[Sequence[str]]) -> None:
         read_relations(session, tables)
+        if self.options.by_key:
+            read_arbiters(session, tables, keys, self.options.conflict_where)
 
     def primary_key(self, session: PostgresConnection, table: Any) -> Sequence[str]:
         return primary_key(session, table)

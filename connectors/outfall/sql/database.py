@@ -73,6 +73,9 @@ class Session(Protocol):
     ) -> None:
         """Ask a query of the catalogue about several tables at once: see `BatchingSession.look_ahead`."""
 
+    def look_each(self, queries: Sequence[Statement], tables: Sequence[Hashable], /) -> None:
+        """Ask queries of the catalogue, one about each table: see `BatchingSession.look_each`."""
+
     def hold(self, statements: Sequence[Statement], /) -> None:
         """Execute statements that lock tables, and then find out whether the catalogue is still the same."""
 

@@ -241,8 +241,8 @@ class Dialect(ABC):
     def read_ahead(self, session: Any, tables: Sequence[Any]) -> None:
         """Read with few queries what `columns` will be asked for."""
 
-    def read_relations(self, session: Any, tables: Sequence[Any]) -> None:
-        """Read with few queries what `check_relation` will ask for."""
+    def read_checked(self, session: Any, tables: Sequence[Any], keys: Sequence[Sequence[str]]) -> None:
+        """Read with few round trips what `check_relation` and `check_keys` will ask for, of tables with their keys."""
 
     def in_ledger(self, found: Found) -> str:
         """Return the name in the ledger of a table that the server has found."""

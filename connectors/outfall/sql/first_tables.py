@@ -56,8 +56,10 @@ def _check(
     Returns those whose tombstones must be created before all is checked.
     """
     dialect = tables.dialect
-    dialect.read_ahead(session, [table.tables.target for table in more or new])
-    dialect.read_relations(session, [table.tables.target for table in new])
+    tombstones = [table.tables.tombstones.table for table in new if table.tables.tombstones is not None]
+    dialect.read_ahead(session, [*(table.tables.target for table in more or new), *tombstones])
+    keys = [table.tables.options.key_columns for table in new]
+    dialect.read_checked(session, [table.tables.target for table in new], keys)
     for table in new:
         table.tables.dialect.check_relation(session, table.tables.target)
         table.tables.dialect.check_keys(session, table.tables.target, table.attempts[0].columns)

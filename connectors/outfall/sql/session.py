@@ -23,7 +23,6 @@ Statement = tuple[Any, Any]
 _MOST = 200
 """Results of the catalogue that a connection keeps beside those that its last transaction has used."""
 
-
 AT_ONCE = 500
 """Rows or tables of one statement."""
 
@@ -65,6 +64,7 @@ class Looked:
     rows: list[tuple[Any, ...]]
     table: Hashable
 
+
 def in_trips(statements: Sequence[Statement]) -> list[list[Statement]]:
     """Return statements in their order, those together that are sent together."""
     trips: list[list[Statement]] = []
@@ -76,7 +76,6 @@ def in_trips(statements: Sequence[Statement]) -> list[list[Statement]]:
             length = len(statement[0])
         trips[-1].append(statement)
     return trips
-
 
 
 class BatchingSession:
@@ -258,6 +257,7 @@ class BatchingSession:
             for table, rows in found.items():
                 if rows or several is None:
                     self._looked[keys[table]] = Looked((query, given([table])), rows, table)
+
     def look_each(self, queries: Sequence[Statement], tables: Sequence[Hashable]) -> None:
         """Ask queries of the catalogue, one about each table, with few round trips. `look` then knows their rows."""
         if not self._same:
@@ -268,7 +268,6 @@ class BatchingSession:
             about = [asked[query, repr(given)] for query, given in some]
             for statement, table, found in zip(some, about, self._look(some, about), strict=True):
                 self._looked[statement[0], repr(statement[1])] = Looked(statement, found.fetchall(), table)
-
 
     def hold(self, statements: Sequence[Statement]) -> None:
         """Execute statements that lock tables, and then find out whether the catalogue is still the same."""

@@ -54,22 +54,3 @@ def test_a_partition_that_rows_name_later_is_not_emptied_of_rows_of_the_query(ta
     with pytest.raises(TargetError, match="it is a partition or a child of p"):
         run(sink, recovery, 1, [{"place": "p1", "id": 2}])
     assert target.run("SELECT id FROM p") == [(1,)]
-
-
-@pytest.mark.thorough
-def test_the_first_epoch_of_many_tables_waits_as_rarely_as_that_of_few(target: Target, recovery: str) -> None:
-    def trips(number: int) -> int:
-        named = [f"m{number}_{each}" for each in range(number)]
-        for name in named:
-            target.run(f"CREATE TABLE {name} (id bigint)")
-        with target.proxy() as proxy:
-            sink = target.sink(
-                dsn=target.address(proxy.port), table=None, table_column="place", allowed_tables=f"m{number}_*"
-            )
-            run(sink, f"{recovery}-{number}", 0, [{"place": name, "id": 1} for name in named])
-        # If this step had written under another checkpoint, each table would be looked up.
-        target.run("DELETE FROM outfall.ledger")
-        return proxy.round_trips
-
-    trips(2)  # creates the sink's own tables
-    assert trips(60) == trips(3)

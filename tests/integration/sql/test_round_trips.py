@@ -8,7 +8,7 @@ import pytest
 
 from outfall.testing import LocalDriver
 from outfall.testing.tcp_proxy import TcpProxy
-from tests.integration.support.sql import KEYED, ON_EACH, TABLE, UPSERT, Make, rows
+from tests.integration.support.sql import KEYED, ON_EACH, TABLE, UPSERT, Make, rows, run
 
 pytestmark = ON_EACH
 
@@ -72,3 +72,50 @@ def test_a_steady_epoch_of_many_tables_waits_as_rarely_as_one_of_few(make: Make,
 
     few, many = trips(3), trips(60)
     assert many == few
+
+
+@pytest.mark.thorough
+def test_a_steady_epoch_waits_only_for_the_layouts_that_it_touches(make: Make, recovery: str) -> None:
+    def trips(number: int) -> int:
+        target = make("CREATE TABLE many0 (id bigint, name varchar(9))")
+        for each in range(1, number):
+            target.run(f"CREATE TABLE many{each} (id bigint, name varchar({each + 9}))")
+        every = [{"id": 1, "name": "a", "place": f"many{each}"} for each in range(number)]
+        options = {"table": None, "table_column": "place", "allowed_tables": "many*"}
+        with target.proxy() as proxy:
+            driver = LocalDriver(target.sink(dsn=target.address(proxy.port), **options), f"{recovery}-{number}")
+            driver.run_epoch(0, [every])
+            for epoch in range(1, 4):
+                before = proxy.round_trips
+                driver.run_epoch(epoch, [every[:1]])
+            return proxy.round_trips - before
+
+    assert trips(12) == trips(1)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("options", [{}, UPSERT, {"write_mode": "upsert"}], ids=str)
+def test_the_first_epoch_of_many_tables_waits_as_rarely_as_that_of_few(
+    make: Make, recovery: str, options: dict[str, Any]
+) -> None:
+    target = make(KEYED)
+
+    def trips(number: int) -> int:
+        named = [f"m{number}_{each}" for each in range(number)]
+        for name in named:
+            target.run(KEYED.replace(" t ", f" {name} "))
+        with target.proxy() as proxy:
+            sink = target.sink(
+                dsn=target.address(proxy.port),
+                table=None,
+                table_column="place",
+                allowed_tables=f"m{number}_*",
+                **options,
+            )
+            run(sink, f"{recovery}-{number}", 0, [{"place": name, "id": 1, "version": 1} for name in named])
+        # If this step had written under another checkpoint, each table would be looked up.
+        target.run(f"DELETE FROM {target.own('ledger')}")
+        return proxy.round_trips
+
+    trips(2)  # creates the sink's own tables
+    assert trips(30) == trips(3)

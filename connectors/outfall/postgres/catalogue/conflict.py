@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
+import psycopg
 from psycopg import sql
 
 from outfall.errors import TargetError
@@ -20,6 +23,7 @@ from outfall.postgres.connection.database import PostgresConnection
 from outfall.postgres.names import TableName, quote
 from outfall.postgres.options import PostgresOptions
 from outfall.sql.dialect import compose
+from outfall.sql.session import Statement
 from outfall.sql.words import NO_CONFLICTS, Conflicts, doubled
 
 # With support function 4, equal keys have equal bytes (manual, 65.1.2 B-Tree Support Functions). Equal numbers are one
@@ -101,6 +105,36 @@ def arbiters(
 
     Raises `TargetError` if a rule replaces INSERT, and psycopg's `InvalidColumnReference` if no index matches.
     """
+    found = connection.look(*_planning(connection, table, keys, where), table.quoted)
+    named = _named(found)
+    if named is None:
+        raise TargetError(
+            f"{table} has a rule that replaces INSERT",
+            why="such a rule ignores ON CONFLICT, with which the sink recognizes rows",
+            do="replace the rule by a trigger, or write to the table that the rule writes to",
+        )
+    return [Arbiter(*each) for each in connection.look(_ARBITERS, named, table.quoted)]
+
+
+def read_arbiters(
+    connection: PostgresConnection, tables: Sequence[TableName], keys: Sequence[Sequence[str]], where: str | None
+) -> None:
+    """Read those of several tables, each with its keys, with few round trips, unless one has none."""
+    planning = [_planning(connection, table, its, where) for table, its in zip(tables, keys, strict=True)]
+    # An error ends the transaction. `arbiters` then asks about one table after another, and finds the one.
+    with suppress(psycopg.ProgrammingError), connection.savepoint():
+        connection.look_each(planning, [table.quoted for table in tables])
+        named = {
+            table.quoted: _named(connection.look(*each, table.quoted))
+            for table, each in zip(tables, planning, strict=True)
+        }
+        connection.look_each(
+            [(_ARBITERS, each) for each in named.values() if each], [name for name, each in named.items() if each]
+        )
+
+
+def _planning(connection: PostgresConnection, table: TableName, keys: Sequence[str], where: str | None) -> Statement:
+    """Return the query whose plan names the indexes."""
     # Only the planner can match a predicate with an index. No row is inserted.
     planned = sql.SQL(
         "EXPLAIN (FORMAT JSON, VERBOSE) INSERT INTO {table} AS target ({keys}) SELECT {keys} FROM {table} WHERE false"
@@ -110,16 +144,13 @@ def arbiters(
         keys=sql.SQL(", ").join(map(sql.Identifier, keys)),
         where=sql.SQL("" if where is None else f"WHERE ({where})"),
     )
-    found = connection.look(doubled(planned.as_string(connection)), (), table.quoted)
+    return doubled(planned.as_string(connection)), ()
+
+
+def _named(found: Sequence[tuple[Any, ...]]) -> tuple[Any, ...] | None:
+    """Return the schema and the names of the indexes in a plan; `None` if a rule replaces the INSERT."""
     plan = found[0][0][0].get("Plan", {}) if found and found[0][0] else {}
-    if "Conflict Arbiter Indexes" not in plan:
-        raise TargetError(
-            f"{table} has a rule that replaces INSERT",
-            why="such a rule ignores ON CONFLICT, with which the sink recognizes rows",
-            do="replace the rule by a trigger, or write to the table that the rule writes to",
-        )
-    given = (plan["Schema"], plan["Conflict Arbiter Indexes"])
-    return [Arbiter(*each) for each in connection.look(_ARBITERS, given, table.quoted)]
+    return (plan["Schema"], plan["Conflict Arbiter Indexes"]) if "Conflict Arbiter Indexes" in plan else None
 
 
 def nulls_are_equal(connection: PostgresConnection, table: TableName, options: PostgresOptions) -> bool:

@@ -2,9 +2,7 @@ CREATE UNLOGGED TABLE "outfall"."staging_sink_4c28aca603d3_0123456789ab" ("_outf
 CREATE INDEX ON "outfall"."staging_sink_4c28aca603d3_0123456789ab" ("_outfall_table")
 CREATE UNLOGGED TABLE "outfall"."staging_sink_4c28aca603d3_0123456789ab" ("_outfall_stage" bigint, "_outfall_row" bigint, "_outfall_delete" boolean, "_outfall_table" text, "id" bigint, "name" character varying(9), "version" bigint)
 EXPLAIN (FORMAT JSON, VERBOSE) INSERT INTO "public"."t" AS target ("id") SELECT "id" FROM "public"."t" WHERE false ON CONFLICT ("id") DO NOTHING
-SAVEPOINT outfall_2
 EXPLAIN (FORMAT JSON, VERBOSE) INSERT INTO "public"."t2" AS target ("id") SELECT "id" FROM "public"."t2" WHERE false ON CONFLICT ("id") DO NOTHING
-RELEASE SAVEPOINT outfall_2
 SELECT target FROM "outfall"."ledger" WHERE incarnation = %(incarnation)s AND step = %(step)s AND target IN (%(target_0)s, %(target_1)s)
 SELECT EXISTS (SELECT 1 FROM "outfall"."ledger" WHERE step = %(step)s AND incarnation <> %(incarnation)s AND epoch IS NOT NULL)
 EXPLAIN DELETE FROM "public"."t" AS target USING (SELECT DISTINCT ON ("id") "id" AS "_outfall_0" FROM "outfall"."staging_sink_4c28aca603d3_0123456789ab" WHERE false AND coalesce("_outfall_delete", false) ORDER BY "id", "_outfall_stage" DESC, "_outfall_row" DESC) AS removed WHERE target."id" = removed."_outfall_0"
