@@ -46,7 +46,7 @@ from outfall.sql.names import Found, SqlName, is_own, staging_prefix
 from outfall.sql.options import SqlOptions
 from outfall.sql.publish import EpochCommitter
 from outfall.sql.routing import ListedTables
-from outfall.sql.staging import Staging, new_stage
+from outfall.sql.staging import Staging, StagingOfMany, new_stage
 from outfall.sql.statements import ledger_ddl
 from outfall.sql.table import Table
 from outfall.sql.target import SqlTarget, StepTables, layout_of, open_tables
@@ -270,7 +270,7 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         if options.table is not None:
             return dialect.staging(step_id, self.table.resolved(found), found[0])
         extra = options.own_columns()[1:]
-        return Staging(dialect, staging_prefix(options.metadata_schema, self.table, step_id, extra), self.table)
+        return StagingOfMany(dialect, staging_prefix(options.metadata_schema, self.table, step_id, extra), self.table)
 
     def _tombstones_of(self, found: Found) -> Tombstones | None:
         """Return the sequences of deleted keys of the table; `None` unless the rows are changes."""
@@ -388,10 +388,7 @@ class StagedDelivery(SqlDelivery, DynamicSink[Any], SupportsCommitter[StagedRows
             tables.run("ending the ledger of", tables.ledger.end)
 
         def clean(session: Any) -> int:
-            every = tables.all_staging(session)
-            count = sum(staging.forget_older(session, context) for staging in dict.fromkeys([tables.staging, *every]))
-            for staging in every:
-                staging.clear(session)
+            count = tables.staging.clean_up(session, context)
             if tables.dead_letters is not None:
                 tables.dead_letters.clear(session)
             return count
@@ -400,12 +397,7 @@ class StagedDelivery(SqlDelivery, DynamicSink[Any], SupportsCommitter[StagedRows
 
     def find_leftovers(self, context: CleanUpContext) -> Sequence[str]:
         tables = self._tables(context, starting=True)
-
-        def find(session: Any) -> list[str]:
-            every = dict.fromkeys([tables.staging, *tables.all_staging(session)])
-            return [text for staging in every for text in staging.older(session, context)]
-
-        return tables.run("reading staging of", find, starting=True)
+        return tables.run("reading staging of", lambda session: tables.staging.older(session, context), starting=True)
 
 
 class StagedEpochs(StagedDelivery, SupportsPreCommitTopology[StagedRows, StagedRows]):

@@ -23,6 +23,9 @@ from outfall.sql.session import Statement
 from outfall.sql.statements import staging_ddl, staging_index_ddl
 from outfall.sql.table import missing
 
+_SETTLED = "-"
+"""The incarnation of attempts of many tables that are published or discarded. No row of the ledger has it."""
+
 
 class Staging:
     """The staging table of one step and target. Every call runs in the caller's transaction.
@@ -30,6 +33,11 @@ class Staging:
     `target` is the table of the rows, and `attempts` that of the attempts of all steps, next to the ledger. If a column
     names the tables, `layout` has the columns of all those whose rows are in this one.
     """
+
+    _is_here = "staging = %(staging)s"
+    """Whether an attempt is in this table."""
+    _to_clean = "stage"
+    """What a clean-up has to know of an attempt."""
 
     def __init__(
         self, dialect: Dialect, table: SqlName, target: SqlName, layout: Sequence[Column] | None = None
@@ -63,18 +71,6 @@ class Staging:
         index = [] if self._layout is None else [staging_index_ddl(words, self.table.sql)]
         return [*old, staging_ddl(words, self.table.sql, own, wanted), *index]
 
-    def all_of_step(self, session: Session) -> list[Staging]:
-        """Return all staging tables of a step with many tables, of whose names this one's is the beginning."""
-        query = (
-            "SELECT table_name FROM information_schema.tables"
-            " WHERE table_schema = %s AND substring(table_name, 1, %s) = %s ORDER BY 1"
-        )
-        name = self.table.name
-        found = session.execute(query, (self.table.schema, len(name), name)).fetchall()
-        return [
-            Staging(self._dialect, self.table.sibling(self.table.schema or "", each), self._target) for (each,) in found
-        ]
-
     def register(self, session: Session, context: WriterInitContext, staged: StagedRows) -> None:
         """Register the attempt of staged rows, in the transaction that writes them."""
         statement = compose(
@@ -97,43 +93,50 @@ class Staging:
 
     def forget(self, session: Session, stages: Sequence[int]) -> None:
         """Discard attempts. Their rows are removed later."""
-        session.later(compose("DELETE FROM {} WHERE stage {}", self._attempts, among(stages)))
+        self._discard(session, stages)
 
-    def forget_older(self, session: Session, context: CleanUpContext) -> int:
-        """Discard unrecorded attempts of this incarnation's older generations; return their number.
+    def clean_up(self, session: Session, context: CleanUpContext) -> int:
+        """Discard unrecorded attempts of this incarnation's older generations, and remove the rows of discarded ones.
 
-        Attempts of incarnations without a ledger row are discarded too. They are never published: a task of a batch job
-        may end after its job.
+        Returns the number of attempts. Attempts of incarnations without a ledger row are discarded too. They are never
+        published: a task of a batch job may end after its job.
         """
-        # By their numbers, because where a DELETE has to search, it may wait for rows that a task is registering.
         stages = [stage for (stage,) in session.execute(*self.reading_older(context)).fetchall()]
-        if stages:
-            self.forget(session, stages)
+        self._discard(session, stages)
+        self._clear(session)
         return len(stages)
 
+    def _discard(self, session: Session, stages: Sequence[int]) -> None:
+        # By their numbers, because where a DELETE has to search, it may wait for rows that a task is registering.
+        if stages:
+            session.later(compose("DELETE FROM {} WHERE stage {}", self._attempts, among(stages)))
+
     def reading_older(self, context: CleanUpContext) -> Statement:
-        """Return the query of `forget_older`."""
-        return compose("SELECT stage FROM {} WHERE {}", self._attempts, self._is_older()), self._bounds(context)
+        """Return the first query of `clean_up`."""
+        query = compose("SELECT {} FROM {} WHERE {}", self._to_clean, self._attempts, self._is_older())
+        return query, self._bounds(context)
 
     def older(self, session: Session, context: CleanUpContext) -> list[str]:
-        """Describe the attempts that `forget_older` would discard."""
+        """Describe the attempts that `clean_up` would discard."""
         query = compose(
-            "SELECT incarnation, generation, epoch, attempt, {} FROM {} WHERE {} ORDER BY 1, 2, 3, 4",
+            "SELECT staging, incarnation, generation, epoch, attempt, {} FROM {} WHERE {} ORDER BY 1, 2, 3, 4, 5",
             self._dialect.quote("rows"),
             self._attempts,
             self._is_older(),
         )
         return [
-            f"{self.table}: {rows} rows of attempt {attempt}, epoch {epoch}, generation {generation} of {incarnation}"
-            for incarnation, generation, epoch, attempt, rows in session.execute(
+            f"{staging}: {rows} rows of attempt {attempt}, epoch {epoch}, generation {generation} of"
+            f" {'an epoch that is settled' if incarnation == _SETTLED else incarnation}"
+            for staging, incarnation, generation, epoch, attempt, rows in session.execute(
                 query, self._bounds(context)
             ).fetchall()
         ]
 
     def _is_older(self) -> str:
         return compose(
-            "staging = %(staging)s AND (incarnation = %(incarnation)s AND generation < %(generation)s"
-            " OR NOT EXISTS (SELECT 1 FROM {} AS ledger WHERE ledger.incarnation = {}.incarnation))",
+            "{0} AND (incarnation = %(incarnation)s AND generation < %(generation)s"
+            " OR NOT EXISTS (SELECT 1 FROM {1} AS ledger WHERE ledger.incarnation = {2}.incarnation))",
+            self._is_here,
             self._ledger,
             self._attempts,
         )
@@ -145,7 +148,7 @@ class Staging:
             "generation": context.generation + context.final,
         }
 
-    def clear(self, session: Any) -> None:
+    def _clear(self, session: Any) -> None:
         """Remove the rows of all discarded attempts."""
         if not self._dialect.emptied(session, self.table, self._attempts):
             self._dialect.discard(session, self._stage, self.table, self._attempts)
@@ -216,6 +219,48 @@ class Staging:
             for attempt in attempts
             if (rows[attempt.stage], waiting.get(attempt.stage, attempt.letters)) != (attempt.rows, attempt.letters)
         }
+
+
+class StagingOfMany(Staging):
+    """The staging tables of a step with many tables: one for each layout. The name of this one is how theirs begin.
+
+    An attempt stays registered as long as a row of it may be there: one that is published or discarded is `_SETTLED`,
+    until a clean-up removes it together with its rows. So that has to look only into the tables that attempts name,
+    whoever has published them, and not into those of all layouts that there ever were.
+    """
+
+    _is_here = "substring(staging, 1, %(length)s) = %(staging)s"
+    _to_clean = "stage, staging"
+
+    def forget(self, session: Session, stages: Sequence[int]) -> None:
+        statement = compose("UPDATE {} SET incarnation = %s WHERE stage {}", self._attempts, among(stages))
+        session.later(statement, (_SETTLED,))
+
+    def clean_up(self, session: Session, context: CleanUpContext) -> int:
+        found = dict(session.execute(*self.reading_older(context)).fetchall())
+        self._discard(session, list(found))
+        # Earlier releases registered no attempt that was published.
+        every = context.final or context.lost is None
+        for layout in self._layouts(session, None if every else set(found.values())):
+            layout._clear(session)
+        return len(found)
+
+    def _bounds(self, context: CleanUpContext) -> dict[str, str | int]:
+        return {**super()._bounds(context), "length": len(str(self.table))}
+
+    def _layouts(self, session: Session, named: Collection[str] | None) -> list[Staging]:
+        """Return those staging tables that exist: all, or those with some names."""
+        schema, begins = self.table.schema or "", self.table.name
+        condition = "substring(table_name, 1, %s) = %s"
+        given: list[Any] = [len(begins), begins]
+        if named is not None:
+            condition = f"table_name IN ({', '.join(['%s'] * len(named))})"
+            given = sorted(name.removeprefix(f"{schema}.") for name in named)
+        if not given:
+            return []
+        query = "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND {} ORDER BY 1"
+        found = session.execute(compose(query, condition), (schema, *given)).fetchall()
+        return [Staging(self._dialect, self.table.sibling(schema, name), self._target) for (name,) in found]
 
 
 def new_stage() -> int:

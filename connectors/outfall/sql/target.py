@@ -84,10 +84,6 @@ class StepTables(Generic[D]):
             tombstones=dialect.tombstones(target) if self.options.write_mode == "changes" else None,
         )
 
-    def all_staging(self, session: Session) -> list[Staging]:
-        """Return the staging tables of the step: its own, or those that there are for many tables."""
-        return self.staging.all_of_step(session) if self.are_many else [self.staging]
-
     @property
     def database(self) -> SqlDatabase:
         """The database."""

@@ -318,6 +318,21 @@ def test_a_table_that_is_altered_under_a_recorded_epoch_gets_the_rows_again(tabl
     assert all_ids(tables) == [[1], [1], [1]]
 
 
+@pytest.mark.thorough
+@ON_EACH
+def test_rows_of_an_epoch_that_a_dead_driver_published_leave_staging_with_the_next_clean_up(
+    tables: Table, recovery: str
+) -> None:
+    run(tables.sink(**MANY), recovery, 0, [row("a0", 1), row("b", 1)])
+    with crash_at("before COMPLETED"):
+        run(tables.sink(**MANY), recovery, 1, [row("a0", 2), row("b", 2)])
+    staging = tables.tables("staging%")
+    assert sum(map(tables.count, staging)) == 2
+    run(tables.sink(**MANY), recovery, 1, [row("a0", 2), row("b", 2)])
+    assert all_ids(tables, ["a0", "b"]) == [[1, 2], [1, 2]]
+    assert (tables.attempts(), [tables.count(name) for name in staging]) == (0, [0, 0])
+
+
 def test_the_listed_tables_are_checked_before_the_first_row(tables: Table) -> None:
     sink = tables.sink(table=None, table_column="place", allowed_tables=["a0", "b"])
     columns = {"place": pa.string(), "id": pa.int64(), "name": pa.string()}

@@ -9,6 +9,8 @@ EXPLAIN INSERT INTO `db`.`t2` (`id`, `name`, `version`) SELECT `id`, `name`, `ve
 INSERT INTO `db`.`t` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_sink_d03c71573fc0_0123456789ab` WHERE `_outfall_stage` IN (1234567890) AND `_outfall_table` IN (%(table_0)s) ORDER BY `_outfall_stage`, `_outfall_row`
 INSERT INTO `db`.`t2` (`id`, `name`, `version`) SELECT `id`, `name`, `version` FROM `db`.`staging_sink_d03c71573fc0_0123456789ab` WHERE `_outfall_stage` IN (1234567890) AND `_outfall_table` IN (%(table_0)s) ORDER BY `_outfall_stage`, `_outfall_row`
 INSERT INTO `db`.`ledger` (incarnation, target, step, generation, begun, epoch, token, published_token) VALUES (%(incarnation)s, %(target_0)s, %(step)s, %(generation)s, -1, %(epoch)s, %(token)s, %(token)s), (%(incarnation)s, %(target_1)s, %(step)s, %(generation)s, -1, %(epoch)s, %(token)s, %(token)s)
+UPDATE `db`.`attempts` SET incarnation = %s WHERE stage IN (1234567890)
+SELECT stage, staging FROM `db`.`attempts` WHERE substring(staging, 1, %(length)s) = %(staging)s AND (incarnation = %(incarnation)s AND generation < %(generation)s OR NOT EXISTS (SELECT 1 FROM `db`.`ledger` AS ledger WHERE ledger.incarnation = `db`.`attempts`.incarnation))
 SELECT DISTINCT `_outfall_stage` FROM `db`.`staging_sink_d03c71573fc0_0123456789ab` WHERE NOT EXISTS (SELECT 1 FROM `db`.`attempts` AS live WHERE live.stage = `db`.`staging_sink_d03c71573fc0_0123456789ab`.`_outfall_stage`)
 DELETE FROM `db`.`staging_sink_d03c71573fc0_0123456789ab` WHERE `_outfall_stage` IN (1234567890)
 SELECT target FROM `db`.`ledger` WHERE incarnation = %(incarnation)s AND step = %(step)s AND target IN (%(target_0)s)

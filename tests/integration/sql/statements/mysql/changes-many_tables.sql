@@ -18,5 +18,7 @@ RELEASE SAVEPOINT outfall_2
 DELETE FROM `db`.`tombstones_t_0123456789ab` WHERE `_outfall_deleted` < NOW(6) - INTERVAL %s SECOND ORDER BY `_outfall_deleted` LIMIT %s
 DELETE FROM `db`.`tombstones_t2_0123456789ab` WHERE `_outfall_deleted` < NOW(6) - INTERVAL %s SECOND ORDER BY `_outfall_deleted` LIMIT %s
 INSERT INTO `db`.`ledger` (incarnation, target, step, generation, begun, epoch, token, published_token) VALUES (%(incarnation)s, %(target_0)s, %(step)s, %(generation)s, -1, %(epoch)s, %(token)s, %(token)s), (%(incarnation)s, %(target_1)s, %(step)s, %(generation)s, -1, %(epoch)s, %(token)s, %(token)s)
+UPDATE `db`.`attempts` SET incarnation = %s WHERE stage IN (1234567890)
+SELECT stage, staging FROM `db`.`attempts` WHERE substring(staging, 1, %(length)s) = %(staging)s AND (incarnation = %(incarnation)s AND generation < %(generation)s OR NOT EXISTS (SELECT 1 FROM `db`.`ledger` AS ledger WHERE ledger.incarnation = `db`.`attempts`.incarnation))
 SELECT DISTINCT `_outfall_stage` FROM `db`.`staging_sink_d95a6f23306a_0123456789ab` WHERE NOT EXISTS (SELECT 1 FROM `db`.`attempts` AS live WHERE live.stage = `db`.`staging_sink_d95a6f23306a_0123456789ab`.`_outfall_stage`)
 DELETE FROM `db`.`staging_sink_d95a6f23306a_0123456789ab` WHERE `_outfall_stage` IN (1234567890)

@@ -24,4 +24,6 @@ RELEASE SAVEPOINT outfall_2
 DELETE FROM "outfall"."tombstones_t_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT ctid FROM "outfall"."tombstones_t_0123456789ab" WHERE "_outfall_deleted" < now() - make_interval(secs => %s) ORDER BY "_outfall_deleted" LIMIT %s))
 DELETE FROM "outfall"."tombstones_t2_0123456789ab" WHERE ctid = ANY(ARRAY(SELECT ctid FROM "outfall"."tombstones_t2_0123456789ab" WHERE "_outfall_deleted" < now() - make_interval(secs => %s) ORDER BY "_outfall_deleted" LIMIT %s))
 INSERT INTO "outfall"."ledger" (incarnation, target, step, generation, begun, epoch, token, published_token) VALUES (%(incarnation)s, %(target_0)s, %(step)s, %(generation)s, -1, %(epoch)s, %(token)s, %(token)s), (%(incarnation)s, %(target_1)s, %(step)s, %(generation)s, -1, %(epoch)s, %(token)s, %(token)s)
+UPDATE "outfall"."attempts" SET incarnation = %s WHERE stage IN (1234567890)
+SELECT stage, staging FROM "outfall"."attempts" WHERE substring(staging, 1, %(length)s) = %(staging)s AND (incarnation = %(incarnation)s AND generation < %(generation)s OR NOT EXISTS (SELECT 1 FROM "outfall"."ledger" AS ledger WHERE ledger.incarnation = "outfall"."attempts".incarnation))
 DELETE FROM "outfall"."staging_sink_d95a6f23306a_0123456789ab" WHERE NOT EXISTS (SELECT 1 FROM "outfall"."attempts" AS live WHERE live.stage = "outfall"."staging_sink_d95a6f23306a_0123456789ab"."_outfall_stage")
