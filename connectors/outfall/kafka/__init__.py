@@ -8,7 +8,7 @@ parts/              the mode with parts: a transaction per part, the ledger, and
 records             rows as records
 producer/           producers of plain rows and of transactions, and those that a process caches
 client, topics      librdkafka's clients, retries and errors; queries and creation of topics
-topic_generation    which life of a topic with change events is read
+topic_generation    which lives of topics with change events are read
 partition           the only partition of a topic: creation, checks, reads and writes
 recovery/           the log of a step in two topics
 ```
@@ -26,9 +26,16 @@ require_extra("kafka", "confluent_kafka")
 from outfall.kafka.options import KafkaOptions
 from outfall.kafka.recovery.config import KafkaRecoveryConfig, recovery_from_url
 from outfall.kafka.sink import KafkaSink
-from outfall.kafka.topic_generation import TopicGeneration
+from outfall.kafka.topic_generation import TopicGeneration, TopicGenerations
 
-__all__ = ["KafkaRecoveryConfig", "KafkaSink", "TopicGeneration", "recovery_from_url", "sink_from_options"]
+__all__ = [
+    "KafkaRecoveryConfig",
+    "KafkaSink",
+    "TopicGeneration",
+    "TopicGenerations",
+    "recovery_from_url",
+    "sink_from_options",
+]
 
 
 def sink_from_options(options: Mapping[str, str]) -> KafkaSink:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -124,10 +124,18 @@ class Topics:
 
         Empty if the brokers have no ids (before 2.8); `None` if the topic does not exist.
         """
-        if self.partitions(name) is None:
-            return None
-        found = str(self._clients.ask(f"querying the topic {name}", lambda s: self._described(name, s)).topic_id)
-        return "" if set(found) <= {"A", "=", "-"} or found == "None" else found
+        return None if self.partitions(name) is None else self.topic_ids([name])[name]
+
+    def topic_ids(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the ids of topics that exist, by one request; empty if the brokers have no ids."""
+
+        def describe(seconds: float) -> dict[str, str]:
+            asked = TopicCollection(list(names))
+            answers = self._admin().describe_topics(asked, request_timeout=seconds)
+            return {name: str(_answer({name: answer}, seconds).topic_id) for name, answer in answers.items()}
+
+        found = self._clients.ask(f"querying the topics {', '.join(names[:3])}", describe) if names else {}
+        return {name: "" if set(one) <= {"A", "=", "-"} or one == "None" else one for name, one in found.items()}
 
     def may_write(self, name: str) -> bool | None:
         """Whether this user may write to a topic; `None` if the brokers do not report it."""

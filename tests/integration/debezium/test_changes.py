@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 from decimal import Decimal
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -17,9 +17,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from outfall.delivery_order import PER_GENERATION, PER_OFFSET
+from outfall.delivery_order import PER_GENERATION, PER_OFFSET, TopicLife
 from outfall.errors import ConfigurationError
 from outfall.spark.debezium import changes
+from outfall.spark.debezium.order import ReadTopics
 from outfall.spark.version_check import pyspark_version
 from outfall.unavailable import UNAVAILABLE, UNAVAILABLE_UUID
 from tests.integration.debezium.support import frame, recorded
@@ -140,16 +141,17 @@ def test_a_truncation_is_an_error_or_left_out(spark: SparkSession) -> None:
     assert changes(frame(spark, records), "id BIGINT", order=1, on_truncate="ignore").collect() == []
 
 
-@dataclass(frozen=True)
-class Life:
+class Lives:
     """What the brokers would say."""
 
-    topic: str = "shop.public.orders"
-    generation: int = 3
-    partitions: int = 1
+    def __init__(self, *lives: TopicLife) -> None:
+        self._lives = lives
 
-    def open(self) -> int:
-        return self.partitions
+    def open(self) -> Sequence[TopicLife]:
+        return self._lives
+
+
+LIFE = Lives(TopicLife("shop.public.orders", 3, 1))
 
 
 GOOD = {"id": 1, "city": "Oslo"}
@@ -173,11 +175,11 @@ REFUSED = [
     ("no key", envelope(0, "c", GOOD, key=None), {}, "primary key"),
     ("no row", envelope(0, "c", None), {}, "it has no row"),
     ("another table", envelope(0, "c", GOOD, source={"table": "items"}), {}, "pass table"),
-    ("another topic", envelope(0, "c", GOOD) | {"topic": "x.orders"}, {"order": Life()}, "topic than shop.public"),
+    ("another topic", envelope(0, "c", GOOD) | {"topic": "x.orders"}, {"order": LIFE}, "order does not have its topic"),
     (
         "a new partition",
         envelope(0, "c", GOOD) | {"partition": 1},
-        {"order": Life()},
+        {"order": LIFE},
         "'After an accident' in",
     ),
     ("another type", envelope(0, "c", {"id": "1.5"}), {}, "value of id is not a bigint"),
@@ -214,7 +216,7 @@ def test_a_record_that_cannot_be_applied_is_named_with_the_remedy(spark: SparkSe
     before = spark.conf.get("spark.sql.ansi.enabled")
     spark.conf.set("spark.sql.ansi.enabled", str(ansi).lower())
     try:
-        for options in ({}, {"form": "flat"}, {"form": "flat", "table": "public.orders"}, {"order": Life()}):
+        for options in ({}, {"form": "flat"}, {"form": "flat", "table": "public.orders"}, {"order": LIFE}):
             these = [record | {"offset": n} for n, (_, record, given, _) in enumerate(REFUSED) if given == options]
             texts = [why for _, _, given, why in REFUSED if given == options]
             good = [] if "form" in options else [envelope(99, "c", GOOD)]
@@ -310,7 +312,7 @@ def test_a_type_that_cannot_hold_a_number_of_avro_is_an_error(spark: SparkSessio
 
 def test_the_brokers_are_asked_once_and_their_generation_outranks_earlier_ones(spark: SparkSession) -> None:
     records = frame(spark, [envelope(7, "c", GOOD)])
-    (row,) = changes(records, "id BIGINT", order=Life()).collect()
+    (row,) = changes(records, "id BIGINT", order=LIFE).collect()
     assert row["seq"] == 3 * PER_GENERATION + 7 * PER_OFFSET
     # Greater than any position in a log, and than all offsets of an earlier life.
     largest = envelope(2**63 - 1, "c", GOOD) | {"partition": 10**9 - 1}
@@ -322,6 +324,10 @@ def test_the_brokers_are_asked_once_and_their_generation_outranks_earlier_ones(s
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"order": 0}, "generation 0"),
     ({"order": "1"}, "order is a str"),
+    ({"order": {}}, "order is a dict without topics"),
+    ({"order": {"a.orders": 0}}, "generation 0 of the topic a.orders"),
+    ({"order": {"a.b.orders": 2, "a.c.orders": 2}}, "topics a.b.orders and a.c.orders both have the changes of one"),
+    ({"order": {"a.b.x": 1, "c.b.x": 1}, "table": "b.x"}, "both have the changes of b.x, and the generation 1"),
     ({"form": "flatt"}, "form is 'flatt'"),
     ({"on_error": "skip"}, "on_error is 'skip'"),
     ({"on_unavailable": "drop"}, "on_unavailable is 'drop'"),
@@ -435,3 +441,46 @@ def test_changes_of_several_tables_need_one_type_for_each_column_and_no_other_ta
     unlisted = changes(records, {"public.b": "id BIGINT"}, order=1, on_error="null").first()
     assert unlisted is not None
     assert (unlisted["op"], unlisted["op_error"][:43]) == (None, "it is of a table that columns does not have")
+
+
+def of(table: str, offset: int, partition: int = 0) -> dict[str, Any]:
+    source = {"db": "shop", "schema": "public", "table": table}
+    return envelope(offset, "c", GOOD, source=source) | {"topic": f"shop.public.{table}", "partition": partition}
+
+
+def test_each_of_several_topics_has_its_own_generation_and_partitions_and_no_other_is_read(spark: SparkSession) -> None:
+    lives = Lives(TopicLife("shop.public.a", 1, 1), TopicLife("shop.public.b", 3, 2), TopicLife("shop.public.c"))
+    tables = {f"public.{name}": "id BIGINT" for name in "abcd"}
+    records = [of("a", 0), of("a", 1, 1), of("b", 2, 1), of("b", 3, 2), of("c", 4, 9), of("d", 5)]
+    rows = changes(frame(spark, records), tables, order=lives, on_error="null").collect()
+    found = {(row["table"][-1], row["seq"] and int(row["seq"])): row["op_error"] for row in rows}
+    assert {key: why and why.split(",")[0] for key, why in found.items()} == {
+        ("a", PER_GENERATION): None,
+        ("a", PER_GENERATION + PER_OFFSET + 1): "the topic has more than 1 partitions",
+        ("b", 3 * PER_GENERATION + 2 * PER_OFFSET + 1): None,
+        ("b", 3 * PER_GENERATION + 3 * PER_OFFSET + 2): "the topic has more than 2 partitions",
+        ("c", PER_GENERATION + 4 * PER_OFFSET + 9): None,
+        ("d", None): "order does not have its topic",
+    }
+    with pytest.raises(FAILED, match=r"topic shop.public.d, partition 0, offset 5: .* order does not have its topic"):
+        changes(frame(spark, records[-1:]), tables, order=lives).collect()
+
+
+def test_a_topic_takes_over_a_table_in_a_greater_generation_only(spark: SparkSession) -> None:
+    tables = {"public.a b": "id BIGINT", "other.a_b": "id BIGINT"}
+    records = frame(spark, [of("a_b", 0)])
+    with pytest.raises(ConfigurationError, match=r"topics eu\.\S+ and us\.\S+ both have the changes of public\.a b"):
+        changes(records, tables, order={"eu.public.a_b": 1, "eu.other.a_b": 1, "us.public.a_b": 1})
+    changes(records, tables, order={"eu.public.a_b": 1, "eu.other.a_b": 1, "us.public.a_b": 2})
+
+
+def test_the_expressions_for_many_topics_grow_with_them_and_get_no_deeper() -> None:
+    def sizes(count: int) -> tuple[int, int]:
+        topics = ReadTopics([TopicLife(f"shop.public.t{n:03}", 1 + n % 3, 1 + n % 4) for n in range(count)])
+        text = "".join([topics.sequence(), *(condition for condition, _ in topics.problems())])
+        levels = accumulate({"(": 1, ")": -1}.get(letter, 0) for letter in text)
+        return max(levels), len(text)
+
+    (few_levels, few), (levels, size) = sizes(12), sizes(120)
+    assert levels == few_levels
+    assert size < 10 * few

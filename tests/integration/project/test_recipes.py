@@ -376,6 +376,7 @@ def test_replicating_a_database(spark: SparkSession, dsn: str, tmp_path: Path) -
     source = tmp_path / "in" / "records"
     recipe.follow("The tables")
     columns = "key STRING, value STRING, topic STRING, partition INT, offset BIGINT"
+    recipe.names["order"] = {"shop.public.customers": 1, "shop.public.orders": 2}
     orders = [of_orders("c", 7, 1, "12.50", 0), of_orders("c", 8, 1, "3.00", 1)]
     put(source, "0.json", *orders, recorded(("c", 1, "Oslo", 0)), recorded(("c", 2, "Rome", 1)))
     recipe.names["records"] = spark.readStream.schema(columns).json(str(source))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from outfall.errors import ConfigurationError
 from outfall.options import in_own_case
 from outfall.spark.debezium.events import EVENT, Envelopes, Events, FlatEvents, literal, quoted
-from outfall.spark.debezium.order import DeliveryOrder, TopicLife, found, sequence
+from outfall.spark.debezium.order import DeliveryOrder, ReadTopics, found
 from outfall.spark.debezium.tables import ReadTables, columns_of, tables_of
 from outfall.spark.debezium.values import Times, check_times, check_types, converted, is_unavailable, unit_of, why_not
 from outfall.values import require_columns
@@ -41,7 +41,7 @@ def changes(
     records: DataFrame,
     columns: str | StructType | Mapping[str, str | StructType],
     *,
-    order: int | DeliveryOrder,
+    order: int | Mapping[str, int] | DeliveryOrder,
     table: str | None = None,
     form: Form = "envelope",
     times: Times = None,
@@ -67,9 +67,9 @@ def changes(
         columns: The columns of the table with Spark's types, such as `"id BIGINT, city STRING"`. Other fields of the
             events are left out. Or several tables by name, as `{"public.orders": "id BIGINT, city STRING"}`: their rows
             have NULL in the columns of others, and the change of another table is an error.
-        order: The generation of the topic: 1, and 1 more after it was created again or got more partitions. Or an
-            object that asks the brokers, such as `outfall.kafka.TopicGeneration`. With several tables a number, and 1
-            more after any of the topics was.
+        order: The generation of the topic: 1, and 1 more after it was created again or got more partitions. One for
+            all topics, or one for each by its name. Or an object that asks the brokers:
+            `outfall.kafka.TopicGeneration`, or `TopicGenerations` for the topics of several tables.
         table: The table, as `schema.table`, in MySQL `database.table`, or its name alone. Changes of others are left
             out. Without it, the change of a table that the topic is not named after is an error.
         form: `envelope`, or `flat` for events of `ExtractNewRecordState` with `add.fields=op,schema,table`, in MySQL
@@ -105,9 +105,10 @@ def changes(
     check_times(times, wanted)
     require_columns(records.columns, {name: name for name in (*_RECORD, "value")})
     events = (FlatEvents if form == "flat" else Envelopes)(wanted, records.schema["value"].dataType)
-    topic = found(order)
     if several is not None:
-        _check_several(events, table, topic)
+        _check_several(events, table)
+    topics = found(order)
+    topics.check_tables([table] if several is None else several.names)
 
     given = {name: _value(name, several) for name in wanted.names}
     numbered = {name: _NUMBER.format(number) for number, name in enumerate(wanted.names)}
@@ -117,7 +118,7 @@ def changes(
         for field, number in zip(wanted, numbered.values(), strict=True)
     ]
     values = _rows(records, events, table, on_truncate).selectExpr("*", *made)
-    why = [*_problems(events, topic, table, several), *_not_converted(wanted, given, numbered)]
+    why = [*_problems(events, topics, table, several), *_not_converted(wanted, given, numbered)]
     why += [] if events.are_structs else _problems_of_json(events, wanted, given, several)
     why += _not_sent(wanted, numbered) if on_unavailable == "fail" else []
     reasons = " ".join(f"WHEN {condition} THEN {literal(text)}" for condition, text in why)
@@ -126,7 +127,7 @@ def changes(
     return judged.selectExpr(
         *(f"{number} AS {quoted(name)}" for name, number in numbered.items()),
         f"{operation} AS {quoted(operation_column)}",
-        f"{sequence(topic.generation, 'offset', 'partition')} AS {quoted(sequence_column)}",
+        f"{topics.sequence()} AS {quoted(sequence_column)}",
         *([] if several is None else [f"{_TABLE} AS {quoted(table_column)}"]),
         *([f"{_REASON} AS {quoted(errors)}"] if on_error == "null" else []),
     )
@@ -207,7 +208,7 @@ def _choice(argument: str, given: T, choices: Sequence[T]) -> T:
     return value
 
 
-def _check_several(events: Events, table: str | None, topic: TopicLife) -> None:
+def _check_several(events: Events, table: str | None) -> None:
     if events.are_structs:
         raise ConfigurationError(
             "columns has several tables, and the values of the records are structs",
@@ -216,11 +217,6 @@ def _check_several(events: Events, table: str | None, topic: TopicLife) -> None:
         )
     if table is not None:
         raise ConfigurationError("table is set, and columns has several tables", do="leave out table")
-    if topic.name is not None:
-        raise ConfigurationError(
-            f"order is that of the topic {topic.name}, and columns has several tables, with a topic each",
-            do="pass a generation: 1, and 1 more after any of the topics was created again or got more partitions",
-        )
 
 
 def _check_names(columns: StructType, *own: str) -> None:
@@ -258,19 +254,13 @@ def _has_lost_digits(text: str) -> str:
     return f"{number} AND length(regexp_replace({text}, '[^0-9]', '')) > 15 AND instr({_TEXT}, {text}) = 0"
 
 
-def _problems(events: Events, topic: TopicLife, table: str | None, several: ReadTables | None) -> list[tuple[str, str]]:
+def _problems(
+    events: Events, topics: ReadTopics, table: str | None, several: ReadTables | None
+) -> list[tuple[str, str]]:
     """Return the conditions under which a record is no change that can be applied, with reasons and remedies."""
     found_table = events.table()[1]
     problems = [(events.damaged(), "its value is no JSON object: correct the converter, or read Avro with deserialize")]
-    if topic.name is not None:
-        other = f"it is of another topic than {topic.name}, and offsets order the changes of one: subscribe to it only"
-        problems.append((f"topic <> {literal(topic.name)}", other))
-    if topic.partitions is not None:
-        added = (
-            f"the topic has more than {topic.partitions} partitions, so keys have moved to others: see 'After an"
-            " accident' in the recipe for change data"
-        )
-        problems.append((f"partition >= {topic.partitions}", added))
+    problems += topics.problems()
     problems += [
         (
             f"{_OPERATION} = 't'",

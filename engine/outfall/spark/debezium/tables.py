@@ -40,16 +40,17 @@ class ReadTables:
                         do="name one type that holds the values of both, or write one of the tables by another query",
                     )
                 self._with.setdefault(field.name, []).append(table)
-        self._names = list(tables)
+        self.names = list(tables)
+        """The tables, as `columns` has them."""
 
     def has(self, table: str, name: str) -> str | None:
         """Return the condition that a table, an expression, has a column; `None` if each of them has it."""
         having = self._with[name]
-        return None if having == self._names else f"{table} IN ({', '.join(map(literal, having))})"
+        return None if having == self.names else f"{table} IN ({', '.join(map(literal, having))})"
 
     def is_listed(self, table: str) -> str:
         """Return the condition that a table is one of these."""
-        return f"{table} IN ({', '.join(map(literal, self._names))})"
+        return f"{table} IN ({', '.join(map(literal, self.names))})"
 
 
 def columns_of(columns: object, session: SparkSession, argument: str = "columns") -> StructType:
