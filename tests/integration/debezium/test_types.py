@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from outfall.spark.debezium import changes
+from outfall.errors import ConfigurationError
+from outfall.spark.debezium import captured_tables, changes
 from tests.integration.debezium.source_types import MYSQL, POSTGRES
 from tests.integration.debezium.support import frame, recorded
 
@@ -104,6 +105,85 @@ CASES = [
     ("types_mysql_numbers", NUMBERS_MYSQL, "millis"),
     ("types_postgres_numbers", NUMBERS_POSTGRES, "millis"),
 ]
+
+
+CAPTURED_MYSQL: dict[str, str] = {
+    "yes": "smallint", "i1": "smallint", "i3": "int", "vec": "array<float>", "geo": "struct<wkb:binary,srid:int>",
+    "pt": "struct<x:double,y:double,wkb:binary,srid:int>", "f4_short": "float", "poly": "struct<wkb:binary,srid:int>",
+}  # fmt: skip
+CAPTURED_POSTGRES: dict[str, str] = {
+    "money": "decimal(19,2)", "decs": "array<string>", "matrix": "array<int>", "float8_nan": "double",
+    "pt": "struct<x:double,y:double,wkb:binary,srid:int>", "hstore": "string",
+}  # fmt: skip
+"""Where the schema of the events has another type than the test above names."""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "table", "wanted", "other"),
+    [
+        ("types_mysql_schemas", "shop.types", MYSQL_COLUMNS, CAPTURED_MYSQL),
+        ("types_postgres_schemas", "public.types", POSTGRES_COLUMNS, CAPTURED_POSTGRES),
+    ],
+)
+def test_tables_are_found_by_the_schemas_of_their_events(
+    spark: SparkSession, name: str, table: str, wanted: Wanted, other: Mapping[str, str]
+) -> None:
+    records = frame(spark, recorded(name))
+    tables = captured_tables(records)
+    columns = {column: kind.lower().replace(" ", "").replace(": ", ":") for column, (kind, _) in wanted.items()}
+    assert list(tables) == [table]
+    assert {field.name: field.dataType.simpleString() for field in tables[table].columns} == {
+        "id": "bigint", **columns, **other,
+    }  # fmt: skip
+    assert (tables[table].key, tables[table].times) == (("id",), {})
+    first, second = changes(records, tables, order=1).orderBy("seq").collect()
+    for column, (kind, value) in wanted.items():
+        if column not in other and kind != "TIMESTAMP":
+            assert first[column] == value, column
+    assert [second[column] for column in wanted] == [None] * len(wanted)
+
+
+def with_key(key: str | None) -> list[dict[str, Any]]:
+    return [record | {"key": key} for record in recorded("types_mysql_schemas")]
+
+
+def with_digits(number: int) -> list[dict[str, Any]]:
+    """Return an event whose decimals are not strings."""
+    record = recorded("types_mysql_schemas")[0]
+    return [
+        record
+        | {
+            "value": record["value"].replace(
+                '"connect.decimal.precision":"20"', f'"connect.decimal.precision":"{number}"'
+            )
+        }
+    ]
+
+
+@pytest.mark.thorough
+def test_what_has_no_tables_is_refused(spark: SparkSession) -> None:
+    for given, why in (
+        (recorded("types_mysql_exact"), "the events of the table shop.types have no schema"),
+        ([], "the records have no change events"),
+        (with_key(None), "the events of the table shop.types have no key"),
+        (with_digits(65), "the column u8 has 65 digits, 0 of them behind the point.*decimal.handling.mode to string"),
+    ):
+        with pytest.raises(ConfigurationError, match=why):
+            captured_tables(frame(spark, given))
+    stream = spark.readStream.format("rate").load().selectExpr("'' AS key", "'' AS value", "value AS offset")
+    with pytest.raises(ConfigurationError, match="the records are a stream"):
+        captured_tables(stream)
+
+
+@pytest.mark.thorough
+def test_units_of_numbers_are_found_by_the_schemas_of_events(spark: SparkSession) -> None:
+    records = frame(spark, recorded("schemas"))
+    tables = captured_tables(records)
+    assert [table.times for table in tables.values()] == [{"made": "micros", "made3": "millis"}]
+    # Its decimals are no strings.
+    (row, *_) = changes(records, tables, order=1, on_error="null").orderBy("seq").collect()
+    assert (str(row.made), str(row.made3)) == ("2024-02-29 10:11:12.123456", "2024-02-29 10:11:12.123000")
 
 
 def test_each_type_of_the_databases_was_recorded_and_is_compared() -> None:

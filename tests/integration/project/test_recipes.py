@@ -360,38 +360,6 @@ def test_a_table_per_tenant(spark: SparkSession, dsn: str, tmp_path: Path) -> No
     recipe.check_all_was_tried()
 
 
-def of_orders(operation: str, number: int, customer: int | None, total: str | None, offset: int) -> dict[str, Any]:
-    """A record like those of customers, of another table in another topic."""
-    found = recorded((operation, number, None, offset))
-    value = json.loads(found["value"])
-    row = {"id": number, "customer": customer, "total": total}
-    value["before" if operation == "d" else "after"] = row
-    value["source"]["table"] = "orders"
-    return found | {"value": json.dumps(value), "topic": "shop.public.orders"}
-
-
-@pytest.mark.thorough
-def test_replicating_a_database(spark: SparkSession, dsn: str, tmp_path: Path) -> None:
-    recipe = Recipe("replicate-a-database.md", tmp_path, warehouse(dsn))
-    source = tmp_path / "in" / "records"
-    recipe.follow("The tables")
-    columns = "key STRING, value STRING, topic STRING, partition INT, offset BIGINT"
-    recipe.names["order"] = {"shop.public.customers": 1, "shop.public.orders": 2}
-    orders = [of_orders("c", 7, 1, "12.50", 0), of_orders("c", 8, 1, "3.00", 1)]
-    put(source, "0.json", *orders, recorded(("c", 1, "Oslo", 0)), recorded(("c", 2, "Rome", 1)))
-    recipe.names["records"] = spark.readStream.schema(columns).json(str(source))
-    recipe.follow("Code")
-    # Offsets of topics are not compared with each other, and a late change of an older one changes nothing.
-    put(source, "1.json", of_orders("d", 8, None, None, 2), recorded(("u", 1, "Bergen", 3)), recorded(("u", 1, "x", 2)))
-    recipe.follow("Code")
-    recipe.follow("Result")
-    assert select(dsn, "SELECT id, city FROM customers ORDER BY id") == [(1, "Bergen"), (2, "Rome")]
-    assert [epoch.tables for epoch in history(f"{tmp_path}/chk/shop")] == [
-        {"customers": 2, "orders": 2}, {"customers": 2, "orders": 1}
-    ]  # fmt: skip
-    recipe.check_all_was_tried()
-
-
 @pytest.mark.thorough
 @needs_format_api
 def test_lake_and_database(spark: SparkSession, dsn: str, tmp_path: Path) -> None:

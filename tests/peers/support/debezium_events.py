@@ -35,6 +35,12 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
         "bigint.unsigned.handling.mode": "precise",
     },
     "default": {},
+    # Those of the recipe for tables that are found by the schemas of their events.
+    "schemas": _NUMERIC | {
+        "value.converter.schemas.enable": "true", "column.propagate.source.type": ".*",
+        "decimal.handling.mode": "string", "time.precision.mode": "isostring", "interval.handling.mode": "string",
+        "bigint.unsigned.handling.mode": "precise",
+    },
     "numbers": _NUMERIC | {
         "decimal.handling.mode": "double", "time.precision.mode": "connect", "binary.handling.mode": "hex",
     },

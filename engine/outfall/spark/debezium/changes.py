@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 from outfall.errors import ConfigurationError
 from outfall.options import in_own_case
+from outfall.spark.debezium.captured import CapturedTable
 from outfall.spark.debezium.events import EVENT, Envelopes, Events, FlatEvents, literal, quoted
 from outfall.spark.debezium.order import DeliveryOrder, ReadTopics, found
 from outfall.spark.debezium.tables import ReadTables, columns_of, tables_of
@@ -39,7 +40,7 @@ _TABLE = _OWN("table")
 
 def changes(
     records: DataFrame,
-    columns: str | StructType | Mapping[str, str | StructType],
+    columns: str | StructType | Mapping[str, str | StructType | CapturedTable],
     *,
     order: int | Mapping[str, int] | DeliveryOrder,
     table: str | None = None,
@@ -65,8 +66,9 @@ def changes(
             `value`, `topic`, `partition` and `offset`. `value` is JSON, binary or a string, with or without its schema,
             or with one table a struct, which `outfall.spark.deserialize` makes of messages with schemas of a registry.
         columns: The columns of the table with Spark's types, such as `"id BIGINT, city STRING"`. Other fields of the
-            events are left out. Or several tables by name, as `{"public.orders": "id BIGINT, city STRING"}`: their rows
-            have NULL in the columns of others, and the change of another table is an error.
+            events are left out. Or several tables by name, as `{"public.orders": "id BIGINT, city STRING"}`, or as
+            `captured_tables` returns them: their rows have NULL in the columns of others, and the change of another
+            table is an error.
         order: The generation of the topic: 1, and 1 more after it was created again or got more partitions. One for
             all topics, or one for each by its name. Or an object that asks the brokers:
             `outfall.kafka.TopicGeneration`, or `TopicGenerations` for the topics of several tables.
@@ -75,7 +77,8 @@ def changes(
         form: `envelope`, or `flat` for events of `ExtractNewRecordState` with `add.fields=op,schema,table`, in MySQL
             `op,db,table`, and `delete.tombstone.handling.mode=rewrite`.
         times: The unit of timestamps that are numbers: `millis`, `micros` or `nanos`, for all columns or by column.
-            Without it, such a number is an error. Timestamps in ISO's form need none.
+            Without it, such a number is an error, unless `captured_tables` knows the unit. Timestamps in ISO's form
+            need none.
         on_truncate: What to do with a truncation, which has no order among the changes. `fail`: it is an error.
             `ignore`: it is left out, and the table keeps its rows.
         on_unavailable: What to do with a value that PostgreSQL does not send, since an update did not change it.
@@ -103,6 +106,7 @@ def changes(
     _check_names(wanted, operation_column, sequence_column, *more)
     check_types(wanted)
     check_times(times, wanted)
+    times = several.times if times is None and several is not None else times
     require_columns(records.columns, {name: name for name in (*_RECORD, "value")})
     events = (FlatEvents if form == "flat" else Envelopes)(wanted, records.schema["value"].dataType)
     if several is not None:

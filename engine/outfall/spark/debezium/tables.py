@@ -9,27 +9,38 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from outfall.errors import ConfigurationError
+from outfall.spark.debezium.captured import CapturedTable
 from outfall.spark.debezium.events import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from outfall.spark.debezium.values import Unit
+
 
 class ReadTables:
     """Several tables by the names that their events have: `schema.table`, in MySQL `database.table`."""
 
-    def __init__(self, tables: Mapping[str, StructType]) -> None:
-        """Keep the columns of each. Raises `ConfigurationError` if a column of two of them differs in its type."""
+    def __init__(self, tables: Mapping[str, StructType], times: Mapping[str, Mapping[str, Unit]]) -> None:
+        """Keep the columns of each, and the units of numbers in place of timestamps.
+
+        Raises `ConfigurationError` if a column of two of them differs in its type or unit.
+        """
         from pyspark.sql.types import StructType
 
         self._with: dict[str, list[str]] = {}
         self.columns = StructType()
         """The columns of all tables, in the order of the tables."""
+        self.times: dict[str, Unit] = {}
+        """The units that are known, by column."""
         first: dict[str, tuple[str, str]] = {}
         for table, columns in tables.items():
+            units = times.get(table, {})
+            self.times |= units
             for field in columns:
-                kind = field.dataType.simpleString()
+                unit = f" in {units[field.name]}" if field.name in units else ""
+                kind = f"{field.dataType.simpleString()}{unit}"
                 if field.name not in first:
                     self.columns = self.columns.add(field.name, field.dataType)
                 former, known = first.setdefault(field.name, (table, kind))
@@ -66,8 +77,13 @@ def columns_of(columns: object, session: SparkSession, argument: str = "columns"
     return found
 
 
-def tables_of(columns: Mapping[str, object], session: SparkSession) -> ReadTables:
+def tables_of(given: Mapping[str, object], session: SparkSession) -> ReadTables:
     """Return several tables with their columns. Raises `ConfigurationError` if there are none."""
+    captured = {table: each for table, each in given.items() if isinstance(each, CapturedTable)}
+    columns = {**given, **{table: each.columns for table, each in captured.items()}}
     if not columns:
         raise ConfigurationError("columns is empty", do='pass tables, as {"public.orders": "id BIGINT, city STRING"}')
-    return ReadTables({table: columns_of(each, session, f"columns[{table!r}]") for table, each in columns.items()})
+    return ReadTables(
+        {table: columns_of(each, session, f"columns[{table!r}]") for table, each in columns.items()},
+        {table: each.times for table, each in captured.items()},
+    )
