@@ -484,3 +484,17 @@ def test_the_expressions_for_many_topics_grow_with_them_and_get_no_deeper() -> N
     (few_levels, few), (levels, size) = sizes(12), sizes(120)
     assert levels == few_levels
     assert size < 10 * few
+
+
+def test_a_table_has_the_name_that_columns_has_with_its_quotes(spark: SparkSession) -> None:
+    tables = {'public."Or ders"': "id BIGINT", "`public`.`or``ders`": "id BIGINT", "public.orders": "id BIGINT"}
+    records = [of("Or ders", 0), of("or`ders", 1), of("orders", 2)]
+    rows = changes(frame(spark, records), tables, order=1).orderBy("seq").collect()
+    assert [row["table"] for row in rows] == list(tables)
+
+
+@pytest.mark.parametrize("other", ["public.ORDERS", 'public."orders"', "`public`.orders"])
+def test_two_names_that_a_sink_takes_for_one_table_are_refused(spark: SparkSession, other: str) -> None:
+    with pytest.raises(ConfigurationError, match="take them for one table"):
+        changes(frame(spark, []), {"public.orders": "id BIGINT", other: "id BIGINT"}, order=1)
+    changes(frame(spark, []), {"public.orders": "id BIGINT", 'public."ORDERS"': "id BIGINT"}, order=1)

@@ -68,7 +68,8 @@ def changes(
         columns: The columns of the table with Spark's types, such as `"id BIGINT, city STRING"`. Other fields of the
             events are left out. Or several tables by name, as `{"public.orders": "id BIGINT, city STRING"}`, or as
             `captured_tables` returns them: their rows have NULL in the columns of others, and the change of another
-            table is an error.
+            table is an error. A name is as in the source, and may be quoted as the sink needs it, such as
+            `public."Order Items"`.
         order: The generation of the topic: 1, and 1 more after it was created again or got more partitions. One for
             all topics, or one for each by its name. Or an object that asks the brokers:
             `outfall.kafka.TopicGeneration`, or `TopicGenerations` for the topics of several tables.
@@ -132,7 +133,7 @@ def changes(
         *(f"{number} AS {quoted(name)}" for name, number in numbered.items()),
         f"{operation} AS {quoted(operation_column)}",
         f"{topics.sequence()} AS {quoted(sequence_column)}",
-        *([] if several is None else [f"{_TABLE} AS {quoted(table_column)}"]),
+        *([] if several is None else [f"{several.given(_TABLE)} AS {quoted(table_column)}"]),
         *([f"{_REASON} AS {quoted(errors)}"] if on_error == "null" else []),
     )
 
