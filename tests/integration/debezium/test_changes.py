@@ -433,6 +433,8 @@ def test_changes_of_several_tables_need_one_type_for_each_column_and_no_other_ta
     records = frame(spark, [envelope(0, "c", {"id": 1, "City": "Oslo"})])
     with pytest.raises(ConfigurationError, match=r"'id' is bigint in public.orders, and string in public.b"):
         changes(records, {"public.orders": "id BIGINT", "public.b": "id STRING"}, order=1)
+    with pytest.raises(ConfigurationError, match=r"the column 'id' of public.orders is 'Id' in public.b"):
+        changes(records, {"public.orders": "id BIGINT", "public.b": "Id BIGINT"}, order=1)
     with pytest.raises(ConfigurationError, match="table is set"):
         changes(records, TABLES, order=1, table="public.orders")
     # A field that only another table has may have any case.

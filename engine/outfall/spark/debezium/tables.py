@@ -29,8 +29,8 @@ class ReadTables:
     def __init__(self, tables: Mapping[str, StructType], times: Mapping[str, Mapping[str, Unit]]) -> None:
         """Keep the columns of each, and the units of numbers in place of timestamps.
 
-        Raises `ConfigurationError` if two are one table for a sink, or a column of two of them differs in its type or
-        unit.
+        Raises `ConfigurationError` if two are one table for a sink, or a column of two of them differs in its type,
+        unit or case.
         """
         from pyspark.sql.types import StructType
 
@@ -40,22 +40,28 @@ class ReadTables:
         """The columns of all tables, in the order of the tables."""
         self.times: dict[str, Unit] = {}
         """The units that are known, by column."""
-        first: dict[str, tuple[str, str]] = {}
+        first: dict[str, tuple[str, str, str]] = {}
         for table, given in self._given.items():
             units = times.get(given, {})
             self.times |= units
             for field in tables[given]:
                 unit = f" in {units[field.name]}" if field.name in units else ""
                 kind = f"{field.dataType.simpleString()}{unit}"
-                if field.name not in first:
-                    self.columns = self.columns.add(field.name, field.dataType)
-                former, known = first.setdefault(field.name, (table, kind))
+                former, name, known = first.setdefault(field.name.lower(), (table, field.name, kind))
+                if name != field.name:
+                    raise ConfigurationError(
+                        f"the column {name!r} of {former} is {field.name!r} in {table}",
+                        why="Spark takes names that differ only in their case for one column",
+                        do="write one of the tables by another query",
+                    )
                 if known != kind:
                     raise ConfigurationError(
                         f"the column {field.name!r} is {known} in {former}, and {kind} in {table}",
                         why="the rows of all tables have one schema",
                         do="name one type that holds the values of both, or write one of the tables by another query",
                     )
+                if field.name not in self._with:
+                    self.columns = self.columns.add(field.name, field.dataType)
                 self._with.setdefault(field.name, []).append(table)
         self.names = list(self._given)
         """The tables, as events name them."""
