@@ -117,6 +117,9 @@ class Committer(ABC, Generic[C]):
     strict: bool = False
     """Whether each request must be resolved by a signal. A request without one is then an error."""
 
+    at_once: int = 1
+    """How many groups may be committed at the same time, each in a thread of its own."""
+
     def group(self, committable: C) -> str | None:
         """Return the group of a committable, for a committer with independent groups. `None`: there are no groups.
 

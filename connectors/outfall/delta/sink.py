@@ -21,6 +21,7 @@ from outfall.errors import ConfigurationError
 from outfall.options import make_options, names_arguments
 from outfall.store_errors import Operation, explained
 from outfall.tables.keyed_sink import KeyedTableSink
+from outfall.tables.many import TABLES_AT_ONCE
 from outfall.urls import masked
 
 
@@ -138,6 +139,9 @@ class DeltaSink(KeyedTableSink):
         place = self.options.place
         check_no_links(place.location.path if place.is_disk else None, self.options.parts_of(name))
         return super().of_table(name)
+
+    def calls_at_once(self) -> int:
+        return TABLES_AT_ONCE
 
     def check_apart(self, name: str, checked: set[str]) -> None:
         above = ""

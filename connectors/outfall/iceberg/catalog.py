@@ -143,6 +143,11 @@ class Catalogue:
         known = {name: SecretStr(value) for name, value in configured.items() if isinstance(value, str)}
         return Catalogue(self.name, {**known, **self._options})
 
+    def is_shared_by_threads(self) -> bool:
+        """Return whether several threads may use the open catalog: its client is known to permit that."""
+        # By name, since the modules of others may not be installed. The client of Hive has one connection.
+        return type(self.opened).__name__ in ("RestCatalog", "SqlCatalog", "GlueCatalog")
+
     def forget_open(self) -> None:
         """Open the catalog again at the next use, for example after a connection error."""
         self._opened = None

@@ -15,6 +15,7 @@ from outfall.iceberg.options import MAIN, IcebergArguments, IcebergOptions
 from outfall.options import make_options, names_arguments
 from outfall.possession.possession import check_same_name
 from outfall.tables.keyed_sink import KeyedTableSink
+from outfall.tables.many import TABLES_AT_ONCE
 
 if TYPE_CHECKING:
     from outfall.capabilities import TargetContext
@@ -210,6 +211,9 @@ class IcebergSink(KeyedTableSink):
     def of_table(self, name: str) -> Self:
         _ = self.catalogue  # opened once for all tables
         return super().of_table(name)
+
+    def calls_at_once(self) -> int:
+        return TABLES_AT_ONCE if self.catalogue.is_shared_by_threads() else 1
 
     def reach(self) -> None:
         with self.catalogue.translated_errors(f"the catalog {self.options.catalog!r} cannot be reached"):

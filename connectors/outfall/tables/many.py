@@ -2,7 +2,7 @@
 
 ```
 task    name ──> sink of this table: check_target · open_target ──> its files
-driver  a committable per table, all in PREPARED ──> a commit per table, one after the other, until all are done
+driver  a committable per table, all in PREPARED ──> a commit per table, several at the same time, until all are done
 log     COMMITTED names each table that is done; COMPLETED has the newest epoch of each table that was ever written
 ```
 
@@ -23,6 +23,9 @@ from outfall.tables.data_file import EpochFiles
 from outfall.tables.table import FileLayout
 
 Request = CommitRequest[EpochFiles]
+
+TABLES_AT_ONCE = 8
+"""How many tables are committed at the same time: a commit mostly waits for the catalog and the store."""
 
 
 def context_of_table(context: TargetContext[Any], name: str) -> TargetContext[Any]:
@@ -56,16 +59,21 @@ def check_layout(files: EpochFiles, now: FileLayout | None) -> None:
 class ManyTablesCommitter(Committer[EpochFiles]):
     """Passes each request to the committer of its table. Every table is a group: others go on if one fails.
 
-    `committer_of` makes the committer of a table, for the context of this table.
+    `committer_of` makes the committer of a table, for the context of this table. `at_once` is how many are committed at
+    the same time.
     """
 
     strict = True
 
     def __init__(
-        self, committer_of: Callable[[str, CommitterInitContext], TableCommitter], context: CommitterInitContext
+        self,
+        committer_of: Callable[[str, CommitterInitContext], TableCommitter],
+        context: CommitterInitContext,
+        at_once: int = 1,
     ) -> None:
         self._committer_of = committer_of
         self._context = context
+        self.at_once = at_once
 
     def group(self, committable: EpochFiles) -> str:
         return committable.table or ""

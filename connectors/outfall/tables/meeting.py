@@ -38,6 +38,7 @@ class Meeting:
         self._sink = sink
         self._context = context
         self._attempt = attempt
+        self.at_once = sink.calls_at_once()
         self._apart: set[str] = set()
         """What `check_apart` need not look at again."""
 

@@ -7,6 +7,7 @@ in memory until there are enough, so that those of a table come together, howeve
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 import pyarrow as pa
@@ -27,6 +28,9 @@ _MOST_WAITING = 64 << 20
 
 class Meet(Protocol):
     """Checks and opens the table of a name, for rows with these columns; creates what the options allow."""
+
+    at_once: int
+    """How many tables may be met at the same time, in threads."""
 
     def __call__(self, name: str, rows: pa.Schema) -> tuple[WrittenTable, frozenset[str]]:
         """Return the table, and the columns of the rows that it does not have and that are left out."""
@@ -108,16 +112,21 @@ class RoutedWriter(FilesWriter):
                 do="give each row a table, or leave such rows out with a filter",
             )
         rows = batch.schema.remove(batch.schema.get_field_index(self._column))
-        for name in Distinct.of(names).values.to_pylist():
-            if name in self._met:
-                continue
-            where = f"row {pc.index(names, pa.scalar(name)).as_py()} of the batch"
-            self._check(name, where)
+        new = [name for name in Distinct.of(names).values.to_pylist() if name not in self._met]
+        where = {name: f"row {pc.index(names, pa.scalar(name)).as_py()} of the batch" for name in new}
+        for name in new:
+            self._check(name, where[name])
+
+        def meet(name: str) -> tuple[WrittenTable, frozenset[str]]:
             try:
-                self._met[name] = self._meet(name, rows)
+                return self._meet(name, rows)
             except OutfallError as error:
-                error.add_note(f"The table {name!r} is that of {where}.")
+                error.add_note(f"The table {name!r} is that of {where[name]}.")
                 raise
+
+        if new:
+            with ThreadPoolExecutor(self._meet.at_once, "outfall-tables") as threads:
+                self._met.update(zip(new, threads.map(meet, new), strict=True))
 
     def _check(self, name: str, where: str) -> None:
         try:

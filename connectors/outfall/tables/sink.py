@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
@@ -57,6 +58,7 @@ log = logging.getLogger(__name__)
 _retries = RetryLog(log)
 
 T = TypeVar("T")
+M = TypeVar("M")
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,10 @@ class TableSink(
         """
 
     # --- implemented by a format, for many tables
+
+    def calls_at_once(self) -> int:
+        """Return how many tables may be loaded and committed at the same time, in threads."""
+        return 1
 
     def of_table(self, name: str) -> Self:
         """Return the sink of one of many tables: one that has this table only."""
@@ -268,10 +274,8 @@ class TableSink(
         overwrite, opened = self.options.existing.others == "delete", self._opened
         if self.options.are_many:
             gathered = EpochFiles.gather(results, overwrite=overwrite)
-            for message in gathered if len(gathered) > 1 else ():
-                one = self.of_table(message.value.table or "")
-                files = one._files()
-                check_layout(message.value, None if files is None else one.mode.form(files))
+            if len(gathered) > 1:
+                self._at_once(self._check_layout, [message.value for message in gathered])
             return gathered
         if not results and overwrite and opened is not None:
             # For a plan without rows Spark may run no task, and the previous rows of the table must be removed anyway.
@@ -293,7 +297,9 @@ class TableSink(
 
     def create_committer(self, context: CommitterInitContext) -> TableCommitter | ManyTablesCommitter:
         if self.options.are_many:
-            return ManyTablesCommitter(self._committer_of, context)
+            # A merge may take a part of the driver's memory that has room for one.
+            at_once = 1 if self.mode.reads_files else self.calls_at_once()
+            return ManyTablesCommitter(self._committer_of, context, at_once)
         return self._committer(context)
 
     def _committer_of(self, name: str, context: CommitterInitContext) -> TableCommitter:
@@ -307,8 +313,7 @@ class TableSink(
         if not committed:
             return
         if self.options.are_many:
-            for message in committed:
-                self.of_table(message.value.table or "").add_post_commit_topology([message])
+            self._at_once(self._follow_up_of, committed)
             return
         try:
             layout = self._opened.layout if self._opened else self._files()
@@ -366,6 +371,20 @@ class TableSink(
             table.forget(context.incarnation)
 
     # --- many tables
+
+    def _at_once(self, call: Callable[[M], None], each: Sequence[M]) -> None:
+        """Make a call for each table, for several at the same time. Raises the first error after all calls."""
+        with ThreadPoolExecutor(self.calls_at_once(), "outfall-tables") as threads:
+            for _ in threads.map(call, each):
+                pass
+
+    def _check_layout(self, files: EpochFiles) -> None:
+        one = self.of_table(files.table or "")
+        now = one._files()
+        check_layout(files, None if now is None else one.mode.form(now))
+
+    def _follow_up_of(self, message: CommittableMessage[EpochFiles]) -> None:
+        self.of_table(message.value.table or "").add_post_commit_topology([message])
 
     def _of_each(self, call: Callable[[TableSink], T]) -> Iterator[T]:
         """Yield the result of a call for each table that rows may have been written to, without those it fails for."""

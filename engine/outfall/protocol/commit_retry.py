@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -101,9 +102,9 @@ class CommitLoop:
         *,
         clock: Clock,
         metrics: Metrics,
-        on_committed: Callable[[str], None] = lambda group: None,
+        on_committed: Callable[[Sequence[str]], None] = lambda groups: None,
     ) -> None:
-        """Prepare to commit. `on_committed` is called with the name of each group that is completely committed."""
+        """Prepare to commit. `on_committed` is called with the names of groups that are completely committed."""
         self._committer = committer
         self._policy = policy
         self._place = place
@@ -115,8 +116,9 @@ class CommitLoop:
     def run(self, requests: Sequence[CommitRequest[Any]]) -> None:
         """Commit the requests, and retry those that request it after a pause, until each is resolved or lost.
 
-        Each round commits the groups one by one. A failed group is omitted from the next round, and its error is raised
-        at the end. If data is lost and none is published, the remaining requests are not committed.
+        Each round commits the groups one by one, or as many at the same time as the committer permits. A failed group
+        is omitted from the next round, and its error is raised at the end. If data is lost and none is published, the
+        remaining requests are not committed.
 
         Raises `CommitRefusedError` if a request failed for a known reason and the policy is to fail, and `CommitError`
         if the reason is unknown or the deadline passed. If several groups failed, raises `TransientError` or
@@ -152,31 +154,46 @@ class CommitLoop:
 
     def _round(self) -> None:
         """Commit the unresolved requests once. Raises `_UnresolvedError` if some of them request a retry."""
-        for group in self._groups:
-            if not group.pending():
-                continue
+        waiting, most = [group for group in self._groups if group.pending()], self._committer.at_once
+        for first in range(0, len(waiting), most):
             if self._lost_in_vain():
                 return
-            try:
-                self._offer(group)
-            except OutfallError as error:
-                group.error = error
+            self._offer(waiting[first : first + most])
         if any(group.pending() for group in self._groups):
             raise _UnresolvedError
 
-    def _offer(self, group: _Group) -> None:
-        pending = group.pending()
-        for request in pending:
+    def _offer(self, groups: Sequence[_Group]) -> None:
+        """Commit groups at the same time."""
+        pending = {id(group): group.pending() for group in groups}
+        for request in (request for requests in pending.values() for request in requests):
             if request.outcome.kind == "retry":
                 self._metrics.add("retries")
                 request.offer_again()
         reached("before commit")
-        self._call(pending)
+        errors = self._called(list(pending.values()))
         reached("after commit")
-        for request in pending:
-            self._resolve(request)
-        if group.name is not None and group.committed():
-            self._on_committed(group.name)
+        committed = []
+        for group, error in zip(groups, errors, strict=True):
+            group.error = error or self._resolved(pending[id(group)])
+            if group.name is not None and group.error is None and group.committed():
+                committed.append(group.name)
+        if committed:
+            self._on_committed(committed)
+
+    def _called(self, groups: Sequence[Sequence[CommitRequest[Any]]]) -> list[OutfallError | None]:
+        """Call the committer with the requests of each group; return the errors."""
+        if len(groups) == 1:
+            return [self._call(groups[0])]
+        with ThreadPoolExecutor(len(groups), "outfall-commit") as threads:
+            return list(threads.map(self._call, groups))
+
+    def _resolved(self, requests: Sequence[CommitRequest[Any]]) -> OutfallError | None:
+        try:
+            for request in requests:
+                self._resolve(request)
+        except OutfallError as error:
+            return error
+        return None
 
     def _unresolved(self) -> Retry:
         pending = [request for group in self._groups for request in group.pending()]
@@ -194,19 +211,22 @@ class CommitLoop:
             return False
         return self._committer.nothing_published(requests)
 
-    def _call(self, pending: Sequence[CommitRequest[Any]]) -> None:
-        """Call the committer. An exception is an unknown failure of the whole call."""
+    def _call(self, pending: Sequence[CommitRequest[Any]]) -> OutfallError | None:
+        """Call the committer; return its error. An exception is an unknown failure of the whole call."""
         try:
             self._committer.commit(pending)
-        except OutfallError:
-            raise
+        except OutfallError as error:
+            return error
         except Exception as error:
-            raise CommitError.because_of(
+            failed = CommitError.because_of(
                 error,
                 f"committing {len(pending)} committables failed",
                 do="fix the cause; the next run of the query commits the recorded data",
                 **self._where(),
-            ) from error
+            )
+            failed.__cause__ = error
+            return failed
+        return None
 
     def _resolve(self, request: CommitRequest[Any]) -> None:
         outcome = request.outcome

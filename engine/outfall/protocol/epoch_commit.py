@@ -129,8 +129,9 @@ class EpochCommit:
             )
         raise self._lost_for_good(lost)
 
-    def _mark_committed(self, child: str) -> None:
-        self._journal.append(Committed(child=child, **self._recorded))
+    def _mark_committed(self, children: Sequence[str]) -> None:
+        first, *others = children
+        self._journal.append(Committed(child=first, others=tuple(others), **self._recorded))
         reached("after COMMITTED")
 
     def _all_there(self) -> bool:

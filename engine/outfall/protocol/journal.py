@@ -148,7 +148,7 @@ class JournalView:
             case Committing():
                 return replace(self, committing=True)
             case Committed():
-                return replace(self, committed=self.committed | {entry.child})
+                return replace(self, committed=self.committed | {entry.child, *entry.others})
             case Completed():
                 return self._completed(entry)
             case Abandoned():

@@ -72,7 +72,7 @@ class _AsFirstWritten(BaseModel):
         return {name: value for name, value in found.items() if name not in _LATER or value}
 
 
-_LATER = ("row_identity", "columns", "tables")
+_LATER = ("row_identity", "columns", "tables", "others")
 """The fields that the first release did not know."""
 
 
@@ -215,13 +215,15 @@ class Committing(_Entry):
     generation: Count
 
 
-class Committed(_Entry):
-    """All committables of one child are published and not committed again."""
+class Committed(_AsFirstWritten, _Entry):
+    """All committables of one child, or of several, are published and not committed again."""
 
     kind: Literal["committed"] = "committed"
     epoch: Count
     generation: Count
     child: str
+    others: tuple[str, ...] = ()
+    """Children that were committed at the same time."""
 
 
 class Completed(_AsFirstWritten, _Entry):

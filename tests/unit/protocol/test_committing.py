@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from outfall.capabilities import CommitRequest, Committer, Metrics
-from outfall.errors import CommitError, CommitRefusedError, ConfigurationError, TerminalError
+from outfall.errors import CommitError, CommitRefusedError, ConfigurationError, TerminalError, TransientError
 from outfall.protocol.commit_retry import CommitContext, CommitLoop, CommitPolicy, closing_committer
 from outfall.testing import FakeClock
 from outfall.wrappers.composite_committer import ChildValue
@@ -153,6 +154,40 @@ def test_the_first_repeated_commit_is_a_warning_and_then_one_at_intervals(caplog
         " retried: SlowDown (HTTP 503)"
     )
     assert re.search(r"attempt \d+, (29|30) s left.*; \d+ more retries since the last warning", second)
+
+
+class AtOnce(Committer[str]):
+    """Commits three groups at the same time, and each only while two others are being committed; `x` fails."""
+
+    at_once = 3
+
+    def __init__(self) -> None:
+        self._together = Barrier(3, timeout=20)
+
+    def group(self, committable: str) -> str:
+        return committable
+
+    def commit(self, requests: Sequence[CommitRequest[str]]) -> None:
+        self._together.wait()
+        for request in requests:
+            if request.committable == "x":
+                raise TransientError("the catalogue does not answer")
+            request.signal_committed()
+
+
+def test_groups_are_committed_at_the_same_time_and_marked_together() -> None:
+    marked: list[list[str]] = []
+    loop = CommitLoop(
+        AtOnce(),
+        CommitPolicy(),
+        CommitContext("orders", 7),
+        clock=FakeClock(),
+        metrics=Metrics(),
+        on_committed=lambda groups: marked.append(list(groups)),
+    )
+    with pytest.raises(TransientError, match="the catalogue does not answer"):
+        loop.run([CommitRequest(name) for name in ("a", "b", "c", "d", "x", "e")])
+    assert marked == [["a", "b", "c"], ["d", "e"]]
 
 
 def test_a_known_failure_fails_the_query() -> None:

@@ -20,9 +20,13 @@ def links_to(*names: str, absent: Iterable[str] = (), spec: tuple[str, ...] = ()
 class MemoryTablesSink(MemoryTableSink):
     """Writes each row into the table that its column `place` names."""
 
-    def __init__(self, links: Mapping[str, TableLink], **options: Any) -> None:
+    def __init__(self, links: Mapping[str, TableLink], at_once: int = 1, **options: Any) -> None:
         super().__init__(next(iter(links.values())), **{"table_column": "place", "allowed_tables": "t*", **options})
         self.links = dict(links)
+        self.at_once = at_once
+
+    def calls_at_once(self) -> int:
+        return self.at_once
 
     def of_table(self, name: str) -> Self:
         return changed(super().of_table(name), link=self.links[name])

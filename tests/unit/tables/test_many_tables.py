@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from threading import Barrier
 from typing import Any
 
 import pyarrow as pa
@@ -64,14 +65,15 @@ def test_each_table_gets_its_rows_in_one_commit_per_epoch() -> None:
     assert result.counts["max_tables"] == 2
 
 
+@pytest.mark.parametrize("at_once", [1, 3])
 @pytest.mark.parametrize("point", POINTS)
-def test_each_table_gets_each_row_once_wherever_drivers_die(point: str) -> None:
+def test_each_table_gets_each_row_once_wherever_drivers_die(point: str, at_once: int) -> None:
     links, recovery = links_to("t1", "t2", absent=["t3"]), MemoryRecoveryConfig()
     tasks = [[[row(0, "t1"), row(1, "t2")], [row(2, "t1")]], [[row(3, "t3"), row(4, "t1")]], [], [[row(5, "t3")]]]
     for epoch, rows in enumerate(tasks):
         with crash_at(point):
-            driver(links, recovery, create_table="if_missing").run_epoch(epoch, rows)
-        driver(links, recovery, create_table="if_missing").run_epoch(epoch, rows)
+            driver(links, recovery, create_table="if_missing", at_once=at_once).run_epoch(epoch, rows)
+        driver(links, recovery, create_table="if_missing", at_once=at_once).run_epoch(epoch, rows)
     assert written(links) == {"t1": [0, 2, 4], "t2": [1], "t3": [3, 5]}
     for link in links.values():
         assert set(link.store.paths()) == link.store.named_paths()
@@ -466,13 +468,31 @@ def test_a_foreign_table_that_cannot_be_read_stops_no_clean_up(caplog: pytest.Lo
 # --- a task
 
 
-def routed(links: Mapping[str, TableLink], **options: Any) -> RoutedWriter:
+class Met:
+    """Meets so many tables at the same time, each only together with others."""
+
+    def __init__(self, links: Mapping[str, TableLink], at_once: int) -> None:
+        self.at_once = at_once
+        self._links = links
+        self._together = Barrier(at_once, timeout=20)
+
+    def __call__(self, name: str, rows: pa.Schema) -> tuple[WrittenTable, frozenset[str]]:
+        self._together.wait()
+        return WrittenTable(layout_of(self._links[name]), None, "outfall/0123456789abcdef/g1-1", name), frozenset()
+
+
+def routed(links: Mapping[str, TableLink], at_once: int = 1, **options: Any) -> RoutedWriter:
     given = TableOptions(**{"table_column": "place", "allowed_tables": "t*", **options})
+    context = WriterInitContext("sink", "0123456789abcdef", 1, 0, None, 0, token="1")
+    return RoutedWriter(Met(links, at_once), context, given)
 
-    def meet(name: str, rows: pa.Schema) -> tuple[WrittenTable, frozenset[str]]:
-        return WrittenTable(layout_of(links[name]), None, "outfall/0123456789abcdef/g1-1", name), frozenset()
 
-    return RoutedWriter(meet, WriterInitContext("sink", "0123456789abcdef", 1, 0, None, 0, token="1"), given)
+def test_tables_are_met_at_the_same_time() -> None:
+    names = [f"t{number}" for number in range(6)]
+    part = routed(links_to(*names), at_once=3)
+    part.write_batch([row(number, name) for number, name in enumerate(names)])
+    assert len(part.prepare_commit()) == len(names)
+    part.close()
 
 
 def test_tables_that_take_turns_have_one_file_each_and_few_are_open() -> None:
