@@ -17,10 +17,12 @@ from outfall.possession.possession import check_same_name, find_moved
 from outfall.sql.delivery import SqlDelivery, StagedEpochs
 from outfall.sql.dialect import compose
 from outfall.sql.ledger import StepLedger
+from outfall.sql.many.delivery import ManyEpochs
 from outfall.sql.names import Found, SqlName
 from outfall.sql.parts.delivery import PartDelivery
 from outfall.sql.parts.ledger import PartLedger
-from outfall.sql.target import SqlTarget, StepTables
+from outfall.sql.tables import StepTables
+from outfall.sql.target import SqlTarget
 from outfall.sql.tombstones import tombstones_name
 from outfall.target_record import TargetRecord
 
@@ -100,12 +102,11 @@ class MySQLDelivery(SqlDelivery):
             tasks_own = "attempts" if self.options.by_epochs else "parts"
             own: list[SqlName] = [MySQLName(schema, name) for name in ("ledger", tasks_own)]
             own += [MySQLName(schema, "refused")] if self.dead_letters else []
-            tombstones = self._tombstones_of(self.find(session))
+            self._found = self._found or self.find(session)
+            tombstones = self._tombstones_of(self._found)
             own += [] if tombstones is None else [tombstones.table]
             self._check_table(session)
-            names: list[SqlName] = [self.table.resolved(self.find(session))]
-            if self.options.table is None:
-                names = [name for _, name in self._listed(session)]
+            names = [table.name for table in self._named(session)]
             return [
                 f"{database.name()} responds: {version}, user {user}",
                 *(text for name in names for text in check_rights(self.options, session, name, own)),
@@ -121,6 +122,10 @@ class MySQLDelivery(SqlDelivery):
 
 class MySQLEpochDelivery(MySQLDelivery, StagedEpochs):
     """Writes each epoch in one transaction, so readers see either all or none of it."""
+
+
+class MySQLManyDelivery(ManyEpochs, MySQLEpochDelivery):
+    """Writes each epoch in one transaction into the tables that its rows name."""
 
 
 class MySQLPartDelivery(PartDelivery, MySQLDelivery):

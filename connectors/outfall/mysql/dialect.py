@@ -34,7 +34,7 @@ from outfall.mysql.types import KEY_LENGTH, arrow_type, new_column_type, why_no_
 from outfall.mysql.words import MySQLWords
 from outfall.sql.dialect import Dialect, among, compose
 from outfall.sql.keyed import Move, PositionedRows
-from outfall.sql.ledger import MANY, StepLedger
+from outfall.sql.ledger import StepLedger
 from outfall.sql.names import Found, SqlName, ledger_name, staging_name
 from outfall.sql.options import STAGE
 from outfall.sql.staging import Staging
@@ -48,7 +48,6 @@ class MySQLDialect(Dialect):
 
     sink = "MySQLSink"
     words = MySQLWords()
-    takes_many = True
     volatile = "they were removed, or the database was restored"
 
     def __init__(self, options: MySQLOptions) -> None:
@@ -137,10 +136,8 @@ class MySQLDialect(Dialect):
         return None
 
     def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> StepLedger:
-        named = MANY
-        if self.options.table is not None:
-            table = self.parse(self.options.table)
-            named = ledger_name(table.schema or self.database.database_name(), table.name)
+        table = self.parse(self.options.table or "")
+        named = ledger_name(table.schema or self.database.database_name(), table.name)
         own = MySQLName(self.options.metadata_schema, "ledger")
         return StepLedger(self, own, named, incarnation, step_id)
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Literal
 
 from outfall.existing import OnExistingRows
-from outfall.mysql.delivery import MySQLDelivery, MySQLEpochDelivery, MySQLPartDelivery
+from outfall.mysql.delivery import MySQLDelivery, MySQLEpochDelivery, MySQLManyDelivery, MySQLPartDelivery
 from outfall.mysql.options import MySQLOptions
 from outfall.options import arguments_for, make_options, names_arguments
 from outfall.row_logging import LogRows
@@ -81,4 +81,10 @@ class MySQLSink(SqlSink[MySQLOptions]):
         retry_deadline: timedelta | float | str = 300,
     ) -> None:
         options = make_options(MySQLOptions, arguments_for(MySQLOptions, locals()))
-        super().__init__(MySQLEpochDelivery(options) if options.by_epochs else MySQLPartDelivery(options))
+        if options.by_epochs:
+            delegate: MySQLDelivery = (
+                MySQLManyDelivery(options) if options.table is None else MySQLEpochDelivery(options)
+            )
+        else:
+            delegate = MySQLPartDelivery(options)
+        super().__init__(delegate)

@@ -16,10 +16,27 @@ from outfall.postgres.names import TableName
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.staging.moving import PostgresCommitter
 from outfall.sql.delivery import SqlDelivery, StagedEpochs
+from outfall.sql.many.delivery import ManyEpochs, ManyTarget
 from outfall.sql.names import Found
 from outfall.sql.parts.delivery import PartDelivery
 from outfall.sql.parts.target import PartTarget
 from outfall.sql.target import SqlTarget
+
+
+class PostgresTarget(SqlTarget):
+    """One step's table in PostgreSQL, in one transaction."""
+
+    def check_table(self) -> None:
+        super().check_table()
+        # A crash of the server must not empty the ledger or the dead-letter table.
+        options = self._tables.options
+        names: list[Any] = [TableName(options.metadata_schema, name) for name in ("ledger", "parts")]
+        if self._tables.dead_letters is not None and not self._tables.dialect.options.allow_unlogged:
+            names.append(self._tables.dead_letters.table)
+        for name in names:
+            relation = read_relation(self._session, name)
+            if relation is not None and relation.unlogged:
+                raise unlogged(name, relation)
 
 
 class PostgresDelivery(SqlDelivery):
@@ -27,6 +44,7 @@ class PostgresDelivery(SqlDelivery):
 
     options: PostgresOptions
     table: TableName
+    _target_class = PostgresTarget
     _max_connections: int | None = None
     """The server's `max_connections`, once the driver has read it."""
 
@@ -64,11 +82,10 @@ class PostgresDelivery(SqlDelivery):
         def check(session: PostgresConnection) -> Sequence[str]:
             named = self.options.dead_letter_table
             dead_letters = None if named is None else TableName.parse(named)
-            tombstones = self._tombstones_of(self.find(session))
+            self._found = self._found or self.find(session)
+            tombstones = self._tombstones_of(self._found)
             own: Any = None if tombstones is None else tombstones.table
-            names: Sequence[Any] = [self.table]
-            if self.options.table is None:
-                names = [name for _, name in self._listed(session)]
+            names: Sequence[Any] = [table.name for table in self._named(session)]
             found = [text for name in names for text in check_rights(session, database, name, dead_letters, own)]
             self._check_table(session)
             relations = {name: read_relation(session, name) for name in names}
@@ -83,9 +100,6 @@ class PostgresDelivery(SqlDelivery):
         if self._max_connections is None:
             self._max_connections = max_connections(session)
 
-    def _target(self, session: Any, context: TargetContext[Any]) -> SqlTarget:
-        return PostgresTarget(self._tables(context, self._table_options), self._written, session)
-
 
 class EpochDelivery(PostgresDelivery, StagedEpochs):
     """Writes each epoch in one transaction, so readers see either all or none of it."""
@@ -94,20 +108,14 @@ class EpochDelivery(PostgresDelivery, StagedEpochs):
         return PostgresCommitter(self._tables(context), context)
 
 
-class PostgresTarget(SqlTarget):
-    """One step's table in PostgreSQL, in one transaction."""
+class PostgresManyTarget(ManyTarget, PostgresTarget):
+    """The tables that rows of a step name in PostgreSQL, in one transaction."""
 
-    def check_table(self) -> None:
-        super().check_table()
-        # A crash of the server must not empty the ledger or the dead-letter table.
-        options = self._tables.options
-        names: list[Any] = [TableName(options.metadata_schema, name) for name in ("ledger", "parts")]
-        if self._tables.dead_letters is not None and not self._tables.dialect.options.allow_unlogged:
-            names.append(self._tables.dead_letters.table)
-        for name in names:
-            relation = read_relation(self._session, name)
-            if relation is not None and relation.unlogged:
-                raise unlogged(name, relation)
+
+class ManyDelivery(ManyEpochs, EpochDelivery):
+    """Writes each epoch in one transaction into the tables that its rows name."""
+
+    _target_class = PostgresManyTarget
 
 
 class PostgresPartDelivery(PartDelivery, PostgresDelivery):

@@ -34,7 +34,7 @@ from outfall.postgres.staging.truncation import emptied
 from outfall.postgres.words import PostgresWords
 from outfall.sql.dialect import Dialect, compose
 from outfall.sql.keyed import Move, PositionedRows
-from outfall.sql.ledger import MANY, StepLedger
+from outfall.sql.ledger import StepLedger
 from outfall.sql.names import Found, SqlName, staging_name
 from outfall.sql.staging import Staging
 from outfall.sql.tombstones import Tombstones
@@ -46,7 +46,6 @@ class PostgresDialect(Dialect):
 
     sink = "PostgresSink"
     words = PostgresWords()
-    takes_many = True
     has_conflicts = True
 
     def __init__(self, options: PostgresOptions, database: PostgresDatabase) -> None:
@@ -138,8 +137,7 @@ class PostgresDialect(Dialect):
 
     def ledger(self, incarnation: str, step_id: str, found_in: str | None) -> StepLedger:
         own = TableName(self.options.metadata_schema, "ledger")
-        table = self.options.table
-        named = MANY if table is None else self.parse(table).in_ledger(found_in)
+        named = self.parse(self.options.table or "").in_ledger(found_in)
         return StepLedger(self, own, named, incarnation, step_id)
 
     def staging(self, step_id: str, target: SqlName, found_in: str | None) -> Staging:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from outfall.existing import OnExistingRows
 from outfall.options import arguments_for, make_options, names_arguments
-from outfall.postgres.delivery import EpochDelivery, PostgresDelivery, PostgresPartDelivery
+from outfall.postgres.delivery import EpochDelivery, ManyDelivery, PostgresDelivery, PostgresPartDelivery
 from outfall.postgres.options import PostgresOptions
 from outfall.postgres.source import SourceDelivery
 from outfall.row_logging import LogRows
@@ -86,7 +86,7 @@ class PostgresSink(SqlSink[PostgresOptions]):
         given = arguments_for(PostgresOptions, locals())
         options = make_options(PostgresOptions, given)
         if options.by_epochs:
-            delegate: PostgresDelivery = EpochDelivery(options)
+            delegate: PostgresDelivery = ManyDelivery(options) if options.table is None else EpochDelivery(options)
         elif options.offset_columns:
             delegate = SourceDelivery(options)
         else:

@@ -2,6 +2,7 @@
 
 ```
 delivery        the base of a sink: checks and opens the table before an epoch; makes all that follows, for each step
+  tables        the tables of a step: its target and its own; and what differs if rows name the targets
   target        compares the table with the recovery log, and lists the tables that a step needs
     table       whether rows fit the user's table; creating it, and adding columns
     ledger      the record of each step, in the same database and transactions
@@ -10,12 +11,11 @@ delivery        the base of a sink: checks and opens the table before an epoch; 
     dead_letters  the tables of rejected rows
   writer        one attempt: loads its rows into staging in one transaction
     routing     which table a row goes to, where a column names it
-  first_tables  the first contact with tables that rows name, before their epoch is recorded
   publish       publishes an epoch from staging in one transaction
-    epoch_tables  the tables of an epoch, and which of its rows go to each
     table_move  moves the rows for one table; those that it rejects become dead letters
     keyed       moves the rows of an epoch from staging into the table, all or some
     moving      finds by bisection those that the table accepts
+many/           into many tables: rows name theirs
 parts/          by parts: tasks publish their rows independently, and the ledger has a row for each part
 statements      every statement of the tables above and of moves, as text, from options and words
 changes         which rows are changes, for the write mode `changes`

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
@@ -39,17 +39,15 @@ from outfall.sinks import DynamicSink, Sink
 from outfall.sql.database import SqlDatabase
 from outfall.sql.dead_letters import DeadLetterTable, dead_letters
 from outfall.sql.dialect import Dialect, StagedRows
-from outfall.sql.epoch_tables import recorded_once
-from outfall.sql.first_tables import MetTables
-from outfall.sql.ledger import MANY
-from outfall.sql.names import Found, SqlName, is_own, staging_prefix
+from outfall.sql.ledger import MANY, StepLedger
+from outfall.sql.names import Found, SqlName, is_own
 from outfall.sql.options import SqlOptions
 from outfall.sql.publish import EpochCommitter
-from outfall.sql.routing import ListedTables
-from outfall.sql.staging import Staging, StagingOfMany, new_stage
+from outfall.sql.staging import Staging, new_stage
 from outfall.sql.statements import ledger_ddl
 from outfall.sql.table import Table
-from outfall.sql.target import SqlTarget, StepTables, layout_of, open_tables
+from outfall.sql.tables import StepTables
+from outfall.sql.target import SqlTarget, open_tables
 from outfall.sql.tombstones import Tombstones
 from outfall.sql.writer import StagingWriter
 from outfall.tables.key_options import keeps_newer_rows, key_identity
@@ -61,7 +59,7 @@ _LOG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """The name of a table that can be the name of a log."""
 
 
-class _OfStep(Protocol):
+class StepContext(Protocol):
     """The common attributes of all contexts."""
 
     @property
@@ -72,7 +70,7 @@ class _OfStep(Protocol):
 
 
 @dataclass(frozen=True)
-class _Owner:
+class Owner:
     """The step and the incarnation of an attempt."""
 
     step_id: str
@@ -88,12 +86,15 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
 
     options: SqlOptions
     table: SqlName
+    takes_many: ClassVar[bool] = False
+    """Whether rows name their tables."""
+    _target_class: ClassVar[type[SqlTarget]] = SqlTarget
 
     def __init__(self, options: SqlOptions) -> None:
         self.options = options
         self.context: WriterInitContext | None = None
         dialect = self.dialect()
-        if options.table is None and not dialect.takes_many:
+        if options.table is None and not self.takes_many:
             raise ConfigurationError(f"{dialect.sink} cannot take the table from a column", do="set table")
         self.table = dialect.parse(options.table or MANY)
         for entry in options.allowed_tables:
@@ -103,10 +104,13 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         """The columns of the rows, once the driver knows them."""
         self._written: pa.Schema | None = None
         """The columns that are written for such rows."""
-        self._met = MetTables()
-        """The tables that rows have named, and that were checked."""
         self._found = self._known()
         """What the server has found; `None` before it was asked. The driver passes it to the tasks."""
+
+    @property
+    def described(self) -> str:
+        """The table, or what names the tables, for texts."""
+        return str(self.table)
 
     @abstractmethod
     def dialect(self, options: Any = None) -> Dialect:
@@ -148,8 +152,7 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
 
     def recovery_location(self) -> str | None:
         found = self.database.log_url()
-        # Which tables rows may name changes, and must not change where the log is.
-        if found is None or self.options.table is None:
+        if found is None:
             return None
         # Queries whose steps have the same id need a log each, and write to a table each.
         log = str(self.table)
@@ -159,8 +162,6 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
 
     def row_schema(self) -> pa.Schema | None:
         dialect, options = self.dialect(), self.options
-        if options.table is None:
-            return None
         columns = self.database.run("checking", lambda session: dialect.columns(session, self.table), starting=True)
         fields = [pa.field(column.name, dialect.arrow_type(column)) for column in columns if column.writable]
         if not fields:
@@ -258,23 +259,22 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         """The table in the schema in which it was found, if that is known."""
         return self.table.resolved(self._found)
 
-    def _tables(self, context: _OfStep, options: Any = None, *, starting: bool = False) -> StepTables[Any]:
+    def _tables(self, context: StepContext, options: Any = None, *, starting: bool = False) -> StepTables[Any]:
         """Return the tables of a step, with the sink's options or with others."""
         step, found, dialect = context.step_id, self.found(starting=starting), self.dialect(options)
-        ledger, staging = dialect.ledger(context.incarnation, step, found[0]), self._staging(step, found)
+        ledger, staging = self._ledger(dialect, context, found), self._staging(step, found)
         tombstones = self._tombstones_of(found)
         return StepTables(step, dialect, self._resolved, ledger, staging, self.dead_letters, tombstones)
 
+    def _ledger(self, dialect: Dialect, context: StepContext, found: Found) -> StepLedger:
+        return dialect.ledger(context.incarnation, context.step_id, found[0])
+
     def _staging(self, step_id: str, found: Found) -> Staging:
-        dialect, options = self.dialect(), self.options
-        if options.table is not None:
-            return dialect.staging(step_id, self.table.resolved(found), found[0])
-        extra = options.own_columns()[1:]
-        return StagingOfMany(dialect, staging_prefix(options.metadata_schema, self.table, step_id, extra), self.table)
+        return self.dialect().staging(step_id, self.table.resolved(found), found[0])
 
     def _tombstones_of(self, found: Found) -> Tombstones | None:
         """Return the sequences of deleted keys of the table; `None` unless the rows are changes."""
-        if self.options.write_mode != "changes" or self.options.table is None:
+        if self.options.write_mode != "changes":
             return None
         return self.dialect().tombstones(self.table.resolved(found))
 
@@ -298,36 +298,18 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         """Reject rows whose columns do not fit the table, and a table that is not for rows."""
         self._refuse_own_tables(session)
         self._written = self._written_schema(session, schema)
-        if self.options.table is None:
-            Table(self.dialect(), self.table).check_routing(schema)
-            for table, _ in self._listed(session):
-                table.check(session, schema)
-            return
-        Table(self.dialect(self._table_options), self._resolved).check(session, self._written)
+        for table in self._named(session):
+            table.check(session, self._written)
 
     def _check_table(self, session: Any) -> None:
         """Reject a table that fits no rows."""
         self._refuse_own_tables(session)
-        if self.options.table is None:
-            for table, _ in self._listed(session):
-                table.check_without_rows(session)
-            return
-        Table(self.dialect(self._table_options), self._resolved).check_without_rows(session)
+        for table in self._named(session):
+            table.check_without_rows(session)
 
-    def _listed(self, session: Any) -> list[tuple[Table, SqlName]]:
-        """Return the existing tables of which `allowed_tables` has the whole name."""
-        dialect, options = self.dialect(), self.options
-        entries = [entry for entry in options.allowed_tables if "*" not in entry]
-        names = [dialect.parse(entry) for entry in entries]
-        found = dialect.find_all(session, names) if names else []
-        names = [name.resolved(each) for name, each in zip(names, found, strict=True)]
-        dialect.read_ahead(session, names)
-        of, tables = ListedTables(dialect, (self._found or self.find(session))[0]), []
-        for entry, name, at in zip(entries, names, found, strict=True):
-            if dialect.columns(session, name):
-                own = options.of_table(entry, of.keys(session, name, at), of.columns(name, at))
-                tables.append((Table(dialect.with_options(own), name), name))
-        return tables
+    def _named(self, session: Any) -> Sequence[Table]:
+        """Return the tables that options name, and that are therefore checked before there are rows."""
+        return [Table(self.dialect(self._table_options), self._resolved)]
 
     def _refuse_own_tables(self, session: Any) -> None:
         """Reject an option that names one of the sink's own tables."""
@@ -347,30 +329,19 @@ class SqlDelivery(Sink[Any], SupportsWriterContext, SupportsTarget[Any], Declare
         """Return the columns that are written for rows with a schema."""
         return schema
 
-    @abstractmethod
     def _target(self, session: Any, context: TargetContext[Any]) -> SqlTarget:
         """Return the table in one transaction."""
+        return self._target_class(self._tables(context, self._table_options), self._written, session)
 
     def _support_ddl(self, session: Any, step_id: str) -> list[str]:
         """Return the statements that create the sink's own tables."""
-        found = self.find(session)
-        own: list[Any] = [self.dead_letters]
-        if self.options.table is None:
-            own += self._own_of_listed(session, step_id, found)
-        else:
-            own = [self._staging(step_id, found), *own, self._tombstones_of(found)]
+        own = self._own_tables(session, step_id, self.find(session))
         missing = [statement for table in own if table is not None for statement in table.missing_ddl(session)]
         return [*ledger_ddl(self.dialect().words, self.options.metadata_schema), *dict.fromkeys(missing)]
 
-    def _own_of_listed(self, session: Any, step_id: str, found: Found) -> list[Any]:
-        """Return the staging tables and the tombstones for the existing tables that `allowed_tables` has by name."""
-        self._found = self._found or found
-        step, own = self._tables(_Owner(step_id, "")), list[Any]()
-        for table, name in self._listed(session):
-            layout = layout_of(table.columns(session))
-            tables = step.of_table(name.found or (None, name.name), table.spelled, layout=layout, keys=table.keys)
-            own += [tables.staging, tables.tombstones]
-        return own
+    def _own_tables(self, session: Any, step_id: str, found: Found) -> Sequence[Any]:
+        """Return the tables for staging, for dead letters and for tombstones of those that options name, or `None`."""
+        return [self._staging(step_id, found), self.dead_letters, self._tombstones_of(found)]
 
 
 class StagedDelivery(SqlDelivery, DynamicSink[Any], SupportsCommitter[StagedRows]):
@@ -413,22 +384,10 @@ class StagedEpochs(StagedDelivery, SupportsPreCommitTopology[StagedRows, StagedR
         self, results: Sequence[CommittableMessage[StagedRows]]
     ) -> Sequence[CommittableMessage[StagedRows]]:
         self._check_dead_letters(results)
-        if self.options.table is None:
-            return self._met_tables(results)
         if results or self.options.existing.others != "delete":
             return results
         # A first epoch without rows, for which Spark may run no task, empties the table too.
         return [CommittableMessage(StagedRows(stage=new_stage(), rows=0, columns=()), epoch=0, worker_index=0)]
-
-    def _met_tables(
-        self, results: Sequence[CommittableMessage[StagedRows]]
-    ) -> Sequence[CommittableMessage[StagedRows]]:
-        """Settle what is to be known of tables before the epoch is recorded; return results with each table once."""
-        attempts = recorded_once([message.value for message in results])
-        owner = next((attempt.owner for attempt in attempts if attempt.owner is not None), None)
-        if owner is not None:
-            self._met.meet(self._tables(_Owner(*owner)), attempts)
-        return [replace(message, value=value) for message, value in zip(results, attempts, strict=True)]
 
     def write_result_serializer(self) -> ModelSerializer[StagedRows]:
         return self.committable_serializer()
@@ -444,9 +403,6 @@ class StagedEpochs(StagedDelivery, SupportsPreCommitTopology[StagedRows, StagedR
             lambda session: dead_letters.check_bound(session, waiting, epoch=results[0].epoch, step=None),
         )
 
-    def _target(self, session: Any, context: TargetContext[Any]) -> SqlTarget:
-        return SqlTarget(self._tables(context, self._table_options), self._written, session)
-
 
 class SqlSink(DelegatingSink, Generic[T]):
     """The base of the sink of a database: one of its deliveries, by the options."""
@@ -454,11 +410,7 @@ class SqlSink(DelegatingSink, Generic[T]):
     delegate: SqlDelivery
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(table={self._shown()!r}, write_mode={self.options.write_mode!r})"
-
-    def _shown(self) -> str:
-        delegate = self.delegate
-        return delegate.options.described if delegate.options.table is None else str(delegate.table)
+        return f"{type(self).__name__}(table={self.delegate.described!r}, write_mode={self.options.write_mode!r})"
 
     @property
     def options(self) -> T:

@@ -205,8 +205,6 @@ class Dialect(ABC):
     """What differs as text."""
     volatile: ClassVar[str] = "a server crash empties both tables"
     """Why staged rows can be missing."""
-    takes_many: ClassVar[bool] = False
-    """Whether a column of the rows can name their tables."""
     has_conflicts: ClassVar[bool] = False
     """Whether `conflicts` depends on the catalogue."""
     adds_columns: bool = True

@@ -15,14 +15,13 @@ from outfall.row_logging import RowLog
 from outfall.sql.database import ExpectedTables, Session
 from outfall.sql.dead_letters import DeadLetterTable
 from outfall.sql.dialect import Refusal, StagedRows
-from outfall.sql.epoch_tables import EpochTable, alike, in_two_places, merged, tables_of, with_other_keys
 from outfall.sql.keyed import Move
 from outfall.sql.ledger import LedgerRow
 from outfall.sql.moving import SortingMove
 from outfall.sql.names import SqlName
 from outfall.sql.table import Table, dropped, dropped_early
 from outfall.sql.table_move import MovedRows, RejectedRowError, RowsLostError, TableMove, staged_row_name
-from outfall.sql.target import StepTables
+from outfall.sql.tables import EpochTable, StepTables
 from outfall.sql.tombstones import Tombstones
 from outfall.trace_points import reached
 
@@ -72,13 +71,16 @@ class EpochCommitter(StagedCommitter):
 
     def commit(self, requests: Sequence[Request]) -> None:
         self._prepare_tables(requests)
-        self._name_tables(requests)
+        tables = self._tables.of_epoch(attempts_of(requests))
+        for table in tables:
+            if table.only is not None:
+                self._context.metrics.table(table.in_ledger, table.rows)
         try:
             self._tables.database.run_raw(
                 "publishing to",
-                lambda session: self._publish(session, requests),
+                lambda session: self._publish(session, requests, tables),
                 foreseen=[self._ledger.reading()],
-                looks=self._options.by_key or self._tables.are_many,
+                looks=self._tables.looks,
             )
         except RowsLostError:
             self._signal_lost(requests)
@@ -99,19 +101,13 @@ class EpochCommitter(StagedCommitter):
                     request.signal_failed_with_known_reason(refusal)
             elif known := self.explain(requests, error):
                 raise known from error
-            elif "table" in faults and (missing := self._dropped(requests)) is not None:
+            elif "table" in faults and (missing := self._dropped(requests, tables)) is not None:
                 raise missing from error
             else:
-                doing = f"publishing to {self._named()}"
+                doing = f"publishing to {self._ledger.table}"
                 raise self._tables.database.translated(doing, error, self._context.step_id) from error
         else:
             self._count()
-
-    def _name_tables(self, requests: Sequence[Request]) -> None:
-        """Tell the log the tables of the epoch, if a column names them."""
-        for some in alike(attempts_of(requests)) if self._tables.are_many else ():
-            for table in merged(some):
-                self._context.metrics.table(self._dialect.in_ledger(table.found), table.rows)
 
     def explain(self, requests: Sequence[Request], error: Exception) -> OutfallError | None:
         """Return the error for one of the driver's that only a database of this kind has; `None` for others."""
@@ -121,7 +117,7 @@ class EpochCommitter(StagedCommitter):
         def find(session: Session) -> Mapping[int, str]:
             row = self._row(session, requests)
             # Another driver may have published them in the meantime, and cleared staging.
-            return {} if row.holds(self._context.epoch) else self._find_lost(session, requests)
+            return {} if row.holds(self._context.epoch) else self._tables.find_lost(session, attempts_of(requests))
 
         _signal(requests, self._tables.run("reading staging of", find))
 
@@ -144,7 +140,7 @@ class EpochCommitter(StagedCommitter):
             row = self._row(session, requests, lock=True)
             if self._is_published(row, requests):
                 return None
-            lost = self._find_lost(session, requests)
+            lost = self._tables.find_lost(session, attempts_of(requests))
             if lost:
                 self._ledger.revoke(session, self._context.generation)
                 self._staging.forget(session, _stages(requests))
@@ -187,7 +183,7 @@ class EpochCommitter(StagedCommitter):
                 )
             self._tables.make(ExpectedTables((self._options.metadata_schema, table.table.name), table.missing_ddl))
 
-    def _publish(self, session: Session, requests: Sequence[Request]) -> None:
+    def _publish(self, session: Session, requests: Sequence[Request], tables: Sequence[EpochTable]) -> None:
         context = self._context
         self._tries += 1
         row = self._row(session, requests, lock=True)
@@ -196,27 +192,17 @@ class EpochCommitter(StagedCommitter):
         if row.revoked >= context.generation:
             raise _RevokedError
         reached("sql: publishing")
-        tables = tables_of(self._tables, attempts_of(requests))
-        new = self._new(session, row, tables)
+        new = self._tables.new(session, row, tables)
         self._make_way(session, new)
         self._moved = self._move(session, requests, tables)
         for table in tables:
             if table.tables.tombstones is not None:
                 table.tables.tombstones.forget(session, table.rows)
-        if self._tables.are_many:
-            self._ledger.add_tables(session, context, [str(table.tables.ledger.key["target"]) for table in new])
+        self._tables.record(session, context, new)
         self._ledger.published(session, context, self._moved.changed)
         self._staging.forget(session, _stages(requests))
         for request in requests:
             request.signal_committed()
-
-    def _new(self, session: Session, row: LedgerRow, tables: Sequence[EpochTable]) -> list[EpochTable]:
-        """Return the tables in which no epoch of this query has rows."""
-        if not self._tables.are_many:
-            return list(tables) if row.epoch is None else []
-        named = {str(table.tables.ledger.key["target"]): table for table in tables}
-        known = self._ledger.known_tables(session, list(named))
-        return [table for name, table in named.items() if name not in known]
 
     def _make_way(self, session: Session, new: Sequence[EpochTable]) -> None:
         """Delete existing rows in the first epoch of a table with `on_existing="overwrite"`."""
@@ -229,8 +215,8 @@ class EpochCommitter(StagedCommitter):
 
     def _move(self, session: Session, requests: Sequence[Request], tables: Sequence[EpochTable]) -> MovedRows:
         moves = [self.move_of(table) for table in tables]
-        self._hold(session, moves)
-        if self._unfit(session, tables):
+        self._tables.hold(session, moves)
+        if self._tables.unfit(session, tables):
             raise RowsLostError
         reached("sql: moving")
         staged = {request.committable.stage: request.committable.letters for request in requests}
@@ -241,8 +227,8 @@ class EpochCommitter(StagedCommitter):
             self._dead_letters.check_bound(session, staged, epoch=self._context.epoch, step=self._context.step_id)
             if waiting and self._dead_letters.publish(session, list(staged)) != waiting:
                 raise RowsLostError
-        if self._tables.are_many and self._options.write_mode != "append":
-            self._check_counts(session, tables)
+        if self._tables.lacks_rows(session, tables):
+            raise RowsLostError
         moved = self._move_together(session, moves)
         if moved is None:
             moved = MovedRows(0)
@@ -250,43 +236,9 @@ class EpochCommitter(StagedCommitter):
                 self._moving = table
                 there = waiting + moved.dead_letters
                 moved += TableMove(session, table, move, self._dead_letters, there, self._context).run()
-        settled = moved.changed + moved.dead_letters + moved.skipped
-        if self._tables.are_many and self._options.write_mode == "append":
-            rows = sum(table.rows for table in tables)
-            if moved.skipped or settled != rows:
-                self._check_counts(session, tables)
+        if self._tables.lacks_rows(session, tables, moved.changed + moved.dead_letters):
+            raise RowsLostError
         return moved
-
-    def _hold(self, session: Session, moves: Sequence[Move]) -> None:
-        if not self._tables.are_many:
-            for move in moves:
-                move.hold(session)
-            return
-        named = list(dict.fromkeys(name for move in moves for name in (move.table, move.staging)))
-        if self._dialect.has_conflicts and self._options.write_mode != "append":
-            self._dialect.read_ahead(session, named)
-        for move in moves:
-            move.wait_for_others(session)
-        session.hold([statement for move in moves for statement in move.holding(session)])
-        self._dialect.read_ahead(session, named)
-
-    def _unfit(self, session: Session, tables: Sequence[EpochTable]) -> bool:
-        """Return whether a table or its staging no longer matches the rows."""
-        if not self._tables.are_many:
-            return any(any(each.tables.staging.unfit(session, each.attempts).values()) for each in tables)
-        # All attempts in a staging table have the same columns, unless tasks have got other ones.
-        for each in tables:
-            some = list({attempt.columns: attempt for attempt in each.attempts}.values())
-            if any(each.tables.staging.unfit(session, some).values()):
-                return True
-        return bool(in_two_places(tables) or with_other_keys(session, self._tables, tables))
-
-    def _check_counts(self, session: Session, tables: Sequence[EpochTable]) -> None:
-        """Check that staging has the rows of all attempts."""
-        for each in {table.attempts[0].stage: table for table in tables}.values():
-            expected = {attempt.stage: attempt.rows for attempt in each.attempts}
-            if each.tables.staging.counts(session, expected) != expected:
-                raise RowsLostError
 
     def _move_together(self, session: Session, moves: Sequence[Move]) -> MovedRows | None:
         """Move the rows of many tables with few round trips; return `None` if that moves none."""
@@ -331,15 +283,10 @@ class EpochCommitter(StagedCommitter):
 
     def _refused(self, table: SqlName | None, name: str, why: str, do: str) -> OutfallError:
         step, epoch = self._context.step_id, self._context.epoch
-        where = "the table" if not self._tables.are_many else "any table"
-        nothing = f"{do}; nothing of the epoch is in {where}"
+        nothing = f"{do}; nothing of the epoch is in {self._tables.where}"
         return CommitRefusedError(
-            f"the table {table or self._named()} rejects {name}", step=step, epoch=epoch, why=why, do=nothing
+            f"the table {table or self._ledger.table} rejects {name}", step=step, epoch=epoch, why=why, do=nothing
         )
-
-    def _named(self) -> str:
-        """Return the table, or what names the tables, for texts."""
-        return self._options.described if self._tables.are_many else str(self._tables.target)
 
     def _find_refused(self, requests: Sequence[Request]) -> tuple[SqlName, str, Refusal] | None:
         """Find a rejected row; return its table, its name and the reason; `None` if none is rejected now."""
@@ -350,17 +297,20 @@ class EpochCommitter(StagedCommitter):
 
         return self.move_again(requests, find)
 
-    def _dropped(self, requests: Sequence[Request]) -> OutfallError | None:
+    def _dropped(self, requests: Sequence[Request], tables: Sequence[EpochTable]) -> OutfallError | None:
         """Return the error of a table that is missing; `None` if none is."""
-        step, epoch, many = self._context.step_id, self._context.epoch, self._tables.are_many
+        step, epoch = self._context.step_id, self._context.epoch
 
         def find(session: Session) -> OutfallError | None:
-            row, tables = self._row(session, requests), tables_of(self._tables, attempts_of(requests))
-            new = self._new(session, row, tables)
+            new = self._tables.new(session, self._row(session, requests), tables)
             for table in tables:
                 name = table.tables.target
                 if not self._dialect.columns(session, name):
-                    return dropped_early(name, step, epoch) if table in new else dropped(name, step, one_of_many=many)
+                    return (
+                        dropped_early(name, step, epoch)
+                        if table in new
+                        else dropped(name, step, one_of_many=bool(table.only))
+                    )
             return None
 
         return self._tables.run("checking", find)
@@ -374,12 +324,12 @@ class EpochCommitter(StagedCommitter):
 
         Of many tables, those are tried first whose rows were moved when the error was raised.
         """
-        every = tables_of(self._tables, attempts_of(requests))
+        every = self._tables.of_epoch(attempts_of(requests))
         first = [table for table in every if self._moving is not None and table.only == self._moving.only]
         for table in [*first, *(each for each in every if each not in first)]:
 
             def again(session: Session, table: EpochTable = table) -> T | None:
-                new = self._new(session, self._row(session, requests), [table])
+                new = self._tables.new(session, self._row(session, requests), [table])
                 self._make_way(session, new)
                 return look(session, self.move_of(table))
 
@@ -409,7 +359,7 @@ class EpochCommitter(StagedCommitter):
         row = self._row(session, requests, lock=True)
         if row.holds(context.epoch):
             raise LostCommittableError(
-                f"epoch {context.epoch} is already in {self._named()} and cannot be revoked",
+                f"epoch {context.epoch} is already in {self._ledger.table} and cannot be revoked",
                 step=context.step_id,
                 epoch=context.epoch,
                 do="start the query again, which then finds the epoch in the ledger",
@@ -417,29 +367,10 @@ class EpochCommitter(StagedCommitter):
         self._ledger.revoke(session, context.generation)
         self._staging.forget(session, _stages(requests))
 
-    def _find_lost(self, session: Session, requests: Sequence[Request]) -> Mapping[int, str]:
-        attempts = attempts_of(requests)
-        found = dict(self._find_lost_of(session, tables_of(self._tables, attempts)))
-        unrouted = [attempt for attempt in attempts if attempt.staging is None and attempt.letters]
-        if self._tables.are_many and unrouted and self._dead_letters is not None:
-            waiting = self._dead_letters.counts(session, [attempt.stage for attempt in unrouted])
-            found |= {
-                attempt.stage: f"{waiting[attempt.stage]} of {attempt.letters} dead letters are there"
-                for attempt in unrouted
-                if waiting[attempt.stage] != attempt.letters
-            }
-        return found
-
-    def _find_lost_of(self, session: Session, tables: Sequence[EpochTable]) -> Mapping[int, str]:
-        found: dict[int, str] = {**in_two_places(tables), **with_other_keys(session, self._tables, tables)}
-        for table in tables:
-            found |= table.tables.staging.find_lost(session, table.attempts, self._dead_letters)
-        return found
-
     def _fenced(self) -> FencedError:
         context = self._context
         return FencedError(
-            f"the ledger of {self._named()} rejects rows of generation {context.generation}",
+            f"the ledger of {self._ledger.table} rejects rows of generation {context.generation}",
             step=context.step_id,
             epoch=context.epoch,
             why="a newer driver found that some of them were lost, and writes the epoch again",

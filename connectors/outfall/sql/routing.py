@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,9 +18,13 @@ from outfall.sql.changes import Problem
 from outfall.sql.database import ExpectedTables
 from outfall.sql.dialect import Column, Dialect
 from outfall.sql.names import Found, SqlName, is_own
+from outfall.sql.staging import layout_of
 from outfall.sql.table import Table, dropped, missing
-from outfall.sql.target import StepTables, layout_of
+from outfall.sql.tables import StepTables
 from outfall.tables.allowed import ByTable
+
+if TYPE_CHECKING:
+    from outfall.sql.many.tables import ManyTables
 
 T = TypeVar("T")
 
@@ -117,7 +121,7 @@ def _parts(schema: str | None, name: str) -> tuple[str, ...]:
 class Router:
     """Finds the tables that rows of one task name. `tables` are those of the step, and `session` is the task's."""
 
-    def __init__(self, tables: StepTables[Any], session: Any, schema: pa.Schema) -> None:
+    def __init__(self, tables: ManyTables[Any], session: Any, schema: pa.Schema) -> None:
         self._tables = tables
         self._session = session
         self._schema = schema

@@ -263,6 +263,11 @@ class StagingOfMany(Staging):
         return [Staging(self._dialect, self.table.sibling(schema, name), self._target) for (name,) in found]
 
 
+def layout_of(columns: Sequence[Column]) -> list[Column]:
+    """Return the columns of a table for which rows have values, in an order that is the same for all with them."""
+    return sorted((column for column in columns if column.writable), key=lambda column: column.name)
+
+
 def new_stage() -> int:
     """Return a random number for an attempt, which is unique."""
     return secrets.randbits(63)

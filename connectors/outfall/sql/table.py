@@ -89,6 +89,11 @@ class Table:
         self._dialect.check_keys(session, self._name, None)
 
     @property
+    def name(self) -> SqlName:
+        """The name, with the schema in which the server has found it."""
+        return self._name
+
+    @property
     def spelled(self) -> str:
         """The name as the options have it."""
         return self._options.table or str(self._name)

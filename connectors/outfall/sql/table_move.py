@@ -12,10 +12,10 @@ from outfall.row_logging import RowLog
 from outfall.sql.changes import MOVED, Problem
 from outfall.sql.dead_letters import DeadLetterTable, row_log, too_many
 from outfall.sql.dialect import Refusal
-from outfall.sql.epoch_tables import EpochTable
 from outfall.sql.keyed import Move
 from outfall.sql.moving import SortingMove, SwappedRowsError
 from outfall.sql.names import SqlName
+from outfall.sql.tables import EpochTable
 from outfall.trace_points import reached
 
 _MOST_OUT_OF_ORDER = 1000

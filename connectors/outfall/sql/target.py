@@ -2,109 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
 from outfall.capabilities import TargetContext
 from outfall.errors import TargetError, TargetLostError, TargetNotEmptyError
 from outfall.possession.possession import Change, FoundRecord, RecordPort, open_target
-from outfall.sql.database import ExpectedTables, Session, SqlDatabase
-from outfall.sql.dead_letters import DeadLetterTable
-from outfall.sql.dialect import Column, Dialect
-from outfall.sql.ledger import LedgerRow, StepLedger
-from outfall.sql.names import Found, SqlName, layout_name
-from outfall.sql.options import SqlOptions
-from outfall.sql.staging import Staging
+from outfall.sql.database import ExpectedTables, Session
+from outfall.sql.ledger import LedgerRow
 from outfall.sql.table import Table, dropped
-from outfall.sql.tombstones import Tombstones
+from outfall.sql.tables import StepTables
 from outfall.trace_points import reached
-
-T = TypeVar("T")
-D = TypeVar("D", bound=Dialect)
-
-
-@dataclass(frozen=True)
-class StepTables(Generic[D]):
-    """The tables of one step, and their database."""
-
-    step_id: str
-    dialect: D
-    target: SqlName
-    ledger: StepLedger
-    staging: Staging
-    """Created only if tasks stage rows."""
-    dead_letters: DeadLetterTable | None
-    """`None` if a rejected row fails the query."""
-    tombstones: Tombstones | None = None
-    """`None` unless the rows are changes."""
-
-    @property
-    def options(self) -> SqlOptions:
-        """The options of the sink."""
-        return self.dialect.options
-
-    @property
-    def are_many(self) -> bool:
-        """Whether a column names the tables: `target` stands for all, and `staging` has how the names of all begin."""
-        return self.options.table is None
-
-    def of_table(
-        self,
-        found: Found,
-        spelled: str,
-        *,
-        layout: Sequence[Column] | None = None,
-        staging: Found | None = None,
-        keys: Sequence[str] = (),
-        columns: Sequence[str] = (),
-    ) -> StepTables[D]:
-        """Return the tables of the step for one of many targets, which rows name like this.
-
-        Its staging table is the one for a `layout`, the columns of the target in their order, or the one that is named.
-        `keys` is what identifies rows of the target, if that differs, and `columns` those that the target gets.
-        """
-        dialect = self.dialect.with_options(self.options.of_table(spelled, keys, columns))
-        target = dialect.parse(spelled).resolved(found)
-        name = self.staging.table
-        if layout is not None:
-            name = layout_name(name, layout)
-        elif staging is not None:
-            name = name.sibling(staging[0] or "", staging[1])
-        return replace(
-            self,
-            dialect=dialect,
-            target=target,
-            ledger=self.ledger.of_table(dialect, dialect.in_ledger(found)),
-            staging=Staging(dialect, name, target, layout),
-            tombstones=dialect.tombstones(target) if self.options.write_mode == "changes" else None,
-        )
-
-    @property
-    def database(self) -> SqlDatabase:
-        """The database."""
-        return self.dialect.database
-
-    def run(self, doing: str, work: Callable[[Any], T], *, starting: bool = False, **first: Any) -> T:
-        """Run a transaction: see `SqlDatabase.run`."""
-        return self.database.run(doing, work, step=self.step_id, starting=starting, **first)
-
-    def make(self, expected: ExpectedTables) -> None:
-        """Create missing objects: see `SqlDatabase.make`."""
-        self.database.make(expected, self.step_id)
-
-    def translated_errors(self, doing: str) -> AbstractContextManager[None]:
-        """Translate the driver's errors in an operation of a task."""
-        return self.database.translated_errors(f"{doing} {self.target}", self.step_id)
-
-
-def layout_of(columns: Sequence[Column]) -> list[Column]:
-    """Return the columns of a table for which rows have values, in an order that is the same for all with them."""
-    return sorted((column for column in columns if column.writable), key=lambda column: column.name)
 
 
 class SqlTarget(RecordPort[LedgerRow]):
@@ -131,8 +42,6 @@ class SqlTarget(RecordPort[LedgerRow]):
         self._ledger = tables.ledger
         self._schema = schema
         self._session = session
-        # Tasks meet the tables, and create the staging tables for them.
-        self.stages = self.stages and not tables.are_many
         self.where = str(tables.target)
         self.overwrites = tables.options.existing.others == "delete"
         self.name = f"in {tables.options.metadata_schema}.ledger"
@@ -165,10 +74,12 @@ class SqlTarget(RecordPort[LedgerRow]):
 
         Raises `TargetError` if the table does not fit, or `ConfigurationError`, as `Dialect.check_relation` does.
         """
-        if not self._tables.are_many:
-            self._dialect.check_relation(self._session, self._name_of_table)
+        self._check_relation()
         if self._tables.dead_letters is not None:
             self._tables.dead_letters.check(self._session, self._name_of_table)
+
+    def _check_relation(self) -> None:
+        self._dialect.check_relation(self._session, self._name_of_table)
 
     def starts(self, context: TargetContext[Any]) -> Mapping[str, Any]:
         """Return the start states of new parts."""
@@ -181,9 +92,7 @@ class SqlTarget(RecordPort[LedgerRow]):
             raise dropped(self._name_of_table, context.step_id)
 
     def check_existing(self, context: TargetContext[Any]) -> None:
-        # Of many tables, each is checked when the first epoch has rows for it.
-        if not self._tables.are_many:
-            self.check_rows(context.step_id)
+        self.check_rows(context.step_id)
 
     def check_rows(self, step_id: str, *, others: bool = True) -> None:
         """Reject what the table holds before the first epoch, unless `on_existing` allows it.
@@ -222,7 +131,7 @@ class SqlTarget(RecordPort[LedgerRow]):
         return found.epoch is not None
 
     def _exists(self) -> bool:
-        return self._tables.are_many or bool(self._dialect.columns(self._session, self._name_of_table))
+        return bool(self._dialect.columns(self._session, self._name_of_table))
 
     # --- the tables that the tasks need
 
@@ -247,7 +156,7 @@ class SqlTarget(RecordPort[LedgerRow]):
     def rows_need(self) -> list[ExpectedTables]:
         """Return the target itself, with the columns of the rows."""
         schema = self._schema
-        if schema is None or self._tables.are_many:
+        if schema is None:
             return []
         return [ExpectedTables((self._name_of_table.name,), lambda session: self._table.missing_ddl(session, schema))]
 

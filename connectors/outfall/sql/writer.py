@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -18,18 +14,17 @@ from outfall.formats.row_text import row_texts
 from outfall.row_logging import RowLog
 from outfall.sinks import StatelessSinkPartition
 from outfall.sql.changes import ChangeCheck, Problem, keeping, only_keys_of_removals
-from outfall.sql.database import ExpectedTables, Session
+from outfall.sql.database import Session
 from outfall.sql.dead_letters import batch_row_name, row_log, table_of, too_many
-from outfall.sql.dialect import Dialect, Load, Refusal, StagedRows, StagedTable
-from outfall.sql.names import Found, SqlName
-from outfall.sql.routing import Router
+from outfall.sql.dialect import Dialect, Load, Refusal, StagedRows
+from outfall.sql.names import SqlName
 from outfall.sql.staging import new_stage
-from outfall.sql.target import StepTables
+from outfall.sql.tables import StepTables
 from outfall.trace_points import reached
 from outfall.values import rows_to_batch
 
 
-class _Attempt:
+class StagingAttempt:
     """The rows of a task in one staging table."""
 
     def __init__(self, tables: StepTables[Any], schema: pa.Schema, stage: int, load: Load) -> None:
@@ -37,8 +32,6 @@ class _Attempt:
         self.schema = schema
         self.stage = stage
         self.load = load
-        self.rows: Counter[str] = Counter()
-        """The number of rows by the name of their table, if a column names it."""
         self.check = ChangeCheck(tables.options) if tables.options.write_mode == "changes" else None
 
     def staged(self) -> StagedRows:
@@ -53,31 +46,16 @@ class _Attempt:
         )
 
 
-@dataclass
-class _Unrouted:
-    """The rejected rows for which there is no staging table."""
-
-    session: Any
-    rows: int = 0
-    dead_letters: list[DeadLetter] = field(default_factory=list)
-
-
 class StagingWriter(StatelessSinkPartition[Any]):
-    """Loads rows into staging. Until `prepare_commit`, no row outlives the connection.
-
-    If a column names the tables, the rows of each layout go to a staging table, all in one transaction.
-    """
+    """Loads rows into staging. Until `prepare_commit`, no row outlives the connection."""
 
     def __init__(self, tables: StepTables[Any], context: WriterInitContext) -> None:
         self._tables = tables
         self._context = context
         self._schema: pa.Schema | None = None
-        self._attempts: dict[Hashable, _Attempt] = {}
-        self._sending: _Attempt | None = None
+        self._attempts: dict[Hashable, StagingAttempt] = {}
+        self._sending: StagingAttempt | None = None
         """The one that has got rows last."""
-        self._lent = ExitStack()
-        self._routed: tuple[Router, _Unrouted] | None = None
-        """What routes rows, once there are some, if a column names the tables."""
 
     def write_batch(self, values: list[Any]) -> None:
         self.write_record_batch(rows_to_batch(values))
@@ -90,58 +68,50 @@ class StagingWriter(StatelessSinkPartition[Any]):
             if self._schema is not None:
                 check_same_columns(self._schema, batch.schema)
             self._schema = batch.schema
-            if self._tables.are_many:
-                self._route(batch)
-            else:
-                self._send(self._attempt(None, self._tables, batch.schema), batch)
+            self._write(batch)
 
     def prepare_commit(self) -> list[StagedRows]:
         """Commit the rows to staging, and return them as committables: one for each staging table."""
-        if not self._attempts and not (self._routed and self._routed[1].dead_letters):
+        if self._schema is None:
             return []
         with self._tables.translated_errors("staging rows for"):
             self._pause()
-            attempts = list(self._attempts.values())
-            staged = [self._registered(attempt) for attempt in attempts]
-            letters = sum(len(attempt.load.dead_letters) for attempt in attempts)
-            if self._routed is not None and (unrouted := self._routed[1]).dead_letters:
-                staged.append(self._registered_unrouted(unrouted))
-                letters += len(unrouted.dead_letters)
+            staged = self._registered()
             reached("sql: staging")
-            if self._routed is not None:
-                self._routed[1].session.finish("COMMIT")
-            else:
-                attempts[0].load.commit()
+            self._commit()
             reached("sql: staged")
-        if letters:
+        if letters := sum(each.letters for each in staged):
             self._context.metrics.add("dead_letters", letters)
         return staged
 
     def close(self) -> None:
-        # First the connection: a running COPY is of no use to it.
-        self._lent.close()
         for attempt in self._attempts.values():
             attempt.load.close()
 
+    def _write(self, batch: pa.RecordBatch) -> None:
+        """Send the rows of a batch that has some."""
+        self._send(self._attempt(None, self._tables, batch.schema), batch)
+
+    def _registered(self) -> list[StagedRows]:
+        """Register the attempts with their dead letters, and return their committables."""
+        found = []
+        for layout, attempt in self._attempts.items():
+            staged, load = self._staged(layout, attempt), attempt.load
+            self._register(load.session, staged, load.dead_letters, attempt.tables)
+            self._add_to_transaction(load.session, staged)
+            found.append(staged)
+        return found
+
+    def _staged(self, layout: Hashable, attempt: StagingAttempt) -> StagedRows:
+        """Return the committable of the attempt for a layout."""
+        return attempt.staged()
+
+    def _commit(self) -> None:
+        for attempt in self._attempts.values():
+            attempt.load.commit()
+
     def _add_to_transaction(self, session: Any, staged: StagedRows) -> None:
         """Do nothing: the committer publishes the rows."""
-
-    def _registered(self, attempt: _Attempt) -> StagedRows:
-        """Register an attempt and its dead letters; return its committable."""
-        staged, load = attempt.staged(), attempt.load
-        if self._routed is not None:
-            tables = _by_table(attempt.rows, self._routed[0])
-            keys = attempt.tables.options.key_columns if self._tables.options.keys_differ else ()
-            staged = staged.model_copy(update={"owner": self._owner(), "keys": keys, "tables": tables})
-        self._register(load.session, staged, load.dead_letters, attempt.tables)
-        self._add_to_transaction(load.session, staged)
-        return staged
-
-    def _registered_unrouted(self, unrouted: _Unrouted) -> StagedRows:
-        letters = len(unrouted.dead_letters)
-        staged = StagedRows(stage=new_stage(), rows=0, columns=(), letters=letters, owner=self._owner())
-        self._register(unrouted.session, staged, unrouted.dead_letters, self._tables)
-        return staged
 
     def _register(
         self, session: Any, staged: StagedRows, dead_letters: Sequence[DeadLetter], tables: StepTables[Any]
@@ -150,60 +120,20 @@ class StagingWriter(StatelessSinkPartition[Any]):
         if tables.dead_letters is not None:
             tables.dead_letters.stage(session, staged.stage, dead_letters)
 
-    def _owner(self) -> tuple[str, str]:
-        return self._context.step_id, self._context.incarnation
-
-    # --- many tables
-
-    def _route(self, batch: pa.RecordBatch) -> None:
-        """Send rows to the staging tables for theirs."""
-        if self._routed is None:
-            database = self._tables.database
-            session = database.repeated("staging rows for", lambda: self._lent.enter_context(database.task()))
-            self._routed = Router(self._tables, session, batch.schema), _Unrouted(session)
-        router, unrouted = self._routed
-        if not router.knows(batch):
-            # No statement can be executed while a COPY runs.
-            self._pause()
-        accepted = self._without_refused(unrouted, self._tables, batch, router.problems(batch), _CANNOT_BE_ROUTED)
-        unrouted.rows += accepted.num_rows
-        if not accepted.num_rows:
-            return
-        for routed in router.split(accepted):
-            attempt = self._attempt(routed.route.layout, routed.route.tables, routed.batch.schema)
-            aside = len(attempt.load.dead_letters)
-            self._send(attempt, routed.batch)
-            attempt.rows.update(routed.rows)
-            for letter in attempt.load.dead_letters[aside:]:
-                attempt.rows[json.loads(letter.row)[self._tables.options.table_column]] -= 1
-
-    # --- one staging table
-
-    def _attempt(self, layout: Hashable, tables: StepTables[Any], schema: pa.Schema) -> _Attempt:
+    def _attempt(self, layout: Hashable, tables: StepTables[Any], schema: pa.Schema) -> StagingAttempt:
         """Return the attempt for a layout; the first call for it creates it."""
         if layout not in self._attempts:
-            session = None if self._routed is None else self._routed[1].session
-            if session is not None:
-                self._pause()
-                self._make(tables, session)
             stage = new_stage()
             # No row is sent yet, so a server that restarts is waited for. Later, only the task can be repeated.
-            load = tables.database.repeated(
-                "staging rows for",
-                lambda: tables.dialect.load(
-                    tables.staging.table, tables.target, schema, stage, self._context, *([session] if session else [])
-                ),
-            )
-            self._attempts[layout] = _Attempt(tables, schema, stage, load)
+            load = tables.database.repeated("staging rows for", lambda: self._load(tables, schema, stage))
+            self._attempts[layout] = StagingAttempt(tables, schema, stage, load)
         return self._attempts[layout]
 
-    def _make(self, tables: StepTables[Any], session: Any) -> None:
-        """Create a staging table that is missing, if the sink may."""
-        if tables.options.create_staging == "if_missing" and tables.staging.missing_ddl(session):
-            tables.make(ExpectedTables((tables.staging.table.name,), tables.staging.missing_ddl))
-            session.forget()
+    def _load(self, tables: StepTables[Any], schema: pa.Schema, stage: int) -> Load:
+        dialect: Dialect = tables.dialect
+        return dialect.load(tables.staging.table, tables.target, schema, stage, self._context)
 
-    def _send(self, attempt: _Attempt, batch: pa.RecordBatch) -> None:
+    def _send(self, attempt: StagingAttempt, batch: pa.RecordBatch) -> None:
         if self._sending is not attempt:
             self._pause()
         self._sending = attempt
@@ -248,18 +178,6 @@ class StagingWriter(StatelessSinkPartition[Any]):
 
 _REJECTED = "the table {table} rejects {row}"
 _NO_CHANGE = "{row} is not a change of {table}"
-_CANNOT_BE_ROUTED = "{row} cannot be written to the table {table}"
-
-
-def _by_table(rows: Mapping[str, int], router: Router) -> tuple[StagedTable, ...]:
-    spelled: dict[Found, list[str]] = {}
-    for name, count in rows.items():
-        if count:
-            spelled.setdefault(router.found(name), []).append(name)
-    return tuple(
-        StagedTable(found=found, spelled=tuple(names), rows=sum(rows[name] for name in names))
-        for found, names in spelled.items()
-    )
 
 
 def check_same_columns(former: pa.Schema, schema: pa.Schema) -> None:

@@ -14,9 +14,9 @@ from outfall.errors import (
     TargetLostError,
     ValueRefusedError,
 )  # fmt: skip
-from outfall.sql.epoch_tables import EpochTable
 from outfall.sql.options import STAGE
 from outfall.sql.table_move import staged_row_name
+from outfall.sql.tables import EpochTable
 from tests.unit.support.sqlite_tables import EPOCH, GENERATION, SqliteStep
 
 LETTERS = {"dead_letter_table": "d"}

@@ -22,7 +22,6 @@ from outfall.sql.changes import Problem, tied
 from outfall.sql.database import Means, SqlDatabase
 from outfall.sql.dead_letters import dead_letters
 from outfall.sql.dialect import Dialect, StagedRows, among, compose
-from outfall.sql.epoch_tables import EpochTable
 from outfall.sql.keyed import Move, PositionedRows
 from outfall.sql.ledger import StepLedger
 from outfall.sql.names import SqlName
@@ -31,7 +30,7 @@ from outfall.sql.publish import EpochCommitter
 from outfall.sql.session import BatchingSession, Fetched, Statement
 from outfall.sql.staging import Staging
 from outfall.sql.statements import Statements
-from outfall.sql.target import StepTables
+from outfall.sql.tables import EpochTable, StepTables
 from outfall.sql.tombstones import Tombstones
 from outfall.sql.words import Removed, Selection, StandardWords
 

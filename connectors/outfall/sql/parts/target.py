@@ -19,7 +19,8 @@ from outfall.sql.dialect import compose
 from outfall.sql.ledger import LedgerRow
 from outfall.sql.parts.ledger import PartLedger, part_ledger_ddl
 from outfall.sql.parts.writer import PartState
-from outfall.sql.target import SqlTarget, StepTables
+from outfall.sql.tables import StepTables
+from outfall.sql.target import SqlTarget
 from outfall.target_record import TargetRecord
 
 

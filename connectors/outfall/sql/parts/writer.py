@@ -18,7 +18,7 @@ from outfall.sql.database import Means
 from outfall.sql.dialect import Column, DirectLoad, compose
 from outfall.sql.parts.ledger import PartLedger
 from outfall.sql.parts.rows import PartRows
-from outfall.sql.target import StepTables
+from outfall.sql.tables import StepTables
 from outfall.sql.writer import check_same_columns
 from outfall.trace_points import reached
 from outfall.values import rows_to_batch
