@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from tests.integration.support import mysql, postgres
 from tests.integration.support.redis_server import RedisServer, redis_server
 from tests.peers.support.apache_kafka import own_cluster
-from tests.peers.support.changed_orders import MySQLOrders, Orders, PostgresOrders
+from tests.peers.support.changed_tables import ORDERS, MySQLTables, PostgresTables, Table, Tables
 from tests.peers.support.debian import mysql_programs
 from tests.peers.support.opensearch import OpenSearch, opensearch
 from tests.peers.support.order_copies import Copy, DeltaCopy, IcebergCopy, OpenSearchCopy, RedisCopy
@@ -53,19 +53,25 @@ def search_cluster() -> Iterator[OpenSearch]:
 
 
 @pytest.fixture
-def orders(request: pytest.FixtureRequest) -> Callable[[str], Orders]:
-    """Makes the table `orders`, or room for its copy, in `postgres` or `mysql`."""
+def tables(request: pytest.FixtureRequest) -> Callable[[str, Sequence[Table]], Tables]:
+    """Makes room for tables or their copies in `postgres` or `mysql`."""
 
-    def made(kind: str) -> Orders:
+    def made(kind: str, tables: Sequence[Table]) -> Tables:
         if kind == "mysql":
-            return MySQLOrders(request.getfixturevalue("mysql_server").client)
-        return PostgresOrders(request.getfixturevalue("postgres_server"))
+            return MySQLTables(request.getfixturevalue("mysql_server").client, tables)
+        return PostgresTables(request.getfixturevalue("postgres_server"), tables)
 
     return made
 
 
 @pytest.fixture
-def copy(request: pytest.FixtureRequest, orders: Callable[[str], Orders], tmp_path: Path) -> Callable[[str], Copy]:
+def orders(tables: Callable[[str, Sequence[Table]], Tables]) -> Callable[[str], Tables]:
+    """Makes room for the table `orders`, or its copy."""
+    return lambda kind: tables(kind, [ORDERS])
+
+
+@pytest.fixture
+def copy(request: pytest.FixtureRequest, orders: Callable[[str], Tables], tmp_path: Path) -> Callable[[str], Copy]:
     """Makes room for a copy of the table, in a database, a lake or a store whose writes compare sequences."""
 
     def made(kind: str) -> Copy:

@@ -8,11 +8,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from tests.integration.support.waiting import until
-from tests.peers.support.changed_orders import Orders
+from tests.peers.support.apache_kafka import add_partitions, make_again, topic_id
+from tests.peers.support.changed_tables import Tables
 from tests.peers.support.debezium_stream import Stream, seconds
 
 pytestmark = pytest.mark.long
@@ -24,29 +25,20 @@ WAYS = [("postgres", "mysql"), ("mysql", "postgres")]
 
 
 @pytest.fixture
-def start(brokers: str, orders: Callable[[str], Orders], tmp_path: Path) -> Start:
+def start(brokers: str, orders: Callable[[str], Tables], tmp_path: Path) -> Start:
     """Starts a stream from a database to another, with the topic's id and partitions pinned."""
 
     def started(source: str, target: str) -> Stream:
         stream = Stream(tmp_path, brokers, orders(source), orders(target), seed=7, exactly_once=True)
         stream.connect(skipped_operations="none")
-        until(lambda: described(brokers, stream.topic) is not None, "the topic", _SECONDS)
-        stream.life |= {"topic_id": described(brokers, stream.topic), "partitions": _PARTITIONS}
+        until(lambda: topic_id(brokers, stream.topic), "the topic", _SECONDS)
         stream.drive()
         stream.table.change(20)
         stream.catch_up()
+        stream.pin()
         return stream
 
     return started
-
-
-def described(brokers: str, topic: str) -> str | None:
-    """Return the id of a topic; `None` without one."""
-    client = AdminClient({"bootstrap.servers": brokers})
-    if topic not in client.list_topics(timeout=10).topics:
-        return None
-    (found,) = client.describe_topics(TopicCollection([topic])).values()
-    return str(found.result().topic_id)
 
 
 @pytest.mark.parametrize(("source", "target"), WAYS)
@@ -93,14 +85,10 @@ def test_a_topic_that_is_made_again(start: Start, brokers: str, source: str, tar
         stream.worker.kill()
         stream.kill_driver()
         stream.table.change(20)
-        client = AdminClient({"bootstrap.servers": brokers})
-        client.delete_topics([stream.topic])[stream.topic].result()
-        until(lambda: described(brokers, stream.topic) is None, "the topic to be gone", _SECONDS)
-        new = NewTopic(stream.topic, num_partitions=_PARTITIONS, replication_factor=1)
-        client.create_topics([new])[stream.topic].result()
+        make_again(brokers, stream.topic)
         stream.drive()
         assert "It was created again" in stream.refused()
-        stream.life |= {"topic_id": described(brokers, stream.topic), "generation": 2}
+        stream.life |= {"topic_id": topic_id(brokers, stream.topic), "generation": 2}
         stream.checkpoint += 1
         stream.drive()
         stream.worker.start()
@@ -112,7 +100,7 @@ def test_a_topic_that_is_made_again(start: Start, brokers: str, source: str, tar
 @pytest.mark.parametrize(("source", "target"), WAYS)
 def test_a_truncation(start: Start, source: str, target: str) -> None:
     with closing(start(source, target)) as stream:
-        stream.table.orders.run("TRUNCATE TABLE orders")
+        stream.table.source.run("TRUNCATE TABLE orders")
         stream.table.change(20)
         assert "it is a truncation" in stream.refused()
         stream.life["generation"] = 2
@@ -126,8 +114,8 @@ def test_a_truncation(start: Start, source: str, target: str) -> None:
 @pytest.mark.parametrize("target", ["postgres", "mysql"])
 def test_a_changed_key_whose_long_value_is_not_sent(start: Start, target: str) -> None:
     with closing(start("postgres", target)) as stream:
-        copy, source = stream.copy, stream.table.orders
-        assert isinstance(copy, Orders)
+        copy, source = stream.copy, stream.table.source
+        assert isinstance(copy, Tables)
         source.run("INSERT INTO orders VALUES (900, 'a', 1, now(), repeat('long', 1000))")
         stream.catch_up()
         source.run("UPDATE orders SET id = 901 WHERE id = 900", "UPDATE orders SET city = 'b' WHERE id = 901")
@@ -154,7 +142,7 @@ def test_records_that_are_gone_before_they_are_read(start: Start, brokers: str, 
     with closing(start(source, target)) as stream:
         stream.kill_driver()
         stream.table.change(40)
-        stream.wait_for_topic()
+        stream.wait_for_topics()
         ends = [TopicPartition(stream.topic, number, -1) for number in range(_PARTITIONS)]
         client = AdminClient({"bootstrap.servers": brokers})
         for gone in client.delete_records(ends).values():
@@ -171,7 +159,7 @@ def test_records_that_are_gone_before_they_are_read(start: Start, brokers: str, 
 
 @pytest.mark.parametrize(("source", "target"), WAYS)
 def test_a_worker_that_is_killed_before_its_first_offsets(
-    brokers: str, orders: Callable[[str], Orders], tmp_path: Path, source: str, target: str
+    brokers: str, orders: Callable[[str], Tables], tmp_path: Path, source: str, target: str
 ) -> None:
     stream = Stream(tmp_path, brokers, orders(source), orders(target), seed=8, flush=600)
     with closing(stream):
@@ -184,7 +172,7 @@ def test_a_worker_that_is_killed_before_its_first_offsets(
             stream.worker.start()
         stream.drive()
         stream.read_to_the_end()
-        left, found = set(stream.table.orders.rows()), set(stream.copy.rows())
+        left, found = set(stream.table.source.rows()), set(stream.copy.rows())
         assert left <= found, "a row is missing, or is an older one"
         # What was deleted before a snapshot is never delivered.
         assert not {row[0] for row in left} & {row[0] for row in found - left}
@@ -193,8 +181,3 @@ def test_a_worker_that_is_killed_before_its_first_offsets(
         stream.drive()
         stream.repair()
         stream.catch_up()
-
-
-def add_partitions(brokers: str, topic: str) -> None:
-    client = AdminClient({"bootstrap.servers": brokers})
-    client.create_partitions([NewPartitions(topic, _PARTITIONS + 3)])[topic].result()

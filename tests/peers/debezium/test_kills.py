@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.peers.support.changed_orders import Orders
+from tests.peers.support.changed_tables import Tables
 from tests.peers.support.debezium_stream import StayingRows, Stream, seconds
 from tests.peers.support.order_copies import Copy
 
@@ -36,7 +36,7 @@ PATHS = [
 @pytest.mark.parametrize(("source", "target", "mode"), PATHS)
 def test_a_copy_becomes_like_its_table_whatever_is_killed(
     brokers: str,
-    orders: Callable[[str], Orders],
+    orders: Callable[[str], Tables],
     copy: Callable[[str], Copy],
     tmp_path: Path,
     source: str,

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic  # type: ignore[attr-defined]
 
 from tests.integration.support.certificates import self_signed
 from tests.integration.support.kafka_server import ADDRESS
@@ -249,3 +249,31 @@ def served(profile: str) -> Iterator[dict[str, str]]:
     """Run a broker, and yield the variable that leads to it."""
     with own_cluster(profile) as cluster:
         yield {ADDRESS: cluster.address}
+
+
+def topic_id(brokers: str, topic: str) -> str:
+    """Return the id of a topic; empty without one."""
+    client = AdminClient({"bootstrap.servers": brokers})
+    if topic not in client.list_topics(timeout=10).topics:
+        return ""
+    (found,) = client.describe_topics(TopicCollection([topic])).values()
+    return str(found.result().topic_id)
+
+
+def make_again(brokers: str, topic: str) -> None:
+    """Delete a topic and create it with as many partitions."""
+    client, partitions = AdminClient({"bootstrap.servers": brokers}), partitions_of(brokers, topic)
+    client.delete_topics([topic])[topic].result()
+    until(lambda: not topic_id(brokers, topic), "the topic to be gone", _SECONDS)
+    client.create_topics([NewTopic(topic, num_partitions=partitions, replication_factor=1)])[topic].result()
+
+
+def add_partitions(brokers: str, topic: str, number: int = 3) -> None:
+    """Give a topic more partitions."""
+    client = AdminClient({"bootstrap.servers": brokers})
+    client.create_partitions([NewPartitions(topic, partitions_of(brokers, topic) + number)])[topic].result()
+
+
+def partitions_of(brokers: str, topic: str) -> int:
+    """Return how many partitions a topic has."""
+    return len(AdminClient({"bootstrap.servers": brokers}).list_topics(topic, timeout=10).topics[topic].partitions)

@@ -1,20 +1,23 @@
-"""A driver that applies a topic's changes to a table, until it is killed: `python -m … OPTIONS`, as JSON.
+"""A driver that applies the changes of topics to tables, until it is killed: `python -m … OPTIONS`, as JSON.
 
-The options are `kafka`, `topic`, `columns`, `checkpoint`, the name of the `sink` and its `options`, whether deletes are
-`marked`, `life` of the topic, as `TopicGeneration` takes it, and `on_truncate`.
+The options are `kafka`, `columns`, of one table or by table, `checkpoint` and the offsets that it is `starting` at, how
+many of them an epoch has at most (`per_epoch`), the name of the `sink` and its `options`, whether deletes are `marked`,
+`lives` of the topics, as `TopicGenerations` takes them, and `on_truncate`.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
 
 from outfall.delta import DeltaSink
 from outfall.iceberg import IcebergSink
-from outfall.kafka import TopicGeneration
+from outfall.kafka import TopicGenerations
 from outfall.mysql import MySQLSink
 from outfall.opensearch import OpenSearchSink
 from outfall.postgres import PostgresSink
@@ -43,13 +46,13 @@ def main(given: dict[str, Any]) -> None:
     records = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", given["kafka"])
-        .option("subscribe", given["topic"])
-        .option("startingOffsets", "earliest")
-        .option("maxOffsetsPerTrigger", given.get("per_epoch", 500))
+        .option("subscribePattern", "|".join(map(re.escape, given["lives"])))
+        .option("startingOffsets", given["starting"])
+        .option("maxOffsetsPerTrigger", given["per_epoch"])
         .option("kafka.isolation.level", "read_committed")
         .load()
     )
-    order = TopicGeneration(given["kafka"], given["topic"], **given["life"])
+    order = TopicGenerations(given["kafka"], given["lives"])
     # A sink that keeps no values would write what stands for them.
     rows = changes(
         records,
@@ -60,6 +63,9 @@ def main(given: dict[str, Any]) -> None:
     )
     if given["marked"]:
         rows = rows.withColumn("deleted", rows.op == "d").drop("op")
+    if "table" in rows.columns:
+        # The schema of the source is another one in the target.
+        rows = rows.withColumn("table", sql.substring_index("table", ".", -1))
     sink = SINKS[given["sink"]](**given["options"])
     write_stream(rows, sink, checkpoint=given["checkpoint"]).start().awaitTermination()
 

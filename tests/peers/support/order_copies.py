@@ -21,8 +21,6 @@ from pyiceberg.exceptions import NoSuchTableError
 from tests.integration.support.redis_server import RedisServer
 from tests.peers.support.opensearch import OpenSearch
 
-COLUMNS = "id BIGINT, city STRING, amount DECIMAL(12,2), at TIMESTAMP, note STRING"
-"""Of the copy, as Spark has them."""
 STAYING = 50
 """The rows that are never deleted, and whose key never changes: 0 to this number."""
 _SEQUENCED = {"sequence_column": "seq", "delete_marker": "deleted"}
