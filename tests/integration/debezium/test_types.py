@@ -181,6 +181,13 @@ def test_units_of_numbers_are_found_by_the_schemas_of_events(spark: SparkSession
     records = frame(spark, recorded("schemas"))
     tables = captured_tables(records)
     assert [table.times for table in tables.values()] == [{"made": "micros", "made3": "millis"}]
+    renamed = [
+        each | {"value": each["value"].replace('"table":"orders"', '"table":"Order \\"s"')}
+        for each in recorded("schemas")
+    ]
+    names: dict[Any, str] = {'"': 'public."Order ""s"', "`": 'public.`Order "s`', "": 'public.Order "s'}
+    for quote, name in names.items():
+        assert list(captured_tables(frame(spark, renamed), quote=quote)) == [name]
     # Its decimals are no strings.
     (row, *_) = changes(records, tables, order=1, on_error="null").orderBy("seq").collect()
     assert (str(row.made), str(row.made3)) == ("2024-02-29 10:11:12.123456", "2024-02-29 10:11:12.123000")

@@ -7,9 +7,10 @@ connectors for PostgreSQL and MySQL, and `column.propagate.source.type`, which p
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from outfall.errors import ConfigurationError
 from outfall.values import require_columns
@@ -30,6 +31,7 @@ _UNITS: Mapping[str, Unit] = {
     f"{_TIME}NanoTimestamp": "nanos",
 }
 _DECIMALS = ("NUMERIC", "DECIMAL", "DECIMAL UNSIGNED")
+_PLAIN = re.compile("[a-z_][a-z0-9_]*")
 _MOST_DIGITS = 38
 _MONEY = 19, 2
 """Digits of PostgreSQL's `money`, and those of them behind the point."""
@@ -47,7 +49,7 @@ class CapturedTable:
     """The units of timestamps that are numbers, by column."""
 
 
-def captured_tables(records: DataFrame) -> dict[str, CapturedTable]:
+def captured_tables(records: DataFrame, *, quote: Literal['"', "`", ""] = '"') -> dict[str, CapturedTable]:
     """Return the tables of the change events in records, by name: with schema, in MySQL with database.
 
     Called where a query is defined. It reads the records once, which takes as long as they are many. A table without
@@ -59,6 +61,9 @@ def captured_tables(records: DataFrame) -> dict[str, CapturedTable]:
             `topic`, `partition` and `offset`. Their values are whole events in JSON with schemas, of a converter with
             `schemas.enable=true`. For exact types of decimals, `column.propagate.source.type` of the connector must be
             `.*`, if its `decimal.handling.mode` is `string`; without, such columns are strings.
+        quote: The quote of the sink's names, for those of more than lower-case letters, digits and `_`: `"` of
+            `PostgresSink`, a backtick of `MySQLSink`, and nothing of sinks that take names as they are, such as
+            `DeltaSink`.
 
     Raises:
         ConfigurationError: The records are a stream, lack a column, or have no event with a schema; or an event has no
@@ -93,7 +98,12 @@ def captured_tables(records: DataFrame) -> dict[str, CapturedTable]:
         raise ConfigurationError(
             "the records have no change events", do="read the topics of the tables, from the earliest offsets"
         )
-    return {f"{row.schema}.{row.name}": _table(f"{row.schema}.{row.name}", *row.newest) for row in found}
+    names = [f"{_name(row.schema, quote)}.{_name(row.name, quote)}" for row in found]
+    return {name: _table(name, *row.newest) for name, row in zip(names, found, strict=True)}
+
+
+def _name(part: str, quote: str) -> str:
+    return part if not quote or _PLAIN.fullmatch(part) else f"{quote}{part.replace(quote, 2 * quote)}{quote}"
 
 
 def _table(name: str, key: str | None, value: str) -> CapturedTable:
