@@ -157,8 +157,18 @@ MORE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("checks", [SHORT, pytest.param(MORE, marks=pytest.mark.thorough)], ids=["short", "more"])
-@pytest.mark.parametrize("harness", [IcebergTables, thorough(UpsertedIcebergTables), thorough(ManyIcebergTables)])
+@pytest.mark.parametrize(
+    ("harness", "checks"),
+    [
+        (IcebergTables, SHORT),
+        *(
+            pytest.param(harness, SHORT, marks=pytest.mark.thorough)
+            for harness in (UpsertedIcebergTables, ManyIcebergTables)
+        ),
+        *(pytest.param(harness, MORE, marks=pytest.mark.thorough) for harness in (IcebergTables, ManyIcebergTables)),
+        pytest.param(UpsertedIcebergTables, MORE, marks=pytest.mark.long),
+    ],
+)
 def test_the_suite_in_short(tmp_path: Path, harness: type[IcebergTables], checks: list[str]) -> None:
     tables = harness()
     tables.most_cases = 4
