@@ -15,7 +15,6 @@ from outfall.testing import SinkConformance, SinkHarness, run_conformance
 from tests.integration.support.iceberg_epochs import NAME, Lake
 from tests.integration.support.iceberg_reader import TableFiles
 from tests.integration.support.recorded_elsewhere import IcebergRecordedElsewhere
-from tests.one_each import thorough
 
 SCHEMA = pa.schema({"id": pa.int64(), "text": pa.string()})
 
