@@ -237,6 +237,13 @@ def test_each_created_table_gets_its_key_and_its_columns(make: Make, recovery: s
         target.sink(**options | {"table_keys": {"b": "key"}}).check_schema(schema)
 
 
+def test_a_table_gets_its_column_although_another_one_is_like_it(tables: Table, recovery: str) -> None:
+    added = {"table_columns": {"a0": "name", "a1": "more"}, "schema_evolution": "add_columns"}
+    sink = tables.sink(**MANY, **added, unknown_columns="leave_out_null")
+    run(sink, recovery, 0, [row("a0", 1, more=None), row("a1", 1, more=5)])
+    assert tables.read("SELECT id, more FROM a1") == [(1, 5)]
+
+
 def test_a_table_that_was_dropped_is_not_created_again(tables: Table, recovery: str) -> None:
     sink = tables.sink(**MANY, create_table="if_missing")
     run(sink, recovery, 0, [row("a0", 1), row("a1", 1)])
