@@ -92,6 +92,8 @@ class Tables(Copy):
     def __init__(self, tables: Sequence[Table]) -> None:
         """Keep the tables, which are not made yet."""
         self.tables = list(tables)
+        self.former: list[Table] = []
+        """Tables that have got other names."""
 
     @abstractmethod
     def connect(self) -> Any:
@@ -134,7 +136,7 @@ class Tables(Copy):
         which = {"table": one.name, "key_columns": one.key, "create_table": "if_missing"}
         many = {
             "table_column": "table", "unknown_columns": "leave_out_null",
-            "allowed_tables": [self.quoted(table.name) for table in self.tables],
+            "allowed_tables": [self.quoted(table.name) for table in [*self.tables, *self.former]],
         }  # fmt: skip
         return {
             "dsn": self.url, "write_mode": "changes", "operation_column": "op", "sequence_column": "seq",

@@ -110,8 +110,9 @@ class Stream:
             source.publish(self.prefix, table)
         else:
             source.run(f"ALTER TABLE {source.quoted(renamed.name)} RENAME TO {source.quoted(table.name)}")
-            source.tables.remove(renamed)
-            copy.tables.remove(renamed)
+            for side in (source, copy):
+                side.tables.remove(renamed)
+                side.former.append(renamed)
         copy.make_copies([table])
         source.tables.append(table)
         copy.tables.append(table)
@@ -166,7 +167,8 @@ class Stream:
         source, copy = self.table.source, self.copy
         if not isinstance(copy, Tables) or len(source.tables) == 1:
             return source.tables[0].spark()
-        return {f"{source.schema}.{copy.quoted(table.name)}": table.spark() for table in source.tables}
+        tables = [*source.tables, *source.former]
+        return {f"{source.schema}.{copy.quoted(table.name)}": table.spark() for table in tables}
 
     def folder(self) -> Path:
         """Return the folder of the checkpoint."""
