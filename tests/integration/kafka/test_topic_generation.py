@@ -48,6 +48,7 @@ def test_a_topic_that_was_created_again_or_has_more_partitions_is_refused_with_t
         order.open()
 
 
+@pytest.mark.thorough  # each start with a topic that is not there waits for it
 def test_a_first_start_logs_all_topics_as_json_and_a_later_one_names_only_those_that_differ(
     model: ModelBroker, told: Callable[[], list[str]]
 ) -> None:
