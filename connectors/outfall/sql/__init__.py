@@ -10,7 +10,6 @@ delivery        the base of a sink: checks and opens the table before an epoch; 
     tombstones  the sequences of keys that changes have deleted, in one table per target
     dead_letters  the tables of rejected rows
   writer        one attempt: loads its rows into staging in one transaction
-    routing     which table a row goes to, where a column names it
   publish       publishes an epoch from staging in one transaction
     table_move  moves the rows for one table; those that it rejects become dead letters
     keyed       moves the rows of an epoch from staging into the table, all or some

@@ -15,9 +15,10 @@ from outfall.postgres import PostgresSink
 from outfall.postgres.names import TableName
 from outfall.sql.changes import Problem
 from outfall.sql.dialect import StagedRows, StagedTable
+from outfall.sql.many.listed import ListedTables
+from outfall.sql.many.routing import Route, Router
 from outfall.sql.many.tables import alike, in_two_places, merged, recorded_once
 from outfall.sql.names import Found
-from outfall.sql.routing import ListedTables, Route, Router
 from outfall.sql.tables import EpochTable
 
 DSN = "postgresql://localhost/d"

@@ -18,11 +18,11 @@ from outfall.sql.database import ExpectedTables
 from outfall.sql.delivery import Owner, StagedEpochs, StepContext
 from outfall.sql.dialect import Dialect, StagedRows
 from outfall.sql.ledger import MANY, StepLedger
+from outfall.sql.many.listed import ListedTables
 from outfall.sql.many.tables import ManyTables, recorded_once
 from outfall.sql.many.writer import RoutingWriter
 from outfall.sql.names import Found, staging_prefix
 from outfall.sql.options import SqlOptions
-from outfall.sql.routing import ListedTables
 from outfall.sql.staging import StagingOfMany, layout_of
 from outfall.sql.table import Table
 from outfall.sql.tables import EpochTable, StepTables

@@ -14,8 +14,8 @@ from outfall.sql.database import Session
 from outfall.sql.dialect import Column, StagedRows, StagedTable
 from outfall.sql.keyed import Move
 from outfall.sql.ledger import LedgerRow
+from outfall.sql.many.listed import ListedTables
 from outfall.sql.names import Found, layout_name
-from outfall.sql.routing import ListedTables
 from outfall.sql.staging import Staging
 from outfall.sql.tables import D, EpochTable, StepTables
 

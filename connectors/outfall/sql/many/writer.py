@@ -16,9 +16,9 @@ from outfall.capabilities import WriterInitContext
 from outfall.dead_letter import DeadLetter
 from outfall.sql.database import ExpectedTables
 from outfall.sql.dialect import Dialect, Load, StagedRows, StagedTable
+from outfall.sql.many.routing import Router
 from outfall.sql.many.tables import ManyTables
 from outfall.sql.names import Found
-from outfall.sql.routing import Router
 from outfall.sql.staging import new_stage
 from outfall.sql.tables import StepTables
 from outfall.sql.writer import StagingAttempt, StagingWriter
