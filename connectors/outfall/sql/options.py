@@ -13,7 +13,7 @@ from outfall.capabilities import MAX_DEAD_LETTERS
 from outfall.existing import OnExistingRows
 from outfall.options import Duration, Limit, Names, NamesByName, SinkOptions
 from outfall.row_logging import LogRows, log_rows_field
-from outfall.tables.allowed import check_routed
+from outfall.tables.allowed import check_routed, gets
 from outfall.tables.key_options import check_keyed, names_once
 
 STAGE = "_outfall_stage"
@@ -225,7 +225,7 @@ class SqlOptions(SinkOptions):
 
     def gets(self, column: str) -> bool:
         """Whether one of several tables gets a column of the rows if it lacks it."""
-        return not self.table_columns or column in (*next(iter(self.table_columns.values())), *self.columns_named())
+        return gets(self, column, self.columns_named())
 
     @property
     def described(self) -> str:

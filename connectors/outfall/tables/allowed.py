@@ -69,6 +69,12 @@ def check_routed(options: RoutedOptions, named: Collection[str | None]) -> None:
         )
 
 
+def gets(options: RoutedOptions, column: str, named: Collection[str]) -> bool:
+    """Return whether one of many tables gets a column of the rows if it lacks it. Options name the columns `named`."""
+    lists = [*options.table_columns.values()]
+    return not lists or column in lists[0] or column in named
+
+
 def check_listed(options: RoutedOptions, columns: Sequence[str]) -> None:
     """Raise `ConfigurationError` if an option lists a column of a table that no row has."""
     for option, lists in options.by_table.items():

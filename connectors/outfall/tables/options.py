@@ -11,7 +11,7 @@ from pydantic import ByteSize, Field, field_validator, model_validator
 from outfall.existing import OnExistingRows
 from outfall.options import Duration, Names, NamesByName, SinkOptions
 from outfall.row_logging import LogRows, log_rows_field
-from outfall.tables.allowed import ByTable, check_part, check_routed
+from outfall.tables.allowed import ByTable, check_part, check_routed, gets
 
 WriteMode = Literal["append", "overwrite_partitions"]
 
@@ -141,8 +141,7 @@ class TableOptions(SinkOptions):
 
     def gets(self, column: str) -> bool:
         """Whether one of many tables gets a column of the rows if it lacks it."""
-        lists = [*self.table_columns.values()]
-        return not lists or column in (*lists[0], *self.columns_named())
+        return gets(self, column, self.columns_named())
 
     @property
     def described(self) -> str:

@@ -164,17 +164,17 @@ class CommitLoop:
 
     def _offer(self, groups: Sequence[_Group]) -> None:
         """Commit groups at the same time."""
-        pending = {id(group): group.pending() for group in groups}
-        for request in (request for requests in pending.values() for request in requests):
+        pending = [group.pending() for group in groups]
+        for request in (request for requests in pending for request in requests):
             if request.outcome.kind == "retry":
                 self._metrics.add("retries")
                 request.offer_again()
         reached("before commit")
-        errors = self._called(list(pending.values()))
+        errors = self._called(pending)
         reached("after commit")
         committed = []
-        for group, error in zip(groups, errors, strict=True):
-            group.error = error or self._resolved(pending[id(group)])
+        for group, requests, error in zip(groups, pending, errors, strict=True):
+            group.error = error or self._resolved(requests)
             if group.name is not None and group.error is None and group.committed():
                 committed.append(group.name)
         if committed:
