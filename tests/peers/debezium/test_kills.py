@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.peers.support.changed_tables import Tables
-from tests.peers.support.debezium_stream import StayingRows, Stream, seconds
+from tests.peers.support.debezium_stream import StayingRows, Stream
 from tests.peers.support.order_copies import Copy
 
 KILLS = int(os.environ.get("OUTFALL_TEST_KILLS", "4"))
@@ -59,19 +59,7 @@ def test_a_copy_becomes_like_its_table_whatever_is_killed(
                 if number % 4 == 1:
                     # Else it may be killed before it has begun.
                     stream.wait_for_epoch()
-                stream.table.snapshot()
-                stream.table.change(40)
-                seconds(stream.chance, 2)
-                stream.check_runs()
-                if number % 2 == 0:
-                    stream.kill_worker()
-                    stream.table.change(20)
-                    stream.worker.start()
-                else:
-                    if not stream.kill_driver():
-                        stream.check_end()
-                    stream.table.change(20)
-                    stream.drive()
+                stream.kill(number)
             stream.catch_up()
         finally:
             staying.stop()

@@ -17,7 +17,7 @@ import pytest
 from tests.integration.support.waiting import until
 from tests.peers.support.apache_kafka import add_partitions, make_again
 from tests.peers.support.changed_tables import ADDED, SHOP, Table, Tables
-from tests.peers.support.debezium_stream import StayingRows, Stream, seconds
+from tests.peers.support.debezium_stream import StayingRows, Stream
 from tests.peers.support.epoch_reader import EpochReader
 
 KILLS = int(os.environ.get("OUTFALL_TEST_KILLS", "2"))
@@ -63,19 +63,7 @@ def test_all_tables_become_like_those_of_the_source_whatever_is_killed(
         try:
             for number in range(KILLS):
                 stream.wait_for_epoch()
-                stream.table.snapshot()
-                stream.table.change(40)
-                seconds(stream.chance, 2)
-                stream.check_runs()
-                if number % 2 == 0:
-                    stream.kill_worker()
-                    stream.table.change(20)
-                    stream.worker.start()
-                else:
-                    if not stream.kill_driver():
-                        stream.check_end()
-                    stream.table.change(20)
-                    stream.drive()
+                stream.kill(number)
                 if number == KILLS // 2:
                     stream.add(ADDED)
             stream.table.change(20)

@@ -273,6 +273,22 @@ class Stream:
         self.kills["driver"] += killed
         return killed
 
+    def kill(self, number: int) -> None:
+        """Kill the worker, for odd numbers the driver, at any moment of a snapshot and of changes; start it again."""
+        self.table.snapshot()
+        self.table.change(40)
+        seconds(self.chance, 2)
+        self.check_runs()
+        if number % 2 == 0:
+            self.kill_worker()
+            self.table.change(20)
+            self.worker.start()
+        else:
+            if not self.kill_driver():
+                self.check_end()
+            self.table.change(20)
+            self.drive()
+
     def kill_worker(self) -> None:
         """Kill the worker of Kafka Connect."""
         self.kills["worker"] += self.worker.running
